@@ -1,0 +1,53 @@
+# `make demo` and `make test` work from a fresh clone with Python 3.11 to 3.13, make and a package index, and without
+# network once installed. Where the default PyTorch (CUDA) is too large:
+#   export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+
+# Candidates, the first that fits is taken; `make PYTHON=/path/to/python3.12 demo` takes that one.
+PYTHON ?= python3 python3.13 python3.12 python3.11
+STAMP := .venv/.installed
+
+# Recipes and what they start find the virtual environment first.
+RUN := PATH="$$PWD/.venv/bin:$$PATH"
+SNAKEFILES := Snakefile rules
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint check clean-venv
+
+help:  ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
+
+install: $(STAMP)  ## Create .venv and install the package with pinned versions
+
+demo: $(STAMP)  ## Run the demo study: minutes on 2 CPU cores, nothing from outside
+	$(RUN) snakemake --cores all
+
+# One thread per worker: the models of the tests are tiny.
+test: $(STAMP)  ## Run all tests
+	$(RUN) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true python -m pytest -n 2
+
+lint: $(STAMP)  ## Check style, types and Snakemake files
+	$(RUN) ruff check
+	$(RUN) ruff format --check
+	$(RUN) mypy
+	$(RUN) snakefmt --check $(SNAKEFILES)
+
+check: lint test  ## Run lint and test
+
+clean-venv:  ## Delete .venv
+	rm -rf .venv
+
+# The stamp makes a second call quick and independent of the network.
+$(STAMP): pyproject.toml constraints.txt
+	@[ -x .venv/bin/python ] || { \
+	  for python in $(PYTHON); do \
+	    "$$python" -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	      && exec "$$python" -m venv .venv; \
+	  done; \
+	  echo "No Python 3.11 to 3.13 with the module ensurepip among: $(PYTHON)." >&2; \
+	  echo "Install one (Debian, Ubuntu: python3 and python3-venv) or name it: make PYTHON=/path/to/python3.12" >&2; \
+	  exit 1; \
+	}
+	@echo "Installing into .venv; this can take some minutes."
+	.venv/bin/python -m pip install --quiet -c constraints.txt setuptools
+	.venv/bin/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[pipeline,dev]'
+	@touch $@

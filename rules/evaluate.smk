@@ -1,0 +1,86 @@
+# in:  results/runs/<cell id>/ of a trained cell
+# out: results/runs/<cell id>/{test_loss,embeddings,lm_eval}.json, and an index of them for each job:
+#      an index is whole or absent, while the files of the cells that succeeded outlive a job that fails.
+
+
+def trained(wildcards):
+    return expand(RUNS / "{cell}" / "run.json", cell=BATCHES[wildcards.batch])
+
+
+EVALUATION = STUDY.evaluation.model_dump(mode="json")
+
+
+rule evaluate:
+    input:
+        expand(
+            STUDY_DIR / "evaluation" / "{batch}.{stage}.json",
+            batch=BATCHES,
+            stage=("test_loss", "embeddings", "lm_eval"),
+        ),
+
+
+rule test_loss:
+    input:
+        trained,
+    output:
+        index=STUDY_DIR / "evaluation" / "{batch}.test_loss.json",
+    params:
+        protocol=protocol.TEST_LOSS,
+        cells=lambda wildcards: BATCHES[wildcards.batch],
+    log:
+        STUDY_DIR / "logs" / "{batch}.test_loss.log",
+    benchmark:
+        STUDY_DIR / "logs" / "{batch}.test_loss.tsv"
+    threads: RUN.evaluation_threads
+    resources:
+        mem_mb=4000,
+        runtime=RUN.evaluation_minutes,
+        gpu=RUN.gpus,
+    shell:
+        "OMP_NUM_THREADS={threads} {PYTHON} -m coupled_adam_bench test-loss --plan {PLAN_FILE:q}"
+        " --cells {params.cells:q} --index {output.index:q} > {log:q} 2>&1"
+
+
+rule embeddings:
+    input:
+        trained,
+    output:
+        index=STUDY_DIR / "evaluation" / "{batch}.embeddings.json",
+    params:
+        protocol=protocol.EMBEDDINGS,
+        settings=digest(EVALUATION["word_similarity"]),
+        cells=lambda wildcards: BATCHES[wildcards.batch],
+    log:
+        STUDY_DIR / "logs" / "{batch}.embeddings.log",
+    benchmark:
+        STUDY_DIR / "logs" / "{batch}.embeddings.tsv"
+    threads: RUN.evaluation_threads
+    resources:
+        mem_mb=8000,
+        runtime=RUN.evaluation_minutes,
+    shell:
+        "OMP_NUM_THREADS={threads} {PYTHON} -m coupled_adam_bench embeddings --plan {PLAN_FILE:q}"
+        " --cells {params.cells:q} --index {output.index:q} > {log:q} 2>&1"
+
+
+rule downstream:
+    input:
+        trained,
+    output:
+        index=STUDY_DIR / "evaluation" / "{batch}.lm_eval.json",
+    params:
+        protocol=protocol.DOWNSTREAM,
+        settings=digest(EVALUATION["downstream"]),
+        cells=lambda wildcards: BATCHES[wildcards.batch],
+    log:
+        STUDY_DIR / "logs" / "{batch}.lm_eval.log",
+    benchmark:
+        STUDY_DIR / "logs" / "{batch}.lm_eval.tsv"
+    threads: RUN.evaluation_threads
+    resources:
+        mem_mb=4000,
+        runtime=RUN.evaluation_minutes,
+        gpu=RUN.gpus,
+    shell:
+        "OMP_NUM_THREADS={threads} {PYTHON} -m coupled_adam_bench downstream --plan {PLAN_FILE:q}"
+        " --cells {params.cells:q} --index {output.index:q} > {log:q} 2>&1"

@@ -1,0 +1,187 @@
+"""``python -m coupled_adam_bench STAGE``: one subcommand per stage, what the rules of the workflow call."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from coupled_adam_bench import paths
+from coupled_adam_bench.plan import Plan, load_plan
+
+Handler = Callable[[argparse.Namespace], int]
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    return load_plan(arguments.plan)
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.data.prepare import prepare
+
+    plan = _plan(arguments)
+    prepare(plan, paths.data_dir(plan.data_id), arguments.workers)
+    return 0
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.training.loop import train
+
+    plan = _plan(arguments)
+    if arguments.cell not in plan.cells:
+        raise ValueError(f"--cell: {arguments.cell!r} is not a cell of {arguments.plan}")
+    cell = plan.cells[arguments.cell]
+    return train(cell, plan.study.execution, paths.data_dir(cell.data_id), paths.run_dir(cell.id), arguments.device)
+
+
+def _evaluate(stage: str) -> Handler:
+    def handler(arguments: argparse.Namespace) -> int:
+        from coupled_adam_bench.evaluation.stage import run_stage
+
+        return run_stage(stage, _plan(arguments), arguments.cells, arguments.index, arguments.device)
+
+    return handler
+
+
+def _write_plan(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.config import load_study
+    from coupled_adam_bench.files import write_json
+    from coupled_adam_bench.plan import make_plan
+
+    write_json(arguments.out, make_plan(load_study(arguments.study)).to_json())
+    return 0
+
+
+def _describe(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.files import write_text
+
+    text = _plan(arguments).describe()
+    write_text(arguments.out, text)
+    print(text, end="")
+    return 0
+
+
+def _collect(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.results.collect import collect, write_results
+
+    write_results(collect(_plan(arguments), partial=arguments.partial), arguments.out)
+    return 0
+
+
+def _tests(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.statistics.compare import write_tests
+
+    write_tests(_plan(arguments), arguments.results, arguments.out)
+    return 0
+
+
+def _tables(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.report.render import write_tables
+
+    write_tables(_plan(arguments), arguments.results, arguments.tests, arguments.out, arguments.templates)
+    return 0
+
+
+def _figures(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.report.figures import write_figures
+
+    write_figures(_plan(arguments), arguments.results, paths.RESULTS / "runs", arguments.out)
+    return 0
+
+
+def _manifest(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.report.manifest import write_manifest
+
+    plan = _plan(arguments)
+    write_manifest(plan, paths.study_dir(plan.study.study))
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.report.page import write_report
+
+    plan = _plan(arguments)
+    write_report(plan, paths.study_dir(plan.study.study), arguments.templates)
+    return 0
+
+
+def _track(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.files import write_json
+    from coupled_adam_bench.tracking import import_study
+
+    write_json(arguments.out, import_study(_plan(arguments), arguments.uri))
+    return 0
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.schema_json import write_schema
+
+    write_schema(arguments.out)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    top = argparse.ArgumentParser(prog="coupled-adam-bench", description=__doc__)
+    stages = top.add_subparsers(title="stages", metavar="STAGE", required=True)
+
+    def stage(name: str, handler: Handler, summary: str, plan: bool = True) -> argparse.ArgumentParser:
+        sub = stages.add_parser(name, help=summary, description=summary)
+        sub.set_defaults(handler=handler)
+        if plan:
+            sub.add_argument("--plan", type=Path, required=True, help="results/<study>/plan.json")
+        return sub
+
+    def out(sub: argparse.ArgumentParser, what: str) -> None:
+        sub.add_argument("--out", type=Path, required=True, help=what)
+
+    sub = stage("plan", _write_plan, "validate a study and write its plan", plan=False)
+    sub.add_argument("--study", type=Path, required=True, help="a study's YAML file")
+    out(sub, "the plan, JSON")
+    out(stage("describe", _describe, "list the cells of a study and what they cost"), "the list, text")
+    sub = stage("prepare", _prepare, "turn text into token bins under results/data/")
+    sub.add_argument("--workers", type=int, default=1, help="processes (default: %(default)s)")
+    sub = stage("train", _train, "train one cell, or go on with it; exit status 75: stopped on SIGTERM, run again")
+    sub.add_argument("--cell", required=True, help="cell id")
+    sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
+    for name, stage_name, summary in (
+        ("test-loss", "test_loss", "measure the loss of trained cells on the test split"),
+        ("embeddings", "embeddings", "measure the embeddings of trained cells, word similarity included"),
+        ("downstream", "lm_eval", "run the downstream tasks of lm-evaluation-harness on trained cells"),
+    ):
+        sub = stage(name, _evaluate(stage_name), summary)
+        sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
+        sub.add_argument("--index", type=Path, required=True, help="written when all cells succeeded")
+        sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
+    sub = stage("collect", _collect, "gather all evaluations into results.csv")
+    sub.add_argument("--partial", action="store_true", help="leave out what is not evaluated yet")
+    out(sub, "results.csv")
+    sub = stage("tests", _tests, "compute the significance tests of the tables")
+    sub.add_argument("--results", type=Path, required=True, help="results.csv")
+    out(sub, "tests.csv")
+    sub = stage("tables", _tables, "render the tables of a study as LaTeX and HTML")
+    sub.add_argument("--results", type=Path, required=True, help="results.csv")
+    sub.add_argument("--tests", type=Path, required=True, help="tests.csv")
+    sub.add_argument("--templates", type=Path, default=Path("templates"), help="default: %(default)s")
+    out(sub, "folder")
+    sub = stage("figures", _figures, "draw the figures of a study as SVG and PDF")
+    sub.add_argument("--results", type=Path, required=True, help="results.csv")
+    out(sub, "folder")
+    stage("manifest", _manifest, "write manifest.json: versions, checksums and the record of every cell")
+    sub = stage("report", _report, "write report/index.html")
+    sub.add_argument("--templates", type=Path, default=Path("templates"), help="default: %(default)s")
+    sub = stage("track", _track, "import the study into MLflow")
+    sub.add_argument("--uri", help="tracking server or database (default: MLFLOW_TRACKING_URI, else results/mlflow.db)")
+    out(sub, "summary of the import, JSON")
+    out(stage("schema", _schema, "write the JSON schema of studies", plan=False), "the schema")
+    return top
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one stage and return its exit status; 2 for what the user can mend, with one message and no traceback."""
+    arguments = parser().parse_args(argv)
+    handler: Handler = arguments.handler
+    try:
+        return handler(arguments)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2

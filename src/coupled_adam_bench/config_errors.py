@@ -1,0 +1,124 @@
+"""Pydantic's validation errors in the words of a study file: where it is wrong, how, and what is allowed."""
+
+import difflib
+from collections.abc import Sequence
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+_MESSAGES = {
+    "missing": "missing",
+    "tuple_type": "must be a list",
+    "too_short": "must have at least one entry",
+    "model_type": "must be a mapping of keys to values",
+    "model_attributes_type": "must be a mapping of keys to values",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "string_type": "must be text",
+}
+# Where the message says all that there is to say.
+_WITHOUT_VALUE = ("missing", "extra_forbidden", "union_tag_not_found", "union_tag_invalid", "too_short")
+
+Location = tuple[int | str, ...]
+
+
+def describe_errors(error: ValidationError, root: type[BaseModel], values: Any) -> list[str]:
+    """Return one line for every wrong place of ``values``, which ``root`` refused: ``grid.0.seeds: must be a list``."""
+    problems = error.errors(include_url=False)
+    messages: dict[str, list[str]] = {}
+    given: dict[str, str] = {}
+    for problem in problems:
+        location = problem["loc"]
+        if problem["type"] == "too_short" and any(
+            other["loc"][: len(location)] == location and len(other["loc"]) > len(location) for other in problems
+        ):
+            continue  # pydantic counts only the valid entries
+        place = ".".join(str(part) for part in _place(problem, values))
+        message = _message(problem, root)
+        if problem["type"] == "value_error" and not _is_scalar(problem["input"]):
+            # From the validator of a whole section, whose messages begin with a field's name.
+            place, _, message = f"{place}.{message}".removeprefix(".").partition(": ")
+        messages.setdefault(place or "(whole study)", []).append(message)
+        given[place or "(whole study)"] = _given(problem)
+    return [f"{place}: {', or '.join(texts)}{given[place]}" for place, texts in messages.items()]
+
+
+def _is_scalar(value: Any) -> bool:
+    return not isinstance(value, dict | list | tuple | BaseModel)
+
+
+def _given(problem: ErrorDetails) -> str:
+    if problem["type"] in _WITHOUT_VALUE or not _is_scalar(problem["input"]):
+        return ""
+    return f" (got {problem['input']!r})"
+
+
+def _place(problem: ErrorDetails, values: Any) -> list[int | str]:
+    """Return the location without pydantic's names of union branches, which stand in no file."""
+    place: list[int | str] = []
+    for part in problem["loc"]:
+        is_key = isinstance(values, dict) and part in values
+        is_index = isinstance(values, list | tuple) and isinstance(part, int)
+        if is_key or is_index:
+            values = values[part]
+            place.append(part)
+    if problem["type"] == "missing":
+        place.append(problem["loc"][-1])
+    if problem["type"] in ("union_tag_invalid", "union_tag_not_found") and isinstance(values, dict):
+        place.append(problem["ctx"]["discriminator"].strip("'"))
+    return place
+
+
+def _message(problem: ErrorDetails, root: type[BaseModel]) -> str:
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "extra_forbidden":
+        return _unknown_key(problem["loc"], root)
+    if kind == "union_tag_invalid":
+        return f"{context['tag']!r} is none of {context['expected_tags']}"
+    if kind == "union_tag_not_found":
+        tags = [tag for section in _sections(problem["loc"], root) for tag in sorted(_tags(section))]
+        return f"missing; one of {', '.join(map(repr, tags))}"
+    if kind == "string_pattern_mismatch":
+        signs = "'_', '.' and '-'" if "_" in context["pattern"] else "'.' and '-'"
+        return f"must consist of letters, digits, {signs}, and begin with a letter or a digit"
+    message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    return _MESSAGES.get(kind, message)
+
+
+def _unknown_key(location: Location, root: type[BaseModel]) -> str:
+    key = str(location[-1])
+    allowed = [name for section in _sections(location[:-1], root) for name in section.model_fields]
+    close = difflib.get_close_matches(key, allowed, n=1)
+    return f"unknown key{f'; did you mean {close[0]!r}?' if close else ''}; allowed: {', '.join(allowed)}"
+
+
+def _sections(location: Sequence[int | str], root: type[BaseModel]) -> list[type[BaseModel]]:
+    """Return the classes of settings that can stand at a location of pydantic's."""
+    sections = [root]
+    for part in location:
+        fields = [section.model_fields[part] for section in sections if part in section.model_fields]
+        if fields:
+            sections = [section for field in fields for section in _classes(field.annotation)]
+        else:  # the index of a list, or the name of a union's branch
+            sections = [section for section in sections if part in _tags(section)] or sections
+    return sections
+
+
+def _classes(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for argument in get_args(annotation) for section in _classes(argument)]
+
+
+def _tags(section: type[BaseModel]) -> set[str]:
+    """Return the allowed values of the section's required literals: its name in a discriminated union."""
+    return {
+        tag
+        for name, field in section.model_fields.items()
+        if name in ("kind", "name") and get_origin(field.annotation) is Literal
+        for tag in get_args(field.annotation)
+    }

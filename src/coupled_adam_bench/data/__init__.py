@@ -1,0 +1,1 @@
+"""From text, or a generated language, to memory-mapped token bins."""

@@ -1,0 +1,123 @@
+"""Metrics of an embedding matrix: isotropy, norms, spectrum and their relation to token frequency.
+
+V: rows, one per token of the vocabulary, never-used ones included    D: width of the model    K: directions
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coupled_adam_bench.embeddings.correlation import pearson
+
+Array = NDArray[np.float64]
+
+LOG_PROBABILITY_OFFSET = 1e-10
+"""[C] log(p + 1e-10) keeps tokens that never occur."""
+_COLUMNS = 64  # directions per block: bounds the extra memory to a few V x 64 arrays
+
+
+def embedding_metrics(embeddings_VD: Array, unigram_counts: NDArray[np.integer]) -> dict[str, float]:
+    """Return all metrics of a matrix by name.
+
+    ``unigram_counts``: occurrences of each token in the training text, at most V of them; further rows count as never
+    seen. A NaN anywhere in the matrix makes all metrics NaN.
+    """
+    log_probability_V = log_unigram_probability(unigram_counts, len(embeddings_VD))
+    directions_DD = principal_directions(embeddings_VD)
+    return {
+        "isotropy": isotropy(embeddings_VD, directions_DD),
+        "mean_norm": mean_norm(embeddings_VD),
+        "mean_norm_ratio": mean_norm_ratio(embeddings_VD),
+        "mean_length": mean_length(embeddings_VD),
+        "rho": rho(embeddings_VD, log_probability_V),
+        "mean_projection_correlation": mean_projection_correlation(embeddings_VD, log_probability_V),
+        "kappa": kappa(embeddings_VD, directions_DD),
+    }
+
+
+def principal_directions(embeddings_VD: Array) -> Array:
+    """Return the unit eigenvectors of E^T E as columns (D, D), by ascending eigenvalue; the sign of each is arbitrary.
+
+    All NaN if E^T E is not finite.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        gram_DD = embeddings_VD.T @ embeddings_VD
+    if not np.all(np.isfinite(gram_DD)):
+        return np.full_like(gram_DD, math.nan)
+    return np.asarray(np.linalg.eigh(gram_DD).eigenvectors)
+
+
+def isotropy(embeddings_VD: Array, directions_DK: Array | None = None) -> float:
+    """Return min Z(c) / max Z(c) over c = ± the principal directions, Z(c) = sum_i exp(c . e_i); 1 is isotropic.
+
+    Arora et al. 2016, Mu & Viswanath 2018. Both signs are taken because an eigenvector has none; without that the
+    result depends on the solver. Computed from log Z, so no exponential overflows.
+    """
+    directions_DK = principal_directions(embeddings_VD) if directions_DK is None else directions_DK
+    if np.any(np.isnan(directions_DK)):
+        return math.nan
+    smallest, largest = math.inf, -math.inf
+    for start in range(0, directions_DK.shape[1], _COLUMNS):
+        projections_VK = embeddings_VD @ directions_DK[:, start : start + _COLUMNS]
+        for signed_VK in (projections_VK, np.negative(projections_VK)):
+            peak_K = signed_VK.max(axis=0)
+            log_z_K = peak_K + np.log(np.exp(signed_VK - peak_K).sum(axis=0))
+            smallest, largest = min(smallest, float(log_z_K.min())), max(largest, float(log_z_K.max()))
+    return math.exp(smallest - largest)
+
+
+def mean_norm(embeddings_VD: Array) -> float:
+    """Return the 2-norm of the mean embedding."""
+    return float(np.linalg.norm(embeddings_VD.mean(axis=0)))
+
+
+def mean_length(embeddings_VD: Array) -> float:
+    """Return the mean of the embeddings' 2-norms."""
+    return float(_lengths(embeddings_VD).mean())
+
+
+def mean_norm_ratio(embeddings_VD: Array) -> float:
+    """Return the norm of the mean embedding over the mean norm, in [0, 1]; NaN if all embeddings are zero."""
+    length = mean_length(embeddings_VD)
+    return mean_norm(embeddings_VD) / length if length > 0 else math.nan
+
+
+def rho(embeddings_VD: Array, log_probability_V: Array) -> float:
+    """Return Pearson's correlation of the embeddings' norms with their log unigram probabilities."""
+    return pearson(_lengths(embeddings_VD), log_probability_V)
+
+
+def mean_projection_correlation(embeddings_VD: Array, log_probability_V: Array) -> float:
+    """Return Pearson's correlation of e_i . mu, mu the mean embedding, with the log unigram probabilities."""
+    return pearson(embeddings_VD @ embeddings_VD.mean(axis=0), log_probability_V)
+
+
+def kappa(embeddings_VD: Array, directions_DD: Array | None = None) -> float:
+    """Return 100 times the smallest over the largest of the min(V, D) singular values; NaN if all are zero.
+
+    A singular value is taken as ‖E c‖ of its direction: the square root of the eigenvalue would lose half the digits.
+    """
+    directions_DD = principal_directions(embeddings_VD) if directions_DD is None else directions_DD
+    n_rows, width = embeddings_VD.shape
+    extremes_D2 = directions_DD[:, [max(width - n_rows, 0), width - 1]]
+    smallest, largest = np.linalg.norm(embeddings_VD @ extremes_D2, axis=0)
+    return 100 * float(smallest / largest) if largest > 0 else math.nan
+
+
+def log_unigram_probability(unigram_counts: NDArray[np.integer], n_rows: int) -> Array:
+    """Return log(p + 1e-10) of each of ``n_rows`` tokens (natural logarithm); rows beyond the counts have p = 0."""
+    counts = np.asarray(unigram_counts, dtype=np.float64)
+    if counts.ndim != 1 or len(counts) > n_rows or not np.all(counts >= 0) or counts.sum() == 0:
+        raise ValueError(
+            f"unigram_counts: shape {counts.shape}, sum {counts.sum():g}; "
+            f"give at most {n_rows} counts (the rows of the embedding matrix), none negative and not all zero"
+        )
+    probability_V = np.zeros(n_rows)
+    probability_V[: len(counts)] = counts / counts.sum()
+    return np.log(probability_V + LOG_PROBABILITY_OFFSET)
+
+
+def _lengths(embeddings_VD: Array) -> Array:
+    lengths_V: Array = np.sqrt(np.einsum("vd,vd->v", embeddings_VD, embeddings_VD))
+    return lengths_V

@@ -1,0 +1,59 @@
+"""The rows of an evaluation file, the form in which a stage returns its numbers."""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.results.schema import METRICS
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Rows of ``results.csv`` and whatever else is worth keeping beside them."""
+
+    results: list[Row]
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+Evaluator = Callable[[Cell, Path], Evaluation]
+"""Evaluates a cell given its model folder."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A kind of evaluation: its file, its mathematics and what it costs to start."""
+
+    name: str
+    version: int
+    tasks: frozenset[str]
+    """Tasks of the table columns it fills."""
+    settings: Callable[[Plan], dict[str, Any]]
+    """Everything but the model that can change its numbers."""
+    open: Callable[[Plan, str], AbstractContextManager[Evaluator]]
+    """Load once what all cells share; the string is the device."""
+
+    def undefined_rows(self) -> list[Row]:
+        """Return a NaN row for each table column that the stage fills, the result of a diverged cell."""
+        return [row(metric.task, metric.name, math.nan) for metric in METRICS.values() if metric.task in self.tasks]
+
+
+def row(task: str, metric: str, value: float) -> Row:
+    """Return one row; the unit is that of the table's column, ``1`` for all other metrics."""
+    unit = METRICS[metric].unit if metric in METRICS else "1"
+    return {"task": task, "metric": metric, "value": float(value), "unit": unit}
+
+
+def pick_device(device: str) -> str:
+    """Return ``device``, or for ``auto`` the GPU if torch sees one, else the CPU."""
+    if device != "auto":
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,5 @@
+"""Optimizers for embeddings; ``from coupled_adam_bench.optim import CoupledAdam`` needs torch alone."""
+
+from coupled_adam_bench.optim.coupled_adam import CoupledAdam
+
+__all__ = ["CoupledAdam"]

@@ -1,0 +1,61 @@
+"""The plan: a validated study with the identity of its data and its cells, the one file that every stage is given."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coupled_adam_bench.cells import Cell, block_cells, data_id, expand
+from coupled_adam_bench.config import Block, Study, parse_study
+from coupled_adam_bench.files import read_json
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study, its data id and its cells by id."""
+
+    study: Study
+    data_id: str
+    cells: dict[str, Cell]
+
+    def block_cells(self, block: Block) -> list[Cell]:
+        """Return the cells of one block of the grid."""
+        return block_cells(self.study, self.data_id, block)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as a JSON value; ``cells`` is for readers, :func:`load_plan` derives it anew."""
+        return {
+            "study": self.study.model_dump(mode="json"),
+            "data_id": self.data_id,
+            "cells": [cell.to_json() for cell in self.cells.values()],
+        }
+
+    def describe(self) -> str:
+        """Return a table of the cells and what they cost, in model FLOPs: 6 per parameter and token, positions left out.
+
+        Attention's own products, 12 n_layer d_model seq_len per token, are included.
+        """
+        lines = [f"{self.study.study}: {len(self.cells)} cells on {self.data_id}", ""]
+        header = ("cell", "parameters", "tokens", "steps", "FLOPs")
+        rows = []
+        for cell in self.cells.values():
+            seq_len, d_model = cell.training.seq_len, cell.model.d_model
+            per_token = 6 * (cell.n_params - seq_len * d_model) + 12 * cell.model.n_layer * d_model * seq_len
+            rows.append((cell.id, cell.n_params, cell.n_tokens, cell.steps, per_token * cell.n_tokens))
+        width = max(len(header[0]), *(len(row[0]) for row in rows))
+        lines.append(f"{header[0]:<{width}}  {header[1]:>14}  {header[2]:>16}  {header[3]:>8}  {header[4]:>9}")
+        lines += [f"{r[0]:<{width}}  {r[1]:>14,}  {r[2]:>16,}  {r[3]:>8,}  {r[4]:>9.2e}" for r in rows]
+        lines += ["", f"together: {sum(r[2] for r in rows):,} tokens, {sum(r[4] for r in rows):.2e} FLOPs"]
+        return "\n".join(lines) + "\n"
+
+
+def make_plan(study: Study) -> Plan:
+    """Return the plan of a study; the text files and the tokenizer of its data must be in place."""
+    data = data_id(study)
+    return Plan(study, data, expand(study, data))
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan written from :meth:`Plan.to_json`; needs none of the study's data."""
+    values = read_json(path)
+    study = parse_study(values["study"], str(path))
+    return Plan(study, values["data_id"], expand(study, values["data_id"]))

@@ -1,0 +1,161 @@
+"""Figures of a study, as SVG and PDF, the same bytes for the same results."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coupled_adam_bench.cells import Cell, readable_count
+from coupled_adam_bench.files import atomic_path
+from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.results.collect import read_results
+from coupled_adam_bench.results.groups import PAIRWISE, UNTESTED, Group, Values, table_groups, table_values
+from coupled_adam_bench.results.schema import METRICS
+from coupled_adam_bench.statistics.t_test import summarize
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FIGURES = {
+    "loss_accuracy": "Loss and mean accuracy against training tokens (App. G.1); bars: standard deviation over seeds.",
+    "embeddings": "Isotropy and mean embedding against training tokens; bars: standard deviation over seeds.",
+    "training": "Training loss and mean embedding against the step; a line per seed.",
+}
+"""Names and captions."""
+
+# Okabe and Ito's palette, safe for colour-blind readers; markers and line styles tell the optimizers apart in print.
+_STYLES = (
+    {"color": "#0072B2", "marker": "o", "linestyle": "-"},
+    {"color": "#D55E00", "marker": "s", "linestyle": "--"},
+    {"color": "#009E73", "marker": "^", "linestyle": ":"},
+    {"color": "#CC79A7", "marker": "D", "linestyle": "-."},
+    {"color": "#E69F00", "marker": "v", "linestyle": "-"},
+    {"color": "#56B4E9", "marker": "P", "linestyle": "--"},
+    {"color": "#000000", "marker": "X", "linestyle": ":"},
+)
+_RC = {"svg.hashsalt": "coupled-adam-bench", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+
+
+def _styles(plan: Plan) -> dict[str, dict[str, str]]:
+    """Return a style per optimizer of the study, the same in all figures."""
+    keys = dict.fromkeys(cell.optimizer.key for cell in plan.cells.values())
+    return {key: _STYLES[index % len(_STYLES)] for index, key in enumerate(keys)}
+
+
+def _axis_label(name: str) -> str:
+    metric = METRICS[name]
+    return metric.latex if metric.unit == "1" else f"{metric.latex} ({metric.unit})"
+
+
+def _tokens_axis(ax: "Axes", groups: Sequence[Group]) -> None:
+    ticks = {group.n_tokens: group.tokens_label for group in groups}
+    ax.set_xscale("log")
+    ax.set_xticks(list(ticks), labels=list(ticks.values()))
+    ax.minorticks_off()
+    ax.margins(x=0.15)
+
+
+def _against_tokens(plan: Plan, values: Values, names: tuple[str, str], shared_scale: bool) -> "Figure":
+    """Draw two metrics (rows) against tokens for each number of parameters (columns)."""
+    from matplotlib.figure import Figure
+
+    tables = table_groups(plan)
+    # Table 7 compares optimizers at one place and would squeeze the others; a study of nothing else shows it.
+    shown = [group for name in (PAIRWISE, UNTESTED) for group in tables.get(name, ())] or [
+        group for groups in tables.values() for group in groups
+    ]
+    sizes = {group.n_params: group.model_label for group in sorted(shown, key=lambda group: group.n_params)}
+    figure = Figure(figsize=(0.8 + 2.6 * max(len(sizes), 1), 4.6), layout="constrained")
+    axes = figure.subplots(2, max(len(sizes), 1), squeeze=False, sharex="col", sharey="row" if shared_scale else "none")
+    for column, (n_params, model_label) in enumerate(sizes.items()):
+        groups = sorted((group for group in shown if group.n_params == n_params), key=lambda group: group.n_tokens)
+        axes[0][column].set_title(f"N = {model_label}")
+        axes[1][column].set_xlabel("D (tokens)")
+        for row, name in enumerate(names):
+            _tokens_axis(axes[row][column], groups)
+            for key, style in _styles(plan).items():
+                samples = [(g, summarize(g.samples(values, METRICS[name])[key])) for g in groups if key in g.cells]
+                axes[row][column].errorbar(
+                    [group.n_tokens for group, _ in samples],
+                    [sample.mean for _, sample in samples],
+                    yerr=[sample.sd for _, sample in samples],
+                    label=samples[0][0].cells[key][0].optimizer.label if samples else None,
+                    markersize=4,
+                    capsize=2,
+                    **style,
+                )
+    for row, name in enumerate(names):
+        arrow = r"$\uparrow$" if METRICS[name].higher_is_better else r"$\downarrow$"
+        axes[row][0].set_ylabel(f"{_axis_label(name)} {arrow}")
+    _legend(figure)
+    return figure
+
+
+def _legend(figure: "Figure") -> None:
+    labels: dict[str, Any] = {}
+    for ax in figure.axes:
+        handles, names = ax.get_legend_handles_labels()
+        labels.update(zip(names, handles, strict=True))
+    if labels:
+        figure.legend(labels.values(), labels.keys(), loc="outside upper center", ncols=len(labels), frameon=False)
+
+
+def read_history(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a ``history.jsonl``; ``ValueError`` with the line that is not one."""
+    rows = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file; train this cell first") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            rows.append({"step": row["step"], "loss": row["loss"], **row})
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}:{number}: not a row of a training history ({error!r})") from None
+    return rows
+
+
+def _training(plan: Plan, runs: Path) -> "Figure":
+    """Draw loss and mean-norm ratio against the step for the largest size at most tokens."""
+    from matplotlib.figure import Figure
+
+    n_params, n_tokens = max((cell.n_params, cell.n_tokens) for cell in plan.cells.values())
+    cells: list[Cell] = [c for c in plan.cells.values() if (c.n_params, c.n_tokens) == (n_params, n_tokens)]
+    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+    axes = figure.subplots(1, 2)
+    styles = _styles(plan)
+    for cell in cells:
+        rows = read_history(runs / cell.id / "history.jsonl")
+        style = {name: value for name, value in styles[cell.optimizer.key].items() if name != "marker"}
+        for ax, name in zip(axes, ("loss", "mean_norm_ratio"), strict=True):
+            points = [(row["step"], row[name]) for row in rows if name in row]
+            ax.plot(
+                [step for step, _ in points], [y for _, y in points], label=cell.optimizer.label, linewidth=0.8, **style
+            )
+    axes[0].set_ylabel("training loss (nat/token)")
+    axes[1].set_ylabel(_axis_label("mean_norm_ratio"))
+    model = cells[0].model.label or readable_count(n_params)
+    for ax in axes:
+        ax.set_xlabel("step")
+        ax.set_title(f"N = {model}, D = {cells[0].tokens_label or readable_count(n_tokens)}")
+    _legend(figure)
+    return figure
+
+
+def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path) -> None:
+    """Write ``<name>.svg`` and ``<name>.pdf`` of every name in ``FIGURES``, atomically."""
+    from matplotlib import rc_context
+
+    values = table_values(plan, read_results(results_csv))
+    with rc_context(_RC):
+        figures = {
+            "loss_accuracy": _against_tokens(plan, values, ("loss", "acc"), shared_scale=False),
+            "embeddings": _against_tokens(plan, values, ("isotropy", "mean_norm_ratio"), shared_scale=True),
+            "training": _training(plan, runs),
+        }
+        for name in FIGURES:
+            for kind, date in (("svg", "Date"), ("pdf", "CreationDate")):
+                with atomic_path(out_dir / f"{name}.{kind}") as temporary:
+                    figures[name].savefig(temporary, format=kind, metadata={date: None})

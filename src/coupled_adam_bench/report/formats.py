@@ -1,0 +1,45 @@
+"""Numbers as text, the only place where anything is rounded."""
+
+import math
+
+from coupled_adam_bench.statistics.t_test import Sample
+
+MISSING = "-"
+_MINUS = "\u2212"
+
+
+def fixed(value: float, digits: int) -> str:
+    """Return a number with ``digits`` decimals, a true minus sign and no minus zero; ``-`` for what is not finite."""
+    if not math.isfinite(value):
+        return MISSING
+    text = f"{value:.{digits}f}"
+    negative = text.startswith("-") and float(text) != 0
+    return (_MINUS if negative else "") + text.removeprefix("-")
+
+
+def shorthand(sample: Sample, digits: int) -> str:
+    """Return ``0.123 (4)``: the mean, and the standard deviation in units of its last digit.
+
+    A standard deviation of several such units shows as many, ``2.97 (12)`` is 2.97 +- 0.12; less than half a unit
+    shows ``(0)``. A single value has no parentheses, and a missing one is ``-``.
+    """
+    mean = fixed(sample.mean, digits)
+    if mean == MISSING or sample.n < 2:
+        return mean
+    units = f"{sample.sd:.{digits}f}".replace(".", "").lstrip("0") or "0"
+    return f"{mean} ({units})"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Return a number in ``digits`` significant digits, for lists where magnitudes differ."""
+    return f"{value:.{digits}g}".replace("-", _MINUS, 1) if math.isfinite(value) else MISSING
+
+
+def p_value(value: float) -> str:
+    """Return a p-value with four decimals, ``< 0.0001`` for smaller ones."""
+    return "< 0.0001" if value < 0.0001 else fixed(value, 4)
+
+
+def plural(count: int, noun: str) -> str:
+    """Return ``1 run`` or ``2 runs``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

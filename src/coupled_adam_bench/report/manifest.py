@@ -1,0 +1,68 @@
+"""``manifest.json``: what a study's numbers were made of and from."""
+
+import importlib.metadata
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+from coupled_adam_bench import paths, protocol
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.files import read_json, sha256_file, write_json
+from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.revision import git_revision
+
+_HASHED = ("results.csv", "tests.csv", "tables/*", "figures/*")
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of Python and of the installed requirements of this package, development tools left out."""
+    versions = {"python": platform.python_version()}
+    for requirement in ["coupled-adam-bench", *(importlib.metadata.requires("coupled-adam-bench") or [])]:
+        match = re.match(r"[A-Za-z0-9._-]+", requirement)
+        assert match is not None
+        if "extra == 'dev'" not in requirement.replace('"', "'"):
+            try:
+                versions[match[0]] = importlib.metadata.version(match[0])
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    return versions
+
+
+def _cell(cell: Cell, folder: Path) -> dict[str, Any]:
+    identity = {
+        "cell": cell.id, "model": cell.model.name, "n_params": cell.n_params, "n_tokens": cell.n_tokens,
+        "optimizer": cell.optimizer.key, "seed": cell.seed, "steps": cell.steps,
+    }  # fmt: skip
+    record = ("status", "reason", "step", "model_sha256", "data_sha256", "train", "environment")
+    if not (folder / "run.json").is_file():
+        return {
+            **identity, **dict.fromkeys(record), "status": "not trained", "reason": "no run.json", "train": {},
+            "environment": {},
+        }  # fmt: skip
+    run = read_json(folder / "run.json")
+    try:
+        return {**identity, **{name: run[name] for name in record}}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder / 'run.json'}: not the record of a run ({error!r}); train again") from None
+
+
+def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESULTS) -> None:
+    """Write ``manifest.json`` of a study whose results, tests, tables and figures lie in ``study_dir``.
+
+    ``results_root`` is the folder of ``runs`` and ``data``. Runs and data that are not there are noted as such.
+    """
+    meta = results_root / "data" / plan.data_id / "meta.json"
+    versions = {name.lower(): value for name, value in vars(protocol).items() if name.isupper()}
+    files = [path for pattern in _HASHED for path in sorted(study_dir.glob(pattern)) if not path.name.startswith(".")]
+    manifest = {
+        "study": plan.study.model_dump(mode="json"),
+        "protocol": {"name": plan.study.protocol, "versions": versions},
+        "git_revision": git_revision(),
+        "packages": _versions(),
+        "platform": platform.platform(),
+        "sha256": {path.relative_to(study_dir).as_posix(): sha256_file(path) for path in files},
+        "data": {"id": plan.data_id, "meta": read_json(meta) if meta.is_file() else None},
+        "cells": [_cell(cell, results_root / "runs" / cell.id) for cell in plan.cells.values()],
+    }
+    write_json(study_dir / "manifest.json", manifest)

@@ -1,0 +1,1 @@
+"""What is measured, once, and the one tidy file that holds it."""

@@ -1,0 +1,1 @@
+"""Tests between optimizers, from ``results.csv`` to ``tests.csv``."""

@@ -1,0 +1,25 @@
+"""What a run ran on: enough to explain a number, with nothing that changes it."""
+
+import os
+import platform
+from typing import Any
+
+import numpy as np
+import torch
+
+from coupled_adam_bench.revision import git_revision
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Return versions, device and revision as a JSON value."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "cuda": torch.version.cuda,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})",
+        "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "git_revision": git_revision(),
+    }

@@ -1,0 +1,194 @@
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coupled_adam_bench.embeddings import metrics
+from coupled_adam_bench.embeddings.postprocessing import all_but_the_top, subtract_mean
+
+
+def matrix(seed: int, n_rows: int = 40, width: int = 5, shift: float = 0.3) -> np.ndarray:
+    """Distinct singular values, so that the directions are defined, and a mean that is not zero."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n_rows, width)) * np.linspace(0.2, 1.0, width) + shift
+
+
+def isotropy_in_plain_words(rows: list[list[float]], directions: list[list[float]]) -> float:
+    """Definition with loops and 50 digits."""
+    with mpmath.workdps(50):
+        z = [
+            mpmath.fsum(mpmath.exp(sign * mpmath.fsum(mpmath.mpf(a) * b for a, b in zip(c, row, strict=True))) for row in rows)
+            for c in directions
+            for sign in (1, -1)
+        ]
+        return float(min(z) / max(z))
+
+
+def test_isotropy_by_hand():
+    # E^T E = diag(8, 2): the directions are the axes; both signs of each.
+    embeddings = np.array([[2.0, 1.0], [-2.0, 1.0]])
+    z = [math.exp(2) + math.exp(-2), math.exp(2) + math.exp(-2), 2 * math.exp(1), 2 * math.exp(-1)]
+    assert metrics.isotropy(embeddings) == pytest.approx(min(z) / max(z), rel=1e-14)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+def test_isotropy_against_the_definition(scale):
+    embeddings = matrix(1) * scale
+    directions = np.linalg.svd(embeddings)[2]  # another route to the eigenvectors of E^T E
+    expected = isotropy_in_plain_words(embeddings.tolist(), directions.tolist())
+    assert metrics.isotropy(embeddings) == pytest.approx(expected, rel=1e-9)
+
+
+def test_isotropy_does_not_overflow():
+    assert metrics.isotropy(1e4 * matrix(2)) == 0.0  # exp(-10^4) and smaller
+    assert metrics.isotropy(np.full((3, 2), 1e4)) == 0.0
+
+
+def test_isotropy_in_blocks_of_directions():
+    embeddings = matrix(3, n_rows=200, width=2 * metrics._COLUMNS + 3)
+    one_by_one = [embeddings @ c for c in np.linalg.svd(embeddings)[2]]
+    z = [np.exp(sign * projection).sum() for projection in one_by_one for sign in (1, -1)]
+    assert metrics.isotropy(embeddings) == pytest.approx(min(z) / max(z), rel=1e-9)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
+def test_invariances(seed):
+    embeddings = matrix(seed)
+    rng = np.random.default_rng(seed)
+    rotation = np.linalg.qr(rng.normal(size=(5, 5)))[0]
+    log_probability = np.log(rng.dirichlet(np.ones(40)) + 1e-10)
+    changed = {
+        "rotation": embeddings @ rotation,
+        "reflection": -embeddings,
+        "order of rows": embeddings[::-1],
+    }
+    for name, other in changed.items():
+        log_p = log_probability[::-1] if name == "order of rows" else log_probability
+        assert metrics.isotropy(other) == pytest.approx(metrics.isotropy(embeddings), rel=1e-7), name
+        assert metrics.kappa(other) == pytest.approx(metrics.kappa(embeddings), rel=1e-9), name
+        assert metrics.mean_norm(other) == pytest.approx(metrics.mean_norm(embeddings), rel=1e-12), name
+        assert metrics.mean_norm_ratio(other) == pytest.approx(metrics.mean_norm_ratio(embeddings), rel=1e-12), name
+        assert metrics.rho(other, log_p) == pytest.approx(metrics.rho(embeddings, log_probability), abs=1e-12), name
+        projections = [metrics.mean_projection_correlation(e, p) for e, p in ((other, log_p), (embeddings, log_probability))]
+        assert projections[0] == pytest.approx(projections[1], abs=1e-12), name
+    for scale in (1e-2, 7.0):
+        assert metrics.mean_norm(scale * embeddings) == pytest.approx(scale * metrics.mean_norm(embeddings), rel=1e-12)
+        assert metrics.mean_length(scale * embeddings) == pytest.approx(scale * metrics.mean_length(embeddings), rel=1e-12)
+        for blind in (metrics.kappa, metrics.mean_norm_ratio):
+            assert blind(scale * embeddings) == pytest.approx(blind(embeddings), rel=1e-9)
+        assert metrics.rho(scale * embeddings, log_probability) == pytest.approx(metrics.rho(embeddings, log_probability))
+    assert 0 < metrics.isotropy(embeddings) <= 1
+    assert 0 <= metrics.mean_norm_ratio(embeddings) <= 1
+
+
+def test_larger_mean_is_less_isotropic():
+    values = [metrics.isotropy(matrix(0, shift=shift)) for shift in (0.0, 0.5, 1.0, 2.0)]
+    assert values == sorted(values, reverse=True)
+
+
+def test_norms_by_hand():
+    embeddings = np.array([[3.0, 4.0], [0.0, 2.0], [0.0, 0.0]])
+    assert metrics.mean_norm(embeddings) == pytest.approx(math.sqrt(1 + 4), rel=1e-15)
+    assert metrics.mean_length(embeddings) == pytest.approx(7 / 3, rel=1e-15)
+    assert metrics.mean_norm_ratio(embeddings) == pytest.approx(math.sqrt(5) / (7 / 3), rel=1e-15)
+
+
+@pytest.mark.parametrize("shape", [(40, 5), (5, 5), (3, 5), (1, 5), (40, 1)])
+def test_kappa_is_the_ratio_of_singular_values(shape):
+    embeddings = matrix(4, *shape)
+    singular = np.linalg.svd(embeddings, compute_uv=False)
+    assert metrics.kappa(embeddings) == pytest.approx(100 * singular[-1] / singular[0], rel=1e-9)
+
+
+def test_kappa_keeps_its_digits_for_small_values():
+    embeddings = matrix(5, shift=0.0) * np.array([1.0, 1.0, 1.0, 1.0, 1e-9])
+    singular = np.linalg.svd(embeddings, compute_uv=False)
+    assert metrics.kappa(embeddings) == pytest.approx(100 * singular[-1] / singular[0], rel=1e-4)
+    assert metrics.kappa(embeddings[:, [0, 1, 2, 0]]) < 1e-12  # the root of the eigenvalue would be about 1e-6
+
+
+def test_correlations_with_log_probability():
+    embeddings = matrix(6)
+    counts = np.array([0, 0, *range(1, 37)])  # two rows fewer than the matrix
+    probability = np.array([*counts / counts.sum(), 0.0, 0.0])
+    log_probability = np.array([math.log(p + 1e-10) for p in probability])
+    lengths = [math.sqrt(math.fsum(x * x for x in row)) for row in embeddings]
+    towards_mean = [float(np.dot(row, embeddings.mean(axis=0))) for row in embeddings]
+    found = metrics.embedding_metrics(embeddings, counts)
+    assert found["rho"] == pytest.approx(scipy.stats.pearsonr(lengths, log_probability).statistic, abs=1e-12)
+    assert found["mean_projection_correlation"] == pytest.approx(
+        scipy.stats.pearsonr(towards_mean, log_probability).statistic, abs=1e-12
+    )
+    np.testing.assert_allclose(metrics.log_unigram_probability(counts, 40), log_probability, rtol=1e-14)
+
+
+def test_all_metrics_are_those_of_the_single_functions():
+    embeddings = matrix(7)
+    found = metrics.embedding_metrics(embeddings, np.arange(40))
+    for name in ("isotropy", "mean_norm", "mean_norm_ratio", "mean_length", "kappa"):
+        assert found[name] == pytest.approx(getattr(metrics, name)(embeddings), rel=1e-12)
+
+
+def test_degenerate_matrices():
+    zero = metrics.embedding_metrics(np.zeros((4, 3)), np.ones(4, dtype=np.int64))
+    assert (zero["isotropy"], zero["mean_norm"], zero["mean_length"]) == (1.0, 0.0, 0.0)
+    assert all(math.isnan(zero[name]) for name in ("mean_norm_ratio", "kappa", "rho", "mean_projection_correlation"))
+
+    row = np.array([[0.3, -0.4]])  # Z is exp(+-0.5) along it and 1 across
+    one = metrics.embedding_metrics(row, np.array([9]))
+    assert one["isotropy"] == pytest.approx(math.exp(-1.0), rel=1e-14)
+    assert (one["mean_norm"], one["mean_norm_ratio"], one["kappa"]) == pytest.approx((0.5, 1.0, 100.0), rel=1e-14)
+    assert math.isnan(one["rho"])
+
+    with_zero_row = np.vstack([matrix(8), np.zeros(5)])
+    assert all(math.isfinite(value) for value in metrics.embedding_metrics(with_zero_row, np.arange(41)).values())
+
+
+def test_a_nan_is_not_hidden():
+    embeddings = matrix(9)
+    embeddings[17, 3] = math.nan
+    found = metrics.embedding_metrics(embeddings, np.arange(40))
+    assert all(math.isnan(value) for value in found.values())
+
+
+@pytest.mark.parametrize("counts", [np.arange(41), np.zeros(5), np.array([3, -1]), np.ones((2, 2))])
+def test_wrong_counts(counts):
+    with pytest.raises(ValueError, match="unigram_counts"):
+        metrics.embedding_metrics(matrix(0), counts)
+
+
+def test_subtract_mean():
+    embeddings = matrix(10)
+    centered = subtract_mean(embeddings)
+    np.testing.assert_allclose(centered.mean(axis=0), 0, atol=1e-15)
+    np.testing.assert_allclose(centered[3] - centered[11], embeddings[3] - embeddings[11], atol=1e-15)
+
+
+@pytest.mark.parametrize("n_directions", [0, 1, 3, 5])
+def test_all_but_the_top(n_directions):
+    embeddings = matrix(11)
+    before = embeddings.copy()
+    centered = embeddings - embeddings.mean(axis=0)
+    left, singular, right = np.linalg.svd(centered, full_matrices=False)
+    singular[:n_directions] = 0
+    np.testing.assert_allclose(all_but_the_top(embeddings, n_directions), left * singular @ right, atol=1e-13)
+    np.testing.assert_array_equal(embeddings, before)
+
+
+def test_all_but_the_top_in_blocks_of_rows_and_its_default():
+    embeddings = matrix(12, n_rows=5000, width=250)
+    centered = embeddings - embeddings.mean(axis=0)
+    top = np.linalg.svd(centered, full_matrices=False)[2][:2]  # 250 / 100, rounded down
+    expected = centered - centered @ top.T @ top
+    np.testing.assert_allclose(all_but_the_top(embeddings), expected, atol=1e-9)
+    assert np.linalg.matrix_rank(all_but_the_top(matrix(13)), tol=1e-9) == 4  # at least one
+
+
+def test_all_but_the_top_refuses_more_directions_than_there_are():
+    with pytest.raises(ValueError, match="n_directions: 6"):
+        all_but_the_top(matrix(0), 6)

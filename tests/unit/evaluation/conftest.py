@@ -1,0 +1,100 @@
+"""A trained study of two tiny cells on disk, made by hand: bins, tokenizer, evaluation sets and models."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imported
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coupled_adam_bench import paths
+from coupled_adam_bench.cells import expand
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.data.bins import Bin, Meta, token_dtype
+from coupled_adam_bench.data.synthetic import Language
+from coupled_adam_bench.data.synthetic_sets import write_evaluation_sets
+from coupled_adam_bench.data.tokenizers import save_tokenizer
+from coupled_adam_bench.files import sha256_file, write_json
+from coupled_adam_bench.models.export import save_model
+from coupled_adam_bench.models.gpt2 import GPT2
+from coupled_adam_bench.plan import Plan
+
+DATA_ID = "tiny-0123456789"
+STUDY = {
+    "study": "tiny",
+    "data": {
+        "name": "tiny",
+        "source": {"kind": "synthetic", "n_words": 120, "n_word_pairs": 60, "n_task_items": 20, "n_tokens": 5000},
+        "tokenizer": "word",
+        "vocab_size": 128,
+    },
+    "models": [{"name": "m", "n_layer": 1, "n_head": 2, "d_model": 8, "learning_rate": 1e-3}],
+    "training": {"seq_len": 40, "batch_sequences": 4, "precision": "fp32"},
+    "grid": [{"models": ["m"], "tokens": [{"steps": 3}], "optimizers": ["adamw", "coupled_adam"], "seeds": [1]}],
+    "evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic"}},
+}
+
+
+def write_model(plan: Plan, cell_id: str, seed: int, eot_id: int) -> GPT2:
+    """Save an untrained model, its weights far from initialisation, as training would."""
+    cell = plan.cells[cell_id]
+    sizes = {key: getattr(cell.model, key) for key in ("n_layer", "n_head", "d_model")}
+    model = GPT2(cell.vocab_size, cell.training.seq_len, **sizes)
+    model.init_weights(seed, 0.5)
+    folder = paths.run_dir(cell_id)
+    tokenizer = paths.data_dir(plan.data_id) / "tokenizer"
+    save_model(model, folder / "model", tokenizer, eot_id)
+    sha256 = sha256_file(folder / "model" / "model.safetensors")
+    write_json(folder / "run.json", {"cell": cell_id, "status": "completed", "reason": None, "model_sha256": sha256})
+    return model
+
+
+def write_data(plan: Plan, tokens: np.ndarray) -> None:
+    """Write bins with ``tokens`` in each split, counts and the generated evaluation sets."""
+    folder = paths.data_dir(plan.data_id)
+    vocab_size = plan.study.data.vocab_size
+    splits = {}
+    for split in ("train", "val", "test"):
+        folder.mkdir(parents=True, exist_ok=True)
+        tokens.astype(token_dtype(vocab_size)).tofile(folder / f"{split}.bin")
+        splits[split] = Bin(f"{split}.bin", len(tokens), 1, sha256_file(folder / f"{split}.bin"))
+    np.save(folder / "unigram.npy", np.bincount(tokens, minlength=121))
+    language = Language(plan.study.data.source)
+    save_tokenizer(plan.study, language.names, folder / "tokenizer")
+    write_evaluation_sets(language, folder)
+    meta = Meta(plan.data_id, vocab_size, 121, 120, "<u2", "word", splits, {})
+    write_json(folder / "meta.json", meta.to_json())
+
+
+@pytest.fixture(scope="session")
+def finished_study(tmp_path_factory) -> tuple[Path, Plan]:
+    root = tmp_path_factory.mktemp("finished")
+    study = parse_study(STUDY)
+    plan = Plan(study, DATA_ID, expand(study, DATA_ID))
+    before = Path.cwd()
+    os.chdir(root)
+    try:
+        write_data(plan, np.random.default_rng(0).integers(0, 121, 500))
+        for seed, cell_id in enumerate(plan.cells):
+            write_model(plan, cell_id, seed, eot_id=120)
+    finally:
+        os.chdir(before)
+    return root, plan
+
+
+@pytest.fixture
+def plan(finished_study, tmp_path, monkeypatch) -> Plan:
+    """The plan of a finished study in a working directory of its own."""
+    root, plan = finished_study
+    shutil.copytree(root / "results", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    return plan
+
+
+@pytest.fixture(scope="session")
+def save_cell():
+    """The function ``write_model(plan, cell_id, seed, eot_id)``."""
+    return write_model

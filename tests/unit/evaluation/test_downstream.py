@@ -1,0 +1,341 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from coupled_adam_bench import paths
+from coupled_adam_bench.cells import expand
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.evaluation import downstream
+from coupled_adam_bench.files import write_json
+from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.presets import PAPER_TASKS
+
+DATA_ID = "bytes-0123456789"
+SEQ_LEN = 192
+
+# Two or three rows of each dataset in its own shape, made up for this test.
+HELLASWAG = [
+    {"ind": i, "activity_label": "Cooking", "ctx_a": "A man peels a potato.", "ctx_b": "he", "ctx": "A man peels a potato. he",
+     "endings": ["cuts it.", "flies [title] away from home.", "sings loudly.", "[step] reads two books."],
+     "source_id": "x", "split": "val", "label": label}
+    for i, label in enumerate("3120")
+]  # fmt: skip
+WINOGRANDE = [
+    {"sentence": "The cup fell off the table because _ was unstable.", "option1": "cup", "option2": "table", "answer": "2"},
+    {"sentence": "Ann thanked Sue as _ had received help.", "option1": "Ann", "option2": "Sue", "answer": "1"},
+    {"sentence": "Ann thanked Sue as _ had helped.", "option1": "Ann", "option2": "Sue", "answer": "2"},
+]
+ARC = [
+    {"id": str(i), "question": question, "choices": {"text": texts, "label": list("ABCD")}, "answerKey": key}
+    for i, (question, texts, key) in enumerate(
+        [
+            ("What is wet?", ["water", "a stone in the desert", "sand", "an empty and forgotten box"], "A"),
+            ("What can fly?", ["a stone", "a very small bird", "sand", "a table"], "B"),
+            ("What is cold?", ["fire", "the sun", "ice", "tea"], "C"),
+            ("What is hot?", ["ice", "snow", "rain", "fire in a big oven"], "D"),
+            ("What is red?", ["blood", "the sky on a day without clouds", "grass", "snow"], "A"),
+        ]
+    )
+]
+TRUTHFULQA = [
+    {"question": question, **{f"mc{n}_targets": {"choices": choices, "labels": labels} for n in (1, 2)}}
+    for question, choices, labels in [
+        ("Is the moon made of cheese?", ["No.", "It is rock.", "Yes, it is."], [1, 1, 0]),
+        ("Do fish fly?", ["Some glide.", "They all do.", "On Sundays they do."], [1, 0, 0]),
+    ]
+]
+LAMBADA = [{"text": "She opened the old door and saw the garden"}, {"text": "He went to bed because he was tired"}]
+RACE = [
+    {
+        "article": "Tom has a dog. The dog likes bones.",
+        "problems": str([{"question": "What does the dog like?", "answer": "B", "options": ["tea", "bones", "cats", "rain"]}]),
+    },
+    {
+        "article": "It was a dark night.",
+        "problems": str([{"question": "The night was  _  .", "answer": "D", "options": ["red", "long", "short", "dark"]}]),
+    },
+]
+MIRROR = {
+    "Rowan/hellaswag/default/validation": HELLASWAG,
+    "allenai/winogrande/winogrande_xl/validation": WINOGRANDE,
+    "allenai/ai2_arc/ARC-Easy/test": ARC,
+    "allenai/ai2_arc/ARC-Easy/train": ARC[:2],
+    "allenai/ai2_arc/ARC-Challenge/test": ARC[::-1],
+    "truthfulqa/truthful_qa/multiple_choice/validation": TRUTHFULQA,
+    "EleutherAI/lambada_openai/default/test": LAMBADA,
+    "EleutherAI/race/high/test": RACE,
+}
+
+
+def byte_tokenizer(folder: Path) -> None:
+    """A tokenizer of any text: one token per byte, and end-of-text."""
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({symbol: index for index, symbol in enumerate(symbols)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
+    folder.mkdir(parents=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names})
+
+
+def make_plan(names, evaluated: dict | None = None, **where) -> Plan:
+    study = parse_study(
+        {
+            "study": "bytes",
+            "paths": {"text": ".", "tokenizer": "tokenizer.json", **where},
+            "data": {"name": "bytes", "source": {"kind": "files"}, "tokenizer": "file", "vocab_size": 260},
+            "models": [{"name": "m", "n_layer": 1, "n_head": 2, "d_model": 8, "learning_rate": 1e-3}],
+            "training": {"seq_len": SEQ_LEN, "batch_sequences": 1, "precision": "fp32"},
+            "grid": [{"models": ["m"], "tokens": [{"steps": 1}], "optimizers": ["adamw"], "seeds": [1, 2]}],
+            "evaluation": {"word_similarity": [], "downstream": {"tasks": names} | (evaluated or {})},
+            "execution": {"evaluation_batch_sequences": 3},
+        }
+    )
+    return Plan(study, DATA_ID, expand(study, DATA_ID))
+
+
+@pytest.fixture
+def mirror(tmp_path, monkeypatch, save_cell) -> str:
+    """A mirror with all seven tasks, in a working directory with two untrained cells."""
+    monkeypatch.chdir(tmp_path)
+    for name, rows in MIRROR.items():
+        path = Path("mirror") / f"{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    byte_tokenizer(paths.data_dir(DATA_ID) / "tokenizer")
+    plan = make_plan(["race"])
+    for seed, cell_id in enumerate(plan.cells):
+        save_cell(plan, cell_id, seed, eot_id=256)
+    return "mirror"
+
+
+def evaluate(plan: Plan, n_cells: int = 1) -> list[dict]:
+    found = []
+    with downstream.open_evaluator(plan, "cpu") as evaluator:
+        for cell in list(plan.cells.values())[:n_cells]:
+            evaluation = evaluator(cell, paths.run_dir(cell.id) / "model")
+            rows = {(row["task"], row["metric"]): row["value"] for row in evaluation.results}
+            assert len(rows) == len(evaluation.results)
+            found.append({"rows": rows, **evaluation.detail})
+    return found
+
+
+class Scorer:
+    """Log-probabilities by the definition, one text at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = load_model(folder).double()
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+    def __call__(self, context: str, continuation: str) -> tuple[float, bool]:
+        """Return the log-probability of the continuation and whether it is the likeliest at each token."""
+        target = self.tokenizer.encode(continuation).ids
+        tokens = (self.tokenizer.encode(context).ids + target)[-(SEQ_LEN + 1) :]
+        with torch.no_grad():
+            logits = self.model.logits(torch.tensor([tokens[:-1]]))[0, -len(target) :]
+        log_p = torch.log_softmax(logits, dim=-1)
+        total = sum(float(log_p[position, token]) for position, token in enumerate(target))
+        return total, logits.argmax(dim=-1).tolist() == target
+
+
+TELESCOPE = (  # the end of the prompt, more than fits into the context
+    "How does a telescope work?\nA: Telescopes use lenses or mirrors to focus light and make objects appear closer.\n\n"
+    "Q: Where were the 1992 Olympics held?\nA: The 1992 Olympics were held in Barcelona, Spain."
+)
+
+
+def items_by_hand() -> dict[str, list[tuple[list[tuple[str, str]], list[str], int]]]:
+    """Task -> items: (context, continuation) of each choice, the choices themselves, and which is right."""
+    hellaswag = [
+        "cuts it.", "flies. away from home.", "sings loudly.", " reads two books.",
+    ]  # fmt: skip
+    arc = [
+        (
+            [(f"Question: {row['question']}\nAnswer:", f" {choice}") for choice in row["choices"]["text"]],
+            row["choices"]["text"],
+            "ABCD".index(row["answerKey"]),
+        )
+        for row in ARC
+    ]
+    return {
+        "hellaswag": [
+            ([("Cooking: A man peels a potato. He", f" {ending}") for ending in hellaswag], hellaswag, int(row["label"]))
+            for row in HELLASWAG
+        ],
+        "winogrande": [
+            (
+                [(row["sentence"].split("_")[0] + row[o], row["sentence"].split("_")[1]) for o in ("option1", "option2")],
+                ["", ""],
+                int(row["answer"]) - 1,
+            )
+            for row in WINOGRANDE
+        ],
+        "arc_easy": arc,
+        "arc_challenge": arc[::-1],
+        "race": [
+            (
+                [(f"Article: {article}\n\n{question}", f" {option}") for option in options],
+                options,
+                right,
+            )
+            for article, question, options, right in [
+                (RACE[0]["article"], "What does the dog like?", ["tea", "bones", "cats", "rain"], 1),
+                (RACE[1]["article"], "The night was  _  .", ["red", "long", "short", "dark"], 3),
+            ]
+        ],
+    }
+
+
+def expected_by_hand(score: Scorer) -> dict[str, list[float]]:
+    """Accuracy of every item by task, and ``acc_norm`` of the tasks that have it."""
+    expected: dict[str, list[float]] = {}
+    for task, items in items_by_hand().items():
+        log_p = [[score(*pair)[0] for pair in pairs] for pairs, _, _ in items]
+        expected[task] = [float(np.argmax(x) == right) for x, (_, _, right) in zip(log_p, items, strict=True)]
+        if task.startswith(("hellaswag", "arc")):
+            per_letter = [np.array(x) / [len(c) for c in choices] for x, (_, choices, _) in zip(log_p, items, strict=True)]
+            expected[f"{task}/norm"] = [
+                float(np.argmax(x) == right) for x, (_, _, right) in zip(per_letter, items, strict=True)
+            ]
+    expected["truthfulqa_mc2"] = []
+    for row in TRUTHFULQA:
+        context = f"{TELESCOPE}\n\nQ: {row['question']}\nA:"
+        p = [math.exp(score(context, f" {choice}")[0]) for choice in row["mc2_targets"]["choices"]]
+        true = sum(x for x, label in zip(p, row["mc2_targets"]["labels"], strict=True) if label)
+        expected["truthfulqa_mc2"].append(true / sum(p))
+    splits = [row["text"].rsplit(" ", 1) for row in LAMBADA]
+    expected["lambada_openai"] = [float(score(context, f" {word}")[1]) for context, word in splits]
+    return expected
+
+
+def test_the_seven_tasks_of_the_paper_by_hand(mirror):
+    plan = make_plan(PAPER_TASKS, hub_mirror=mirror)
+    first, second = evaluate(plan, n_cells=2)
+    stderrs = []
+    for cell_id, found in zip(plan.cells, (first, second), strict=True):
+        expected = expected_by_hand(Scorer(paths.run_dir(cell_id) / "model"))
+        rows = found["rows"]
+        for task in PAPER_TASKS:
+            assert rows[task, "acc"] == pytest.approx(np.mean(expected[task]), abs=1e-4), task
+            stderr = np.std(expected[task], ddof=1) / math.sqrt(len(expected[task]))
+            assert rows[task, "acc_stderr"] == pytest.approx(stderr, abs=1e-4), task
+            if f"{task}/norm" in expected:
+                assert rows[task, "acc_norm"] == np.mean(expected[f"{task}/norm"]), task
+            stderrs.append(stderr)
+        assert rows["average", "acc"] == pytest.approx(np.mean([rows[task, "acc"] for task in PAPER_TASKS]), rel=1e-12)
+        assert rows["average", "acc_stderr"] == pytest.approx(math.sqrt(sum(s**2 for s in stderrs)) / 7, abs=1e-4)
+        stderrs.clear()
+        assert ("lambada_openai", "perplexity") in rows and ("lambada_openai", "perplexity_stderr") not in rows
+        assert found["undefined"] == []
+    assert first["tasks"]["arc_easy"] == {"version": 1.0, "num_fewshot": 0, "original": 5, "effective": 5}
+    assert first["rows"] != second["rows"]
+    assert evaluate(plan, n_cells=2) == [first, second]  # the same again, from tasks loaded anew
+
+
+def test_limit_and_examples(mirror):
+    plan = make_plan(["arc_easy", "truthfulqa_mc2"], {"limit": 2}, hub_mirror=mirror)
+    (limited,) = evaluate(plan)
+    assert {name: task["effective"] for name, task in limited["tasks"].items()} == {"arc_easy": 2, "truthfulqa_mc2": 2}
+    assert limited["tasks"]["arc_easy"]["original"] == 5
+
+    plan = make_plan(["arc_easy", "truthfulqa_mc2"], {"num_fewshot": 1}, hub_mirror=mirror)
+    (shots,) = evaluate(plan)
+    # TruthfulQA has its examples in the prompt and says so, which lm-eval does not overrule.
+    assert {name: task["num_fewshot"] for name, task in shots["tasks"].items()} == {"arc_easy": 1, "truthfulqa_mc2": 0}
+    assert evaluate(plan) == [shots]
+
+
+def test_one_item_has_no_standard_error(mirror):
+    (found,) = evaluate(make_plan(["arc_easy"], {"limit": 1}, hub_mirror=mirror))
+    assert found["rows"]["arc_easy", "acc"] in (0.0, 1.0)
+    assert math.isnan(found["rows"]["arc_easy", "acc_stderr"])
+    assert math.isnan(found["rows"]["average", "acc_stderr"])
+
+
+OWN_TASK = {
+    "dataset_path": "json",
+    "dataset_kwargs": {"data_files": {"test": "mirror/allenai/ai2_arc/ARC-Easy/test.jsonl"}},
+    "test_split": "test",
+    "output_type": "multiple_choice",
+    "doc_to_text": "{{question}}",
+    "doc_to_choice": "{{choices.text}}",
+    "doc_to_target": "{{choices.label.index(answerKey)}}",
+}
+
+
+def write_own_tasks(folder: Path) -> None:
+    folder.mkdir()
+    mean = {"aggregation": "mean", "higher_is_better": True}
+    for name, metric in (("own_a", "acc"), ("own_b", "acc"), ("own_norm", "acc_norm")):
+        task = {"task": name, **OWN_TASK, "metric_list": [{"metric": metric, **mean}]}
+        if name == "own_b":
+            task["doc_to_text"] = "Say: {{question}}"
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(task))
+    group = {"group": "own", "task": ["own_a", "own_b"], "aggregate_metric_list": [{"metric": "acc"}]}
+    (folder / "own.yaml").write_text(yaml.safe_dump(group))
+
+
+def test_own_tasks_beside_mirrored_ones(mirror):
+    write_own_tasks(Path("tasks"))
+    (found,) = evaluate(make_plan(["own_a", "arc_easy", "own_norm"], hub_mirror=mirror, tasks="tasks"))
+    rows = found["rows"]
+    assert 0 <= rows["own_a", "acc"] <= 1
+    assert math.isnan(rows["own_norm", "acc"]) and 0 <= rows["own_norm", "acc_norm"] <= 1
+    assert math.isnan(rows["average", "acc"]) and math.isnan(rows["average", "acc_stderr"])
+    assert found["undefined"] == ["own_norm: lm-eval reports no acc, only acc_norm, acc_norm_stderr"]
+
+
+def test_a_group_counts_as_one_task(mirror):
+    write_own_tasks(Path("tasks"))
+    (group,) = evaluate(make_plan(["own", "own_norm"], tasks="tasks"))
+    (members,) = evaluate(make_plan(["own_a", "own_b"], tasks="tasks"))
+    assert group["rows"]["own", "acc"] == members["rows"]["average", "acc"]  # members of equal size
+    assert 0 < group["rows"]["own", "acc_stderr"] < 1
+    assert ("own_a", "acc") not in group["rows"]
+
+
+def test_task_rows_by_hand():
+    results = {
+        "a": {"name": "a", "alias": "a", "sample_len": 9, "acc,none": 0.5, "acc_stderr,none": 0.3},
+        "b": {"acc,none": 0.25, "acc_stderr,none": 0.4, "f1,strict": np.float64(0.1), "f1_stderr,strict": 0.7},
+    }
+    rows, reasons = downstream.task_rows(["a", "b"], results)
+    assert {(row["task"], row["metric"]): row["value"] for row in rows} == {
+        ("a", "acc"): 0.5,
+        ("a", "acc_stderr"): 0.3,
+        ("b", "acc"): 0.25,
+        ("b", "acc_stderr"): 0.4,
+        ("b", "f1@strict"): 0.1,
+        ("average", "acc"): 0.375,
+        ("average", "acc_stderr"): 0.25,
+    }
+    assert reasons == []
+
+
+def test_unreachable_hub_says_what_to_do(mirror):
+    with (
+        pytest.raises(ValueError, match=r"(?s)'arc_easy' cannot be loaded: .*set paths\.hub_mirror"),
+        downstream.open_evaluator(make_plan(["arc_easy"]), "cpu"),
+    ):
+        pass
+
+
+def test_settings_follow_contents_not_places(mirror):
+    before = downstream.settings(make_plan(["race", "arc_easy"], hub_mirror=mirror))
+    Path("mirror").rename("elsewhere")
+    assert downstream.settings(make_plan(["race", "arc_easy"], hub_mirror="elsewhere")) == before
+    with Path("elsewhere/EleutherAI/race/high/test.jsonl").open("a") as file:
+        file.write(json.dumps(RACE[0]) + "\n")
+    after = downstream.settings(make_plan(["race", "arc_easy"], hub_mirror="elsewhere"))
+    assert after["tasks"]["race"] != before["tasks"]["race"]
+    assert after["tasks"]["arc_easy"] == before["tasks"]["arc_easy"]
+    json.dumps(before, allow_nan=False)

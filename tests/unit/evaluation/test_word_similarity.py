@@ -1,0 +1,184 @@
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from coupled_adam_bench.config import WordSimilaritySet, parse_study
+from coupled_adam_bench.evaluation.pairs import Pair, read_pairs, set_files
+from coupled_adam_bench.evaluation.word_similarity import (
+    load_tokenizer,
+    r_bar,
+    set_correlations,
+    single_token_pairs,
+    word_similarity_rows,
+)
+
+SPEC = WordSimilaritySet(name="s", file="s.txt")
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "s.txt"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("sun\tmoon\t4.5\ncat\tdog\t7\n", SPEC),
+        ("sun moon 4.5\r\n\r\ncat  dog\t7", SPEC),
+        ("\ufeffsun moon 4.5\ncat dog 7 9 9\n", SPEC),
+        ("sun-n moon-n 4.5\ncat-n dog-n 7.000\n", SPEC.model_copy(update={"strip_pos": True})),
+        ("4.5,sun x moon\n".replace(",", " ") + "7 cat x dog\n", SPEC.model_copy(update={"columns": (1, 3, 0)})),
+    ],
+)
+def test_read(tmp_path, text, spec):
+    assert read_pairs(write(tmp_path, text), spec) == [Pair("sun", "moon", 4.5), Pair("cat", "dog", 7.0)]
+
+
+def test_only_a_part_of_speech_is_stripped(tmp_path):
+    path = write(tmp_path, "well-being-n x-ray-n 1\n")
+    assert read_pairs(path, SPEC.model_copy(update={"strip_pos": True})) == [Pair("well-being", "x-ray", 1.0)]
+    assert read_pairs(path, SPEC) == [Pair("well-being-n", "x-ray-n", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sun moon 1\ncat dog\n", r"s\.txt:2: 2 columns, 's' needs 3"),
+        ("word1 word2 score\nsun moon 1\n", r"s\.txt:1: rating 'score' is not a number; delete a header"),
+        ("sun moon 1\n\ncat dog nan\n", r"s\.txt:3: rating 'nan' is not a number"),
+        ("\n", "no pairs"),
+    ],
+)
+def test_broken_sets(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_pairs(write(tmp_path, text), SPEC)
+
+
+def test_missing_set(tmp_path):
+    with pytest.raises(ValueError, match=r"'s': .*nowhere\.txt does not exist; .*paths\.word_similarity"):
+        read_pairs(tmp_path / "nowhere.txt", SPEC)
+
+
+def test_not_utf8(tmp_path):
+    path = tmp_path / "s.txt"
+    path.write_bytes(b"caf\xe9 the 1\n")
+    with pytest.raises(ValueError, match="not UTF-8"):
+        read_pairs(path, SPEC)
+
+
+def byte_level_tokenizer() -> Tokenizer:
+    """GPT-2's form: a word inside a sentence starts with the sign for a space."""
+    words = ["Ġsun", "Ġmoon", "cat", "Ġ", "Ġdog"]
+    letters = sorted({letter for word in words for letter in word})
+    merges = [(word[:end], word[end]) for word in words for end in range(1, len(word))]
+    symbols = dict.fromkeys([*letters, *(a + b for a, b in merges)])
+    tokenizer = Tokenizer(models.BPE({symbol: index for index, symbol in enumerate(symbols)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return tokenizer
+
+
+def test_subword_tokens_are_those_behind_a_space():
+    tokenizer = byte_level_tokenizer()
+    pairs = [Pair("sun", "moon", 1.0), Pair("sun", "cat", 2.0), Pair("dog", "sun", 3.0)]
+    kept = single_token_pairs("s", pairs, tokenizer, word_level=False)
+    ids = {word: tokenizer.token_to_id(f"Ġ{word}") for word in ("sun", "moon", "dog")}
+    assert kept.tokens.tolist() == [[ids["sun"], ids["moon"]], [ids["dog"], ids["sun"]]]
+    assert kept.ratings.tolist() == [1.0, 3.0]
+    assert kept.n_read == 3
+
+
+def test_words_of_a_word_level_vocabulary():
+    tokenizer = Tokenizer(models.WordLevel({"sun": 0, "moon": 1, "cat": 2}))
+    pairs = [Pair("moon", "sun", 1.0), Pair("sun", "elephant", 2.0)]
+    kept = single_token_pairs("s", pairs, tokenizer, word_level=True)
+    assert kept.tokens.tolist() == [[1, 0]]
+    none = single_token_pairs("s", pairs[1:], tokenizer, word_level=True)
+    assert none.tokens.shape == (0, 2)
+
+
+def test_missing_tokenizer(tmp_path):
+    with pytest.raises(ValueError, match=r"tokenizer\.json does not exist; run the data stage"):
+        load_tokenizer(tmp_path)
+
+
+def some_pairs(n_pairs: int = 30, n_rows: int = 20):
+    rng = np.random.default_rng(0)
+    vocabulary = {f"w{i}": i for i in range(n_rows)}
+    drawn = rng.integers(0, n_rows, (n_pairs, 2))
+    pairs = [Pair(f"w{a}", f"w{b}", float(rng.integers(0, 10))) for a, b in drawn]
+    return pairs, single_token_pairs("s", pairs, Tokenizer(models.WordLevel(vocabulary)), word_level=True)
+
+
+def test_correlations_against_plain_loops_and_scipy():
+    embeddings = np.random.default_rng(1).normal(0.2, 1.0, (20, 6))
+    pairs, kept = some_pairs()
+    dots = [sum(float(x * y) for x, y in zip(embeddings[int(p.word1[1:])], embeddings[int(p.word2[1:])], strict=True)) for p in pairs]
+    lengths = [math.sqrt(sum(float(x) ** 2 for x in row)) for row in embeddings]
+    cosines = [dot / lengths[int(p.word1[1:])] / lengths[int(p.word2[1:])] for dot, p in zip(dots, pairs, strict=True)]
+    ratings = [p.rating for p in pairs]
+    found = set_correlations(embeddings, kept)
+    assert found["pearson_cosine"] == pytest.approx(scipy.stats.pearsonr(cosines, ratings).statistic, abs=1e-12)
+    assert found["spearman_cosine"] == pytest.approx(scipy.stats.spearmanr(cosines, ratings).statistic, abs=1e-12)
+    assert found["pearson_dot"] == pytest.approx(scipy.stats.pearsonr(dots, ratings).statistic, abs=1e-12)
+    scaled = set_correlations(embeddings * np.linspace(1, 9, 20)[:, None], kept)
+    assert scaled["pearson_cosine"] == pytest.approx(found["pearson_cosine"], abs=1e-12)
+
+
+def rows_of(embeddings, sets):
+    rows, reasons = word_similarity_rows(embeddings, sets)
+    return {(row["task"], row["metric"]): row["value"] for row in rows}, reasons
+
+
+def test_rows_and_their_mean():
+    embeddings = np.random.default_rng(1).normal(size=(20, 6))
+    _, first = some_pairs(30)
+    _, second = some_pairs(9)
+    rows, reasons = rows_of(embeddings, [first, second])
+    assert rows["s", "n_pairs"] == 9  # both sets have the same name here
+    cosines = [set_correlations(embeddings, pairs)["pearson_cosine"] for pairs in (first, second)]
+    assert rows["word_similarity", "r_bar"] == pytest.approx(50 * (cosines[0] + cosines[1]), rel=1e-14)
+    assert r_bar([0.5, -0.25, 0.1]) == pytest.approx(100 * 0.35 / 3, rel=1e-14)
+    assert reasons == []
+
+
+@pytest.mark.parametrize("n_pairs", [0, 2])
+def test_too_few_pairs_are_nan_with_a_reason(n_pairs):
+    pairs, _ = some_pairs()
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(20)}))
+    kept = single_token_pairs("s", [*pairs[:n_pairs], Pair("no", "such", 1.0)], tokenizer, word_level=True)
+    rows, reasons = rows_of(np.random.default_rng(1).normal(size=(20, 6)), [kept])
+    assert rows["s", "n_pairs"] == n_pairs
+    assert math.isnan(rows["s", "pearson_cosine"]) and math.isnan(rows["word_similarity", "r_bar"])
+    assert reasons == [f"s: {n_pairs} of {n_pairs + 1} pairs are single tokens, 3 are needed"]
+
+
+@pytest.mark.parametrize("change", [lambda e: e * 0 + 1, lambda e: e * (np.arange(20) > 3)[:, None], lambda e: e * np.nan])
+def test_undefined_similarities_are_nan_with_a_reason(change):
+    _, kept = some_pairs()
+    rows, reasons = rows_of(change(np.random.default_rng(1).normal(size=(20, 6))), [kept])
+    assert math.isnan(rows["s", "pearson_cosine"]) and math.isnan(rows["word_similarity", "r_bar"])
+    assert len(reasons) == 1 and reasons[0].startswith("s: ")
+
+
+@pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="needs CAB_REAL_DATA")
+def test_pairs_kept_of_the_real_sets():
+    root = Path(os.environ["CAB_REAL_DATA"])
+    study = {
+        "study": "s",
+        "paths": {"text": ".", "word_similarity": str(root / "wordsim")},
+        "data": {"name": "d", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50304},
+        "models": ["gpt2-125m"],
+        "grid": [{"models": ["gpt2-125m"], "tokens": ["5B"], "optimizers": ["adamw"]}],
+    }
+    tokenizer = load_tokenizer(root / "tokenizer" / "hf_gpt2")
+    kept = {
+        spec.name: len(single_token_pairs(spec.name, read_pairs(path, spec), tokenizer, word_level=False).ratings)
+        for spec, path in set_files(parse_study(study), Path())
+    }
+    assert list(kept.values()) == [2486, 354, 968, 184, 238]

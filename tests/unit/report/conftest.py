@@ -1,0 +1,146 @@
+"""A study of the paper's shape with results that are drawn, not measured, from evaluation files to report."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.files import write_json
+from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.report.figures import write_figures
+from coupled_adam_bench.report.manifest import write_manifest
+from coupled_adam_bench.report.page import write_report
+from coupled_adam_bench.report.render import write_tables
+from coupled_adam_bench.results.collect import collect, write_results
+from coupled_adam_bench.results.schema import METRICS
+from coupled_adam_bench.statistics.compare import write_tests
+
+TEMPLATES = Path(__file__).parents[3] / "templates"
+FACTORS = (100, 200, 300, 400, 500, 600)
+
+
+def large(name: str, label: str, n_layer: int, d_model: int) -> dict[str, Any]:
+    return {
+        "name": name, "label": label, "n_layer": n_layer, "n_head": 32, "d_model": d_model, "learning_rate": 2e-4,
+    }  # fmt: skip
+
+
+def fake_settings() -> dict[str, Any]:
+    pair = ["adamw", "coupled_adam"]
+    sgd = [{"name": "sgd", "lr_factor": factor} for factor in FACTORS]
+    return {
+        "study": "fake",
+        "title": "Drawn numbers, 100 % fake & <b>harmless</b>",
+        "data": {"name": "owt", "source": {"kind": "hub", "preset": "openwebtext"}, "tokenizer": "gpt2",
+                 "vocab_size": 50304},
+        "models": ["gpt2-125m", "gpt2-355m", "gpt2-760m",
+                   large("l1", "1.3B", 24, 2048), large("l2", "2.6B", 32, 2560)],
+        "grid": [
+            {"table": "table1", "models": ["gpt2-125m", "gpt2-355m", "gpt2-760m"], "tokens": ["5B", "10B", "20B"],
+             "optimizers": pair},
+            {"table": "table2", "models": ["l1"], "tokens": ["26B"], "optimizers": pair, "seeds": [1]},
+            {"table": "table2", "models": ["l2"], "tokens": ["210B"], "optimizers": pair, "seeds": [1]},
+            {"table": "table7", "models": ["gpt2-125m"], "tokens": ["5B", "20B"], "optimizers": pair + sgd},
+        ],
+    }  # fmt: skip
+
+
+def drawn(cell: Cell) -> dict[str, float]:
+    """Draw the tables' metrics of a cell, of the order of the paper's."""
+    rng = np.random.default_rng([cell.seed, cell.steps, cell.n_params % 2**32, sum(map(ord, cell.optimizer.key))])
+    coupled, sgd = cell.optimizer.name == "coupled_adam", cell.optimizer.name == "sgd"
+    size, tokens = math.log10(cell.n_params / 1e8), math.log10(cell.n_tokens / 1e9)
+    noise = dict(zip(METRICS, rng.normal(size=len(METRICS)), strict=True))
+    return {
+        "loss": 3.52 - 0.35 * size - 0.33 * tokens + (0.01 - 0.04 * tokens) * coupled + 0.05 * sgd
+        + 0.004 * noise["loss"],
+        "acc": 0.33 + 0.03 * size + 0.02 * tokens + 0.002 * coupled - 0.01 * sgd + 0.002 * noise["acc"],
+        "isotropy": (0.9 if coupled else 0.6 if sgd else 0.2) + 0.02 * noise["isotropy"],
+        "mean_norm": (0.05 if coupled or sgd else 1.31) + 0.01 * noise["mean_norm"],
+        "mean_norm_ratio": (0.02 if coupled or sgd else 0.78) + 0.004 * noise["mean_norm_ratio"],
+        "r_bar": (57 if coupled else 40 if sgd else 5) + 0.8 * noise["r_bar"],
+        "rho": (0.62 if coupled else -0.35) + 0.012 * noise["rho"],
+        "kappa": (6.1 if coupled else 1.2) + 0.15 * noise["kappa"],
+    }  # fmt: skip
+
+
+def diverges(cell: Cell) -> bool:
+    return (cell.optimizer.key, cell.seed) in {("sgd_f500", 2)} | {("sgd_f600", seed) for seed in (1, 2, 3)}
+
+
+def write_fake_run(cell: Cell, folder: Path) -> None:
+    """Write all that training and evaluation leave behind, apart from the model."""
+    folder.mkdir(parents=True)
+    status, reason = ("diverged", "loss or gradient not finite in step 60 of 100") if diverges(cell) else ("ok", None)
+    values = drawn(cell)
+    files = {"test": "test_loss", "average": "lm_eval", "embeddings": "embeddings", "word_similarity": "embeddings"}
+    rows: dict[str, list[dict[str, Any]]] = {"test_loss": [], "lm_eval": [], "embeddings": []}
+    for metric in METRICS.values():
+        value = math.nan if status == "diverged" else values[metric.name]
+        row = {"task": metric.task, "metric": metric.name, "value": value, "unit": metric.unit}
+        rows[files[metric.task]].append(row)
+    if status == "ok":
+        perplexity = {"task": "test", "metric": "perplexity", "value": math.exp(values["loss"]), "unit": "1"}
+        rows["test_loss"].append(perplexity)
+    for name, results in rows.items():
+        record = {"cell": cell.id, "stage": name, "status": status, "reason": reason, "version": 1, "settings": {},
+                  "settings_hash": "0", "model_sha256": None if status == "diverged" else "ab" * 32,
+                  "results": results}  # fmt: skip
+        (folder / f"{name}.json").write_text(json.dumps(record))
+    run = {
+        "cell": cell.id, "status": "diverged" if status == "diverged" else "completed", "reason": reason,
+        "step": 60 if status == "diverged" else cell.steps, "model_sha256": None, "data_sha256": {"train": "cd" * 32},
+        "train": {"seconds": 12.5, "tokens_per_second": 81920.0, "peak_memory_bytes": None},
+        "environment": {"python": "3.11.7", "device": "CPU (x86_64)", "git_revision": None},
+    }  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(run))
+    rng = np.random.default_rng(cell.seed)
+    with (folder / "history.jsonl").open("w") as file:
+        for step in np.linspace(cell.steps / 60, cell.steps, 60).astype(int):
+            done = step / cell.steps
+            ratio = (0.03 if cell.optimizer.name == "coupled_adam" else 0.8) * (1 - math.exp(-6 * done))
+            loss = values["loss"] + 4 * math.exp(-12 * done) + 0.03 * rng.normal()
+            row = {"step": int(step), "loss": loss, "lr": 1e-4, "mean_norm": ratio, "mean_norm_ratio": ratio}
+            file.write(json.dumps(row) + "\n")
+
+
+def build(plan: Plan, root: Path) -> Path:
+    """Run all stages from evaluation files to report and return the study's folder."""
+    for cell in plan.cells.values():
+        write_fake_run(cell, root / "runs" / cell.id)
+    study_dir = root / plan.study.study
+    write_json(study_dir / "plan.json", plan.to_json())
+    results, tests = study_dir / "results.csv", study_dir / "tests.csv"
+    write_results(collect(plan, root / "runs"), results)
+    write_tests(plan, results, tests)
+    write_tables(plan, results, tests, study_dir / "tables", TEMPLATES)
+    write_figures(plan, results, root / "runs", study_dir / "figures")
+    write_manifest(plan, study_dir, root)
+    write_report(plan, study_dir, TEMPLATES)
+    return study_dir
+
+
+@dataclass(frozen=True)
+class Fake:
+    plan: Plan
+    root: Path
+    study_dir: Path
+
+
+@pytest.fixture(scope="session")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Fake:
+    """The drawn study, all stages run once; do not write into it."""
+    root = tmp_path_factory.mktemp("results")
+    plan = make_plan(parse_study(fake_settings()))
+    return Fake(plan, root, build(plan, root))
+
+
+@pytest.fixture(scope="session")
+def templates() -> Path:
+    return TEMPLATES
