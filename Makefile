@@ -11,7 +11,7 @@ RUN := PATH="$$PWD/.venv/bin:$$PATH"
 SNAKEFILES := Snakefile rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint check clean-venv
+.PHONY: help install demo test lint check schema clean-venv
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ lint: $(STAMP)  ## Check style, types and Snakemake files
 	$(RUN) snakefmt --check $(SNAKEFILES)
 
 check: lint test  ## Run lint and test
+
+schema: $(STAMP)  ## Write the JSON schema of studies anew, after a change of config.py
+	$(RUN) python -m coupled_adam_bench schema --out workflow/schemas/study.schema.json
 
 clean-venv:  ## Delete .venv
 	rm -rf .venv

@@ -33,7 +33,7 @@ rule test_loss:
         STUDY_DIR / "logs" / "{batch}.test_loss.tsv"
     threads: RUN.evaluation_threads
     resources:
-        mem_mb=4000,
+        mem_mb=RUN.evaluation_mem_mb,
         runtime=RUN.evaluation_minutes,
         gpu=RUN.gpus,
     shell:
@@ -56,7 +56,7 @@ rule embeddings:
         STUDY_DIR / "logs" / "{batch}.embeddings.tsv"
     threads: RUN.evaluation_threads
     resources:
-        mem_mb=8000,
+        mem_mb=RUN.evaluation_mem_mb,
         runtime=RUN.evaluation_minutes,
     shell:
         "OMP_NUM_THREADS={threads} {PYTHON} -m coupled_adam_bench embeddings --plan {PLAN_FILE:q}"
@@ -78,7 +78,7 @@ rule downstream:
         STUDY_DIR / "logs" / "{batch}.lm_eval.tsv"
     threads: RUN.evaluation_threads
     resources:
-        mem_mb=4000,
+        mem_mb=RUN.evaluation_mem_mb,
         runtime=RUN.evaluation_minutes,
         gpu=RUN.gpus,
     shell:

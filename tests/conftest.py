@@ -52,7 +52,7 @@ def tiny_settings(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_study() -> Callable[..., dict[str, Any]]:
     return tiny_settings
 

@@ -28,23 +28,21 @@ Location = tuple[int | str, ...]
 
 def describe_errors(error: ValidationError, root: type[BaseModel], values: Any) -> list[str]:
     """Return one line for every wrong place of ``values``, which ``root`` refused: ``grid.0.seeds: must be a list``."""
-    problems = error.errors(include_url=False)
+    problems = [(_place(problem, values), problem) for problem in error.errors(include_url=False)]
     messages: dict[str, list[str]] = {}
     given: dict[str, str] = {}
-    for problem in problems:
-        location = problem["loc"]
-        if problem["type"] == "too_short" and any(
-            other["loc"][: len(location)] == location and len(other["loc"]) > len(location) for other in problems
-        ):
-            continue  # pydantic counts only the valid entries
-        place = ".".join(str(part) for part in _place(problem, values))
-        message = _message(problem, root)
+    for place, problem in problems:
+        # Of a list with wrong entries pydantic also says that it is too short, or not the other branch of a union.
+        has_inner = any(len(other) > len(place) and other[: len(place)] == place for other, _ in problems)
+        if has_inner and problem["type"] in ("too_short", "literal_error"):
+            continue
+        name, message = ".".join(map(str, place)), _message(problem, root)
         if problem["type"] == "value_error" and not _is_scalar(problem["input"]):
             # From the validator of a whole section, whose messages begin with a field's name.
-            place, _, message = f"{place}.{message}".removeprefix(".").partition(": ")
-        messages.setdefault(place or "(whole study)", []).append(message)
-        given[place or "(whole study)"] = _given(problem)
-    return [f"{place}: {', or '.join(texts)}{given[place]}" for place, texts in messages.items()]
+            name, _, message = f"{name}.{message}".removeprefix(".").partition(": ")
+        messages.setdefault(name or "(whole study)", []).append(message)
+        given[name or "(whole study)"] = _given(problem)
+    return [f"{name}: {', or '.join(texts)}{given[name]}" for name, texts in messages.items()]
 
 
 def _is_scalar(value: Any) -> bool:

@@ -28,6 +28,11 @@ METRICS_PER_REQUEST = 800  # MLflow takes 1000 of metrics, params and tags toget
 EVALUATIONS = ("test_loss.json", "embeddings.json", "lm_eval.json")
 ARTIFACTS = ("cell.json", "run.json", *EVALUATIONS)
 _TAG = "coupled_adam_bench."
+_MLFLOW_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # 7, the default, take minutes
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # a line per run, with the server's password if the URI has one
+}
 
 
 def import_study(
@@ -113,9 +118,8 @@ def _read(folder: Path) -> _Source | None:
 def _client(uri: str) -> "MlflowClient":
     if uri.startswith("sqlite:///"):
         Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-    # What the user has set stays. Seven retries, the default, take minutes.
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    for name, value in _MLFLOW_SETTINGS.items():  # what the user has set stays
+        os.environ.setdefault(name, value)
     from mlflow.tracking import MlflowClient
 
     for name in ("alembic", "mlflow.store.db.utils"):  # a line for each migration of a new database

@@ -149,23 +149,20 @@ def _lines(path: Path, stream: IO[bytes], max_bytes: int) -> Iterator[tuple[int,
 
 
 def _txt_documents(path: Path, stream: IO[bytes], document: str) -> Iterator[str]:
+    line_end = "" if document == "file" else "\r\n"  # what is not part of a document
     parts: list[str] = []
     n_bytes = 0
     for _, text in _lines(path, stream, MAX_DOCUMENT_BYTES):
-        ends = document == "line" or (document == "paragraph" and text.isspace())
         line_bytes = len(text.encode())
-        if parts and n_bytes + line_bytes > MAX_DOCUMENT_BYTES:
-            yield "".join(parts)
+        is_separator = document == "paragraph" and text.isspace()
+        if parts and (is_separator or document == "line" or n_bytes + line_bytes > MAX_DOCUMENT_BYTES):
+            yield "".join(parts).rstrip(line_end)
             parts, n_bytes = [], 0
-        parts.append(text)
-        n_bytes += line_bytes
-        if ends:
-            block = "".join(parts).rstrip("\r\n")
-            parts, n_bytes = [], 0
-            if block or document == "line":
-                yield block
+        if not is_separator:
+            parts.append(text)
+            n_bytes += line_bytes
     if parts:
-        yield "".join(parts)
+        yield "".join(parts).rstrip(line_end)
 
 
 def _jsonl_documents(path: Path, stream: IO[bytes], field: str) -> Iterator[str]:

@@ -71,9 +71,9 @@ def open_evaluator(plan: Plan, device: str) -> Iterator[Evaluator]:
     device = pick_device(device)
     study = plan.study
     downstream = study.evaluation.downstream
+    tasks = plan_tasks(plan)
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder:
-        loaded = _load_tasks(plan_tasks(plan), user_folder(study.paths.tasks), Path(folder), downstream.num_fewshot)
-        names = [task.name for task, _ in plan_tasks(plan)]
+        loaded = _load_tasks(tasks, user_folder(study.paths.tasks), Path(folder), downstream.num_fewshot)
 
         def evaluate(cell: Cell, model: Path) -> Evaluation:
             from lm_eval.evaluator import evaluate as run_tasks
@@ -94,7 +94,7 @@ def open_evaluator(plan: Plan, device: str) -> Iterator[Evaluator]:
                 report = run_tasks(
                     lm, loaded, limit=downstream.limit, bootstrap_iters=BOOTSTRAP_ITERS, log_samples=False
                 )
-            rows, reasons = task_rows(names, report["results"])
+            rows, reasons = task_rows([task.name for task, _ in tasks], report["results"])
             items = {
                 name: {
                     "version": report["versions"][name],
@@ -103,8 +103,7 @@ def open_evaluator(plan: Plan, device: str) -> Iterator[Evaluator]:
                 }
                 for name in loaded["tasks"]
             }
-            detail = {"undefined": reasons, "tasks": items, "lm_eval": version("lm_eval"), "device": device}
-            return Evaluation(rows, detail)
+            return Evaluation(rows, reasons, {"tasks": items, "lm_eval": version("lm_eval"), "device": device})
 
         yield evaluate
 

@@ -13,15 +13,16 @@ from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.embeddings.metrics import embedding_metrics, isotropy
 from coupled_adam_bench.embeddings.postprocessing import all_but_the_top, subtract_mean
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
-from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, row
+from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, Row, row
 from coupled_adam_bench.evaluation.word_similarity import (
+    TokenPairs,
     load_tokenizer,
     r_bar,
     set_correlations,
     single_token_pairs,
     word_similarity_rows,
 )
-from coupled_adam_bench.files import sha256_file
+from coupled_adam_bench.files import digest
 from coupled_adam_bench.plan import Plan
 
 EMBEDDING_KEY = "transformer.wte.weight"
@@ -32,7 +33,7 @@ def settings(plan: Plan) -> dict[str, Any]:
     """Return what can change the numbers: the contents of the word-similarity sets."""
     return {
         "word_similarity": [
-            {**spec.model_dump(mode="json"), "sha256": sha256_file(path)}
+            {"name": spec.name, "pairs_sha256": digest(read_pairs(path, spec), 64)}
             for spec, path in set_files(plan.study, paths.data_dir(plan.data_id))
         ]
     }
@@ -57,13 +58,15 @@ def open_evaluator(plan: Plan, device: str) -> Iterator[Evaluator]:  # noqa: ARG
         ]
         similarity_rows, reasons = word_similarity_rows(embeddings_VD, sets)
         for task, transform in VARIANTS.items():
-            variant_VD = transform(embeddings_VD)
-            rows.append(row(task, "isotropy", isotropy(variant_VD)))
-            cosines = [set_correlations(variant_VD, pairs)["pearson_cosine"] for pairs in sets]
-            rows.append(row(task, "r_bar", r_bar(cosines)))
-        return Evaluation(rows + similarity_rows, {"undefined": reasons, "shape": list(embeddings_VD.shape)})
+            rows += _variant_rows(task, transform(embeddings_VD), sets)
+        return Evaluation(rows + similarity_rows, reasons, {"shape": list(embeddings_VD.shape)})
 
     yield evaluate
+
+
+def _variant_rows(task: str, variant_VD: NDArray[np.float64], sets: list[TokenPairs]) -> list[Row]:
+    cosines = [set_correlations(variant_VD, pairs)["pearson_cosine"] for pairs in sets]
+    return [row(task, "isotropy", isotropy(variant_VD)), row(task, "r_bar", r_bar(cosines))]
 
 
 def read_embeddings(model: Path) -> NDArray[np.float64]:

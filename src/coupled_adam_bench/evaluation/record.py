@@ -19,6 +19,8 @@ class Evaluation:
     """Rows of ``results.csv`` and whatever else is worth keeping beside them."""
 
     results: list[Row]
+    undefined: list[str] = field(default_factory=list)
+    """Why values among them are NaN."""
     detail: dict[str, Any] = field(default_factory=dict)
 
 

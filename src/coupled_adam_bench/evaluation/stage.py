@@ -82,6 +82,8 @@ def _prepare(stage: Stage, cell_id: str, settings: dict[str, Any]) -> str | None
             write_json(_file(stage, cell_id), record | {"status": "diverged", "reason": run["reason"]})
         _say(f"{stage.name}: {cell_id}: diverged ({run['reason']})")
         return None
+    if run["status"] != "completed":
+        raise ValueError(f"{folder / 'run.json'}: status {run['status']!r}, neither completed nor diverged")
     weights = folder / "model" / "model.safetensors"
     advice = f"delete {folder / 'run.json'} and run the training of this cell again"
     if not weights.is_file():
@@ -102,7 +104,7 @@ def _record(
         "cell": cell_id,
         "stage": stage.name,
         "status": "ok",
-        "reason": None,
+        "reason": "; ".join(evaluation.undefined) or None,
         "version": stage.version,
         "settings": settings,
         "settings_hash": digest(settings),

@@ -78,6 +78,6 @@ def open_evaluator(plan: Plan, device: str) -> Iterator[Evaluator]:
     def evaluate(cell: Cell, model: Path) -> Evaluation:  # noqa: ARG001 - the folder says everything
         batch_sequences = plan.study.execution.evaluation_batch_sequences
         loss, n_tokens = mean_loss(load_model(model, device), tokens, batch_sequences, device, bf16)
-        return Evaluation([row("test", "loss", loss)], {"n_predicted_tokens": n_tokens, "device": device})
+        return Evaluation([row("test", "loss", loss)], detail={"n_predicted_tokens": n_tokens, "device": device})
 
     yield evaluate

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coupled_adam_bench.files import read_json
-from coupled_adam_bench.models.gpt2 import LAYER_NORM_EPS, GPT2
+from coupled_adam_bench.models.gpt2 import GPT2, LAYER_NORM_EPS
 
 WEIGHTS = "model.safetensors"
 

@@ -34,7 +34,7 @@ class Block(nn.Module):
         q_BHTK, k_BHTK, v_BHTK = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in qkv_BTD)
         y_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
         x_BTD = x_BTD + self.attn_proj(y_BHTK.transpose(1, 2).flatten(-2))
-        return x_BTD + self.mlp_proj(F.gelu(self.mlp_fc(self.ln_2(x_BTD))))
+        return x_BTD + self.mlp_proj(F.gelu(self.mlp_fc(self.ln_2(x_BTD))))  # type: ignore[no-any-return]
 
 
 class GPT2(nn.Module):

@@ -59,7 +59,9 @@ class CoupledAdam(torch.optim.Optimizer):
         super().add_param_group(param_group)
         for parameter in self.param_groups[-1]["params"]:
             if parameter.ndim != 2:
-                raise ValueError(f"params: CoupledAdam takes matrices, got a parameter of shape {tuple(parameter.shape)}")
+                raise ValueError(
+                    f"params: CoupledAdam takes matrices, got a parameter of shape {tuple(parameter.shape)}"
+                )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor | float] | None = None) -> Tensor | float | None:  # type: ignore[override]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coupled_adam_bench.config import AdamW, CoupledAdam, Optimizer, Sgd, Training
 from coupled_adam_bench.optim import coupled_adam
@@ -36,7 +36,7 @@ class Optimizers:
 
 
 def build_optimizers(
-    model: nn.Module, embedding: nn.Parameter, optimizer: Optimizer, training: Training, peak_lr: float
+    model: nn.Module, embedding: Tensor, optimizer: Optimizer, training: Training, peak_lr: float
 ) -> Optimizers:
     """Return the optimizers of a model whose (tied) embedding is ``embedding``.
 

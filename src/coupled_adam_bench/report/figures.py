@@ -102,13 +102,13 @@ def _legend(figure: "Figure") -> None:
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a ``history.jsonl``; ``ValueError`` with the line that is not one."""
+    """Return the rows of a ``history.jsonl``; ``ValueError`` with the line that is not one.
+
+    A last line without its end is left out: its run is being trained or was killed.
+    """
     rows = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file; train this cell first") from None
-    for number, line in enumerate(lines, start=1):
+    text = path.read_text(encoding="utf-8")
+    for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
         try:
             row = json.loads(line)
             rows.append({"step": row["step"], "loss": row["loss"], **row})
@@ -127,7 +127,9 @@ def _training(plan: Plan, runs: Path) -> "Figure":
     axes = figure.subplots(1, 2)
     styles = _styles(plan)
     for cell in cells:
-        rows = read_history(runs / cell.id / "history.jsonl")
+        history = runs / cell.id / "history.jsonl"
+        # Partial results: what is not trained yet has no line, and no model in the report's list of runs.
+        rows = read_history(history) if history.is_file() else []
         style = {name: value for name, value in styles[cell.optimizer.key].items() if name != "marker"}
         for ax, name in zip(axes, ("loss", "mean_norm_ratio"), strict=True):
             points = [(row["step"], row[name]) for row in rows if name in row]
@@ -156,6 +158,9 @@ def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path) -> N
             "training": _training(plan, runs),
         }
         for name in FIGURES:
+            for ax in figures[name].axes:
+                if not ax.has_data():
+                    ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center")
             for kind, date in (("svg", "Date"), ("pdf", "CreationDate")):
                 with atomic_path(out_dir / f"{name}.{kind}") as temporary:
                     figures[name].savefig(temporary, format=kind, metadata={date: None})

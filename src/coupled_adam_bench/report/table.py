@@ -131,7 +131,7 @@ def _missing_notes(groups: tuple[Group, ...], values: Values, shown: list[Value]
     ]
     note = (
         f"Missing ({MISSING}): {missing} of {len(shown)} values, where runs diverged, lack an evaluation or have an "
-        "undefined metric; they are listed in the report."
+        "undefined metric; tests.csv has the reasons."
     )
     if any(0 < summarize(sample).n < len(sample) for sample in samples):
         note += " Where an optimizer lacks only some of its seeds, nothing in that column of its block is bold."

@@ -64,17 +64,11 @@ def collect(plan: Plan, runs: Path = paths.RESULTS / "runs", partial: bool = Fal
     """Return the results of all cells of a plan, one value per row, with the columns ``RESULT_COLUMNS``.
 
     A diverged cell has NaN for every metric of the tables, and so has, if ``partial``, one that is not evaluated yet.
-    Raises ``ValueError`` for a missing or broken evaluation, and for cells that the columns cannot tell apart.
+    Raises ``ValueError`` for a missing or broken evaluation.
     """
-    owners: dict[tuple[int, int, str, int], str] = {}
     records = []
     for cell in plan.cells.values():
         key = (cell.n_params, cell.n_tokens, cell.optimizer.key, cell.seed)
-        if owners.setdefault(key, cell.id) != cell.id:
-            raise ValueError(
-                f"models: {owners[key]} and {cell.id} have the same n_params, n_tokens, optimizer and seed, by which "
-                "results are told apart; put them into two studies"
-            )
         for task, metric, value, unit in _cell_rows(cell, runs / cell.id, partial):
             row = (plan.study.study, *key, task, metric, float(value), unit, plan.study.protocol)
             records.append(dict(zip(RESULT_COLUMNS, row, strict=True)))

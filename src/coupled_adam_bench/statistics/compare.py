@@ -6,6 +6,9 @@ others: no other one can be significantly better than all. Values are compared u
 ``t-test`` (Table 1 and Table 7): bold if significantly better than every other value of its column [P].
 ``better`` (Table 2, single runs): bold if better; no test [P].
 
+The direction of a test follows the data, so of two equal optimizers one is bold in 10 % of the cases, not in 5 %: the
+paper's rule, kept.
+
 A missing run is never averaged away: an optimizer with some of its values missing has no mean and keeps the others
 from being bold, since nothing shows that they are better; one without any value is no value of the column.
 """

@@ -83,7 +83,9 @@ def cell_lock(run_dir: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise ValueError(f"{run_dir}: is being trained by another process ({file.read().strip()}); wait for it") from None
+            raise ValueError(
+                f"{run_dir}: is being trained by another process ({file.read().strip()}); wait for it"
+            ) from None
         file.truncate(0)
         file.write(f"pid {os.getpid()} on {os.uname().nodename}\n")
         file.flush()

@@ -80,9 +80,7 @@ class Trainer:
         self.meta: Meta = load_meta(data_dir)
         self.tokens = open_tokens(data_dir, "train")
         training = cell.training
-        self.model = GPT2(
-            cell.vocab_size, training.seq_len, cell.model.n_layer, cell.model.n_head, cell.model.d_model
-        )
+        self.model = GPT2(cell.vocab_size, training.seq_len, cell.model.n_layer, cell.model.n_head, cell.model.d_model)
         self.model.init_weights(cell.seed, training.init_std)
         self.model.to(self.device)
         self.optimizers: Optimizers = build_optimizers(
@@ -109,7 +107,7 @@ class Trainer:
         micro = self.execution.micro_batch_sequences or training.batch_sequences
         self.optimizers.set_lr(learning_rate_factor(step, self.cell.steps, training))
         loss = torch.zeros((), device=self.device)
-        for inputs, targets in zip(inputs_BT.split(micro), targets_BT.split(micro), strict=True):
+        for inputs, targets in zip(torch.split(inputs_BT, micro), torch.split(targets_BT, micro), strict=True):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=training.precision == "bf16"):
                 micro_loss = self.model(inputs, targets, reduction="sum") / targets_BT.numel()
             micro_loss.backward()

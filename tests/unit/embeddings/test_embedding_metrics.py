@@ -21,7 +21,9 @@ def isotropy_in_plain_words(rows: list[list[float]], directions: list[list[float
     """Definition with loops and 50 digits."""
     with mpmath.workdps(50):
         z = [
-            mpmath.fsum(mpmath.exp(sign * mpmath.fsum(mpmath.mpf(a) * b for a, b in zip(c, row, strict=True))) for row in rows)
+            mpmath.fsum(
+                mpmath.exp(sign * mpmath.fsum(mpmath.mpf(a) * b for a, b in zip(c, row, strict=True))) for row in rows
+            )
             for c in directions
             for sign in (1, -1)
         ]
@@ -74,14 +76,20 @@ def test_invariances(seed):
         assert metrics.mean_norm(other) == pytest.approx(metrics.mean_norm(embeddings), rel=1e-12), name
         assert metrics.mean_norm_ratio(other) == pytest.approx(metrics.mean_norm_ratio(embeddings), rel=1e-12), name
         assert metrics.rho(other, log_p) == pytest.approx(metrics.rho(embeddings, log_probability), abs=1e-12), name
-        projections = [metrics.mean_projection_correlation(e, p) for e, p in ((other, log_p), (embeddings, log_probability))]
+        projections = [
+            metrics.mean_projection_correlation(e, p) for e, p in ((other, log_p), (embeddings, log_probability))
+        ]
         assert projections[0] == pytest.approx(projections[1], abs=1e-12), name
     for scale in (1e-2, 7.0):
         assert metrics.mean_norm(scale * embeddings) == pytest.approx(scale * metrics.mean_norm(embeddings), rel=1e-12)
-        assert metrics.mean_length(scale * embeddings) == pytest.approx(scale * metrics.mean_length(embeddings), rel=1e-12)
+        assert metrics.mean_length(scale * embeddings) == pytest.approx(
+            scale * metrics.mean_length(embeddings), rel=1e-12
+        )
         for blind in (metrics.kappa, metrics.mean_norm_ratio):
             assert blind(scale * embeddings) == pytest.approx(blind(embeddings), rel=1e-9)
-        assert metrics.rho(scale * embeddings, log_probability) == pytest.approx(metrics.rho(embeddings, log_probability))
+        assert metrics.rho(scale * embeddings, log_probability) == pytest.approx(
+            metrics.rho(embeddings, log_probability)
+        )
     assert 0 < metrics.isotropy(embeddings) <= 1
     assert 0 <= metrics.mean_norm_ratio(embeddings) <= 1
 

@@ -22,13 +22,19 @@ SEQ_LEN = 192
 
 # Two or three rows of each dataset in its own shape, made up for this test.
 HELLASWAG = [
-    {"ind": i, "activity_label": "Cooking", "ctx_a": "A man peels a potato.", "ctx_b": "he", "ctx": "A man peels a potato. he",
+    {"ind": i, "activity_label": "Cooking",
+     "ctx_a": "A man peels a potato.", "ctx_b": "he", "ctx": "A man peels a potato. he",
      "endings": ["cuts it.", "flies [title] away from home.", "sings loudly.", "[step] reads two books."],
      "source_id": "x", "split": "val", "label": label}
     for i, label in enumerate("3120")
 ]  # fmt: skip
 WINOGRANDE = [
-    {"sentence": "The cup fell off the table because _ was unstable.", "option1": "cup", "option2": "table", "answer": "2"},
+    {
+        "sentence": "The cup fell off the table because _ was unstable.",
+        "option1": "cup",
+        "option2": "table",
+        "answer": "2",
+    },
     {"sentence": "Ann thanked Sue as _ had received help.", "option1": "Ann", "option2": "Sue", "answer": "1"},
     {"sentence": "Ann thanked Sue as _ had helped.", "option1": "Ann", "option2": "Sue", "answer": "2"},
 ]
@@ -55,11 +61,15 @@ LAMBADA = [{"text": "She opened the old door and saw the garden"}, {"text": "He 
 RACE = [
     {
         "article": "Tom has a dog. The dog likes bones.",
-        "problems": str([{"question": "What does the dog like?", "answer": "B", "options": ["tea", "bones", "cats", "rain"]}]),
+        "problems": str(
+            [{"question": "What does the dog like?", "answer": "B", "options": ["tea", "bones", "cats", "rain"]}]
+        ),
     },
     {
         "article": "It was a dark night.",
-        "problems": str([{"question": "The night was  _  .", "answer": "D", "options": ["red", "long", "short", "dark"]}]),
+        "problems": str(
+            [{"question": "The night was  _  .", "answer": "D", "options": ["red", "long", "short", "dark"]}]
+        ),
     },
 ]
 MIRROR = {
@@ -125,7 +135,7 @@ def evaluate(plan: Plan, n_cells: int = 1) -> list[dict]:
             evaluation = evaluator(cell, paths.run_dir(cell.id) / "model")
             rows = {(row["task"], row["metric"]): row["value"] for row in evaluation.results}
             assert len(rows) == len(evaluation.results)
-            found.append({"rows": rows, **evaluation.detail})
+            found.append({"rows": rows, "undefined": evaluation.undefined, **evaluation.detail})
     return found
 
 
@@ -168,12 +178,19 @@ def items_by_hand() -> dict[str, list[tuple[list[tuple[str, str]], list[str], in
     ]
     return {
         "hellaswag": [
-            ([("Cooking: A man peels a potato. He", f" {ending}") for ending in hellaswag], hellaswag, int(row["label"]))
+            (
+                [("Cooking: A man peels a potato. He", f" {ending}") for ending in hellaswag],
+                hellaswag,
+                int(row["label"]),
+            )
             for row in HELLASWAG
         ],
         "winogrande": [
             (
-                [(row["sentence"].split("_")[0] + row[o], row["sentence"].split("_")[1]) for o in ("option1", "option2")],
+                [
+                    (row["sentence"].split("_")[0] + row[o], row["sentence"].split("_")[1])
+                    for o in ("option1", "option2")
+                ],
                 ["", ""],
                 int(row["answer"]) - 1,
             )
@@ -202,7 +219,9 @@ def expected_by_hand(score: Scorer) -> dict[str, list[float]]:
         log_p = [[score(*pair)[0] for pair in pairs] for pairs, _, _ in items]
         expected[task] = [float(np.argmax(x) == right) for x, (_, _, right) in zip(log_p, items, strict=True)]
         if task.startswith(("hellaswag", "arc")):
-            per_letter = [np.array(x) / [len(c) for c in choices] for x, (_, choices, _) in zip(log_p, items, strict=True)]
+            per_letter = [
+                np.array(x) / [len(c) for c in choices] for x, (_, choices, _) in zip(log_p, items, strict=True)
+            ]
             expected[f"{task}/norm"] = [
                 float(np.argmax(x) == right) for x, (_, _, right) in zip(per_letter, items, strict=True)
             ]

@@ -147,7 +147,11 @@ def test_a_sound_study_passes(tmp_path):
 
 def test_all_problems_at_once(tmp_path):
     (tmp_path / "broken.tsv").write_text("sun\tmoon\tvery\n")
-    sets = [{"name": "a", "file": "nowhere.tsv"}, {"name": "b", "file": "broken.tsv"}, {"name": "b", "file": "broken.tsv"}]
+    sets = [
+        {"name": "a", "file": "nowhere.tsv"},
+        {"name": "b", "file": "broken.tsv"},
+        {"name": "b", "file": "broken.tsv"},
+    ]
     paths = {"word_similarity": str(tmp_path), "hub_mirror": str(tmp_path / "mirror")}
     with pytest.raises(ValueError) as error:
         check_evaluation(study(paths=paths, word_similarity=sets, downstream={"tasks": ["hellaswag", "race", "race"]}))

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coupled_adam_bench import paths
@@ -11,6 +11,7 @@ from coupled_adam_bench.evaluation.test_loss import mean_loss, open_evaluator, w
 from coupled_adam_bench.models.export import load_model
 
 
+@settings(deadline=None)
 @given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 5))
 def test_each_token_but_the_first_is_a_target_once(n_tokens, seq_len, batch_sequences):
     tokens = np.arange(100, 100 + n_tokens, dtype=np.uint16)
@@ -62,5 +63,7 @@ def test_evaluator_reads_the_test_split(plan):
     with open_evaluator(plan, "auto") as evaluate:
         found = evaluate(cell, folder)
     loss, _ = mean_loss(load_model(folder), tokens, 7, "cpu")
-    assert found.results == [{"task": "test", "metric": "loss", "value": pytest.approx(loss, rel=1e-6), "unit": "nat/token"}]
+    assert found.results == [
+        {"task": "test", "metric": "loss", "value": pytest.approx(loss, rel=1e-6), "unit": "nat/token"}
+    ]
     assert found.detail["n_predicted_tokens"] == 499

@@ -118,7 +118,10 @@ def some_pairs(n_pairs: int = 30, n_rows: int = 20):
 def test_correlations_against_plain_loops_and_scipy():
     embeddings = np.random.default_rng(1).normal(0.2, 1.0, (20, 6))
     pairs, kept = some_pairs()
-    dots = [sum(float(x * y) for x, y in zip(embeddings[int(p.word1[1:])], embeddings[int(p.word2[1:])], strict=True)) for p in pairs]
+    dots = [
+        sum(float(x * y) for x, y in zip(embeddings[int(p.word1[1:])], embeddings[int(p.word2[1:])], strict=True))
+        for p in pairs
+    ]
     lengths = [math.sqrt(sum(float(x) ** 2 for x in row)) for row in embeddings]
     cosines = [dot / lengths[int(p.word1[1:])] / lengths[int(p.word2[1:])] for dot, p in zip(dots, pairs, strict=True)]
     ratings = [p.rating for p in pairs]
@@ -158,7 +161,9 @@ def test_too_few_pairs_are_nan_with_a_reason(n_pairs):
     assert reasons == [f"s: {n_pairs} of {n_pairs + 1} pairs are single tokens, 3 are needed"]
 
 
-@pytest.mark.parametrize("change", [lambda e: e * 0 + 1, lambda e: e * (np.arange(20) > 3)[:, None], lambda e: e * np.nan])
+@pytest.mark.parametrize(
+    "change", [lambda e: e * 0 + 1, lambda e: e * (np.arange(20) > 3)[:, None], lambda e: e * np.nan]
+)
 def test_undefined_similarities_are_nan_with_a_reason(change):
     _, kept = some_pairs()
     rows, reasons = rows_of(change(np.random.default_rng(1).normal(size=(20, 6))), [kept])

@@ -1,0 +1,209 @@
+import json
+import lzma
+import os
+import sys
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
+
+from coupled_adam_bench.config import Study
+from coupled_adam_bench.data import tokenizers
+from coupled_adam_bench.data.tokenizers import Gpt2Encoder, TokenizersEncoder, load_encoder, save_tokenizer
+from coupled_adam_bench.files import digest
+
+MakeStudy = Callable[..., Study]
+real_data = pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
+
+
+def edit_json(source: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    values = json.loads(source.read_text())
+    change(values)
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "tokenizer.json").write_text(json.dumps(values))
+    return target
+
+
+@pytest.fixture
+def pinned(small_gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The small tokenizer, saved once as transformers does and pinned in the place of GPT-2's."""
+
+    def move_end_of_text(values: dict[str, Any]) -> None:
+        values["model"]["vocab"]["<|endoftext|>"] = len(values["model"]["vocab"])
+
+    folder = edit_json(small_gpt2 / "tokenizer.json", small_gpt2 / "pinned", move_end_of_text)
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    monkeypatch.setattr(tokenizers, "GPT2_DIGEST", digest({"vocab": model["vocab"], "merges": model["merges"]}, 64))
+    return folder
+
+
+def gpt2_study(files_study: MakeStudy, path: Path | None) -> Study:
+    study = files_study("t.txt", tokenizer="gpt2")
+    paths = study.paths.model_copy(update={"tokenizer": None if path is None else str(path)})
+    return study.model_copy(update={"paths": paths})
+
+
+def test_both_libraries_give_the_same_ids(pinned: Path, files_study: MakeStudy, tmp_path: Path, sample: str) -> None:
+    save_tokenizer(gpt2_study(files_study, pinned), None, tmp_path)
+    fast, reference = Gpt2Encoder(tmp_path), TokenizersEncoder(tmp_path)
+    assert (fast.n_vocab, fast.eot_id) == (reference.n_vocab, reference.eot_id)
+    assert fast.eot_id == fast.n_vocab - 1
+    decoder = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+
+    @given(st.text() | st.text(alphabet="ab '\n\t1é漢\u00a0<|endoftext|>").map(lambda text: text * 3))
+    def check(text: str) -> None:
+        ids = fast.encode(text)
+        assert ids.dtype == np.uint32
+        assert ids.tolist() == reference.encode(text).tolist()
+        assert decoder.decode(ids.tolist(), skip_special_tokens=False) == text
+
+    check()
+    assert fast.encode(sample).tolist() == reference.encode(sample).tolist()
+    # Special tokens that stand in a text are text.
+    assert fast.eot_id not in fast.encode("a<|endoftext|>b").tolist()
+    assert fast.encode("").size == reference.encode("").size == 0
+
+
+def test_the_format_of_the_file_does_not_matter(pinned: Path, files_study: MakeStudy, tmp_path: Path) -> None:
+    def older_format(values: dict[str, Any]) -> None:
+        values["model"]["merges"] = [" ".join(merge) for merge in values["model"]["merges"]]
+        values["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+
+    older = edit_json(pinned / "tokenizer.json", tmp_path / "older", older_format)
+    for name, path in (("a", pinned), ("b", older), ("c", older / "tokenizer.json")):
+        save_tokenizer(gpt2_study(files_study, path), None, tmp_path / name)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        a, b, c = ((tmp_path / name / file).read_bytes() for name in "abc")
+        assert a == b == c
+
+
+def test_another_tokenizer_is_not_gpt2(small_gpt2: Path, files_study: MakeStudy, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"tokenizer\.json: not GPT-2's tokenizer .*set data\.tokenizer to 'file'"):
+        save_tokenizer(gpt2_study(files_study, small_gpt2), None, tmp_path)
+
+
+def test_gpt2_without_a_network(files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "empty"))
+    with pytest.raises(ValueError, match=r"data\.tokenizer: could not download GPT-2's.*set paths\.tokenizer"):
+        save_tokenizer(gpt2_study(files_study, None), None, tmp_path)
+
+
+def test_more_tokens_than_rows(small_gpt2: Path, files_study: MakeStudy, tmp_path: Path) -> None:
+    n_vocab = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json")).get_vocab_size()
+    with pytest.raises(ValueError, match=rf"data\.vocab_size: 300, but the tokenizer has {n_vocab} tokens"):
+        save_tokenizer(files_study("t.txt", small_gpt2, vocab_size=300), None, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "special", "found"),
+    [
+        (None, "<|endoftext|>", "<|endoftext|>"),
+        (None, "</s>", "</s>"),
+        (None, "<eos>", "<eos>"),
+        ({"eos_token": "the"}, "</s>", "the"),
+        ({"eos_token": {"content": "</s>", "lstrip": False}}, "</s>", "</s>"),
+        ({"model_max_length": 5}, "</s>", "</s>"),
+    ],
+)
+def test_end_of_text_of_any_tokenizer(
+    config: dict[str, Any] | None, special: str, found: str, files_study: MakeStudy, tmp_path: Path
+) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"the": 0, "of": 1, "?": 2}, unk_token="?"))
+    tokenizer.add_special_tokens([special])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    if config is not None:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    save_tokenizer(files_study("t.txt", tmp_path), None, tmp_path / "out")
+    encoder = load_encoder("file", tmp_path / "out")
+    assert encoder.eot_id == {"the": 0, special: 3}[found]
+    assert encoder.n_vocab == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "tokenizer_config.json beside it has no eos_token"),
+        ({"eos_token": "<e>"}, "says '<e>', which the tokenizer"),
+    ],
+)
+def test_no_end_of_text(config: dict[str, Any], message: str, files_study: MakeStudy, tmp_path: Path) -> None:
+    Tokenizer(models.WordLevel({"the": 0}, unk_token="the")).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        save_tokenizer(files_study("t.txt", tmp_path), None, tmp_path / "out")
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"model": {"type": "WordLevel"}}', "{"])
+@pytest.mark.parametrize("kind", ["file", "gpt2"])
+def test_a_file_that_is_no_tokenizer(content: str, kind: str, files_study: MakeStudy, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ValueError, match=r"tokenizer\.json: "):
+        save_tokenizer(files_study("t.txt", tmp_path, tokenizer=kind), None, tmp_path / "out")
+
+
+def test_a_file_that_truncates_pads_and_adds_tokens(
+    small_gpt2: Path, files_study: MakeStudy, tmp_path: Path, sample: str
+) -> None:
+    plain = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json"))
+    expected = plain.encode(sample).ids
+    plain.enable_truncation(4)
+    plain.enable_padding(length=8)
+    (tmp_path / "in").mkdir()
+    plain.save(str(tmp_path / "in" / "tokenizer.json"))
+    save_tokenizer(files_study("t.txt", tmp_path / "in"), None, tmp_path / "out")
+    assert load_encoder("file", tmp_path / "out").encode(sample).tolist() == expected
+
+
+def test_transformers_loads_what_is_saved(pinned: Path, files_study: MakeStudy, tmp_path: Path, sample: str) -> None:
+    from transformers import AutoTokenizer
+
+    save_tokenizer(gpt2_study(files_study, pinned), None, tmp_path / "gpt2")
+    save_tokenizer(files_study("t.txt", pinned), None, tmp_path / "file")
+    for kind in ("gpt2", "file"):
+        encoder = load_encoder(kind, tmp_path / kind)
+        loaded = AutoTokenizer.from_pretrained(tmp_path / kind)
+        assert loaded(sample)["input_ids"] == encoder.encode(sample).tolist()
+        assert loaded.eos_token_id == encoder.eot_id
+        assert len(loaded) == encoder.n_vocab
+        assert loaded.decode(loaded(sample)["input_ids"]) == sample
+
+
+def test_words_through_transformers(tiny_study: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    from coupled_adam_bench.config import parse_study
+
+    words = ["mina", "bobe", "tuta"]
+    save_tokenizer(parse_study(tiny_study()), words, tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded("mina tuta\n bobe")["input_ids"] == [0, 2, 1]
+    assert loaded.eos_token_id == load_encoder("word", tmp_path).eot_id == 3
+    assert loaded.decode([2, 0]) == "tuta mina"
+    # Multiple choice: context, a space and the continuation are tokenized together and apart.
+    context, continuation = "mina bobe", "tuta tuta"
+    together = loaded(f"{context} {continuation}", add_special_tokens=False)["input_ids"]
+    assert together == loaded(context)["input_ids"] + loaded(f" {continuation}")["input_ids"] == [0, 1, 2, 2]
+
+
+@real_data
+def test_gpt2_on_real_text(files_study: MakeStudy, tmp_path: Path) -> None:
+    data = Path(os.environ["CAB_REAL_DATA"])
+    save_tokenizer(gpt2_study(files_study, data / "tokenizer" / "hf_gpt2"), None, tmp_path)
+    fast, reference = Gpt2Encoder(tmp_path), TokenizersEncoder(tmp_path)
+    assert (fast.n_vocab, fast.eot_id) == (50257, 50256)
+    with lzma.open(data / "text" / "wikipedia_en_2018" / "val.jsonl.xz", "rt", encoding="utf-8") as lines:
+        for line, _ in zip(lines, range(20), strict=False):
+            text = json.loads(line)["text"]
+            assert fast.encode(text).tolist() == reference.encode(text).tolist()
+    # Every assigned character of Unicode, in places where the pattern treats it differently.
+    characters = [c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) not in ("Cn", "Co", "Cs")]
+    for first in range(0, len(characters), 1000):
+        text = "".join(f"a{c}1{c} {c}{c}b" for c in characters[first : first + 1000])
+        assert fast.encode(text).tolist() == reference.encode(text).tolist()

@@ -1,0 +1,367 @@
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from coupled_adam_bench.config import Split, Study, parse_study
+from coupled_adam_bench.data import prepare as prepare_module
+from coupled_adam_bench.data.bins import SPLITS, load_meta, open_tokens
+from coupled_adam_bench.data.prepare import prepare
+from coupled_adam_bench.data.shards import ShardJob, make_shards, split_of
+from coupled_adam_bench.data.synthetic import Language
+from coupled_adam_bench.files import write_json
+from coupled_adam_bench.plan import Plan, make_plan
+
+MakeStudy = Callable[..., Study]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def write_texts(path: Path, n_texts: int) -> list[str]:
+    texts = [f"the {i} worst\nof {i * i} times, the best" * (1 + i % 7) for i in range(n_texts)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return texts
+
+
+@pytest.fixture
+def files_plan(files_study: MakeStudy, small_gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    write_texts(tmp_path / "text" / "x.jsonl", 300)
+    monkeypatch.setattr(prepare_module, "SHARD_CHARACTERS", 2000)
+    return make_plan(files_study(tmp_path / "text", small_gpt2, vocab_size=512))
+
+
+@pytest.fixture
+def synthetic_plan(tiny_study: Callable[..., dict[str, Any]]) -> Plan:
+    """Three shards of generated text."""
+    values = tiny_study()
+    values["data"]["source"]["n_tokens"] = 600_000
+    return make_plan(parse_study(values))
+
+
+def u(text: str, seed: int) -> float:
+    digest = blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "little")).digest()
+    return int.from_bytes(digest, "little") / 2**64
+
+
+def expected_bins(texts: list[str], tokenizer: Tokenizer, eot_id: int, split: Split) -> dict[str, list[int]]:
+    bins: dict[str, list[int]] = {name: [] for name in SPLITS}
+    for text in texts:
+        place = u(text, split.seed)
+        name = "val" if place < split.val_fraction else "test" if place >= 1 - split.test_fraction else "train"
+        bins[name] += [*tokenizer.encode(text).ids, eot_id]
+    return bins
+
+
+def test_bins_hold_the_tokens_of_the_documents(files_plan: Plan, small_gpt2: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare(files_plan, out, workers=1)
+    lines = (tmp_path / "text" / "x.jsonl").read_text().splitlines()
+    texts = [json.loads(line)["text"] for line in lines]
+    tokenizer = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json"))
+    eot_id = tokenizer.token_to_id("<|endoftext|>")
+    expected = expected_bins(texts, tokenizer, eot_id, files_plan.study.data.split)
+    meta = load_meta(out)
+    for split in SPLITS:
+        tokens = open_tokens(out, split)
+        assert tokens.tolist() == expected[split]
+        part = meta.splits[split]
+        assert (part.n_tokens, part.n_documents) == (len(expected[split]), expected[split].count(eot_id))
+        assert part.sha256 == sha256((out / f"{split}.bin").read_bytes()).hexdigest()
+    unigram = np.load(out / "unigram.npy")
+    assert unigram.dtype == np.int64
+    assert unigram.tolist() == [expected["train"].count(token) for token in range(512)]
+    assert (meta.data_id, meta.vocab_size, meta.eot_id, meta.dtype) == (files_plan.data_id, 512, eot_id, "<u2")
+    assert meta.n_vocab == tokenizer.get_vocab_size()
+    assert meta.source["n_files"] == 1
+    assert sorted(path.name for path in out.iterdir()) == [
+        "meta.json", "test.bin", "tokenizer", "train.bin", "unigram.npy", "val.bin",
+    ]  # fmt: skip
+
+
+def test_neither_workers_nor_shards_change_a_byte(
+    files_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(files_plan, tmp_path / "one", workers=1)
+    prepare(files_plan, tmp_path / "two", workers=2)
+    monkeypatch.setattr(prepare_module, "SHARD_CHARACTERS", 10**6)
+    prepare(files_plan, tmp_path / "large", workers=1)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "large")
+
+
+def test_generated_text_is_the_same_as_files_of_it(
+    synthetic_plan: Plan, files_study: MakeStudy, tmp_path: Path
+) -> None:
+    out = tmp_path / "generated"
+    prepare(synthetic_plan, out, workers=1)
+    language = Language(synthetic_plan.study.data.source)  # type: ignore[arg-type]
+    (tmp_path / "text").mkdir()
+    for k in range(3):
+        rows = (json.dumps({"text": language.text(words)}) + "\n" for words in language.shard(k))
+        (tmp_path / "text" / f"{k}.jsonl").write_text("".join(rows))
+    split = synthetic_plan.study.data.split.model_dump()
+    study = files_study(tmp_path / "text", out / "tokenizer", vocab_size=64, split=split)
+    prepare(make_plan(study), tmp_path / "files", workers=1)
+    for file in ("train.bin", "val.bin", "test.bin", "unigram.npy"):
+        assert (out / file).read_bytes() == (tmp_path / "files" / file).read_bytes()
+    meta = load_meta(out)
+    assert sum(part.n_tokens - part.n_documents for part in meta.splits.values()) == 600_000
+    assert (meta.n_vocab, meta.eot_id) == (61, 60)
+    assert {path.parent.name for path in out.rglob("*.*")} >= {"tasks", "word_similarity", "tokenizer"}
+
+
+def test_generated_text_with_two_workers(synthetic_plan: Plan, tmp_path: Path) -> None:
+    prepare(synthetic_plan, tmp_path / "one", workers=1)
+    prepare(synthetic_plan, tmp_path / "two", workers=2)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_split_by_hash() -> None:
+    texts = [str(i).encode() for i in range(20_000)]
+    split = Split(val_fraction=0.1, test_fraction=0.3, seed=1)
+    places = np.array([split_of(text, split) for text in texts])
+    for name, fraction in (("train", 0.6), ("val", 0.1), ("test", 0.3)):
+        assert (places == SPLITS.index(name)).mean() == pytest.approx(fraction, abs=0.01)
+    other = np.array([split_of(text, split.model_copy(update={"seed": 2})) for text in texts])
+    assert (other == places).mean() == pytest.approx(0.6**2 + 0.1**2 + 0.3**2, abs=0.02)
+    # More validation text takes from train and leaves test alone.
+    more = np.array([split_of(text, split.model_copy(update={"val_fraction": 0.2})) for text in texts])
+    assert (more[places == SPLITS.index("test")] == SPLITS.index("test")).all()
+    assert (more[places == SPLITS.index("val")] == SPLITS.index("val")).all()
+
+
+@pytest.mark.parametrize(
+    ("fractions", "message"),
+    [
+        (
+            {"val_fraction": 1e-9, "test_fraction": 0.2},
+            r"val has 0 tokens in 0 of 300 .*raise data\.split\.val_fraction",
+        ),
+        ({"val_fraction": 0.2, "test_fraction": 1e-9}, r"test has 0 tokens .*raise data\.split\.test_fraction"),
+    ],
+)
+def test_a_split_too_small_to_train_on(
+    fractions: dict[str, float],
+    message: str,
+    files_plan: Plan,
+    files_study: MakeStudy,
+    small_gpt2: Path,
+    tmp_path: Path,
+) -> None:
+    study = files_study(tmp_path / "text", small_gpt2, split=fractions)
+    with pytest.raises(ValueError, match=message):
+        prepare(make_plan(study), tmp_path / "out", workers=1)
+    assert not (tmp_path / "out" / "meta.json").exists()
+
+
+def test_less_text_than_a_sequence(files_plan: Plan, files_study: MakeStudy, small_gpt2: Path, tmp_path: Path) -> None:
+    study = files_study(tmp_path / "text", small_gpt2, seq_len=10**6)
+    with pytest.raises(ValueError, match=r"train has \d+ tokens .*training\.seq_len \+ 1 = 1000001; give more text"):
+        prepare(make_plan(study), tmp_path / "out", workers=1)
+
+
+def test_empty_documents_are_counted(files_plan: Plan, tmp_path: Path) -> None:
+    with (tmp_path / "text" / "x.jsonl").open("a") as file:
+        file.write('{"text": ""}\n{"text": " "}\n')
+    prepare(files_plan, tmp_path / "out", workers=1)
+    meta = load_meta(tmp_path / "out")
+    assert meta.source["n_empty_documents"] == 2
+    assert sum(part.n_documents for part in meta.splits.values()) == 300
+
+
+def test_complete_data_is_left_as_it_is(files_plan: Plan, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare(files_plan, out, workers=1)
+    before = contents(out)
+    times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    prepare(files_plan, out, workers=1)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == times
+    # Anything else is made again: a bin that is missing or short, data of another plan.
+    (out / "val.bin").unlink()
+    prepare(files_plan, out, workers=1)
+    assert contents(out) == before
+    other = Plan(files_plan.study, "other-0", files_plan.cells)
+    prepare(other, out, workers=1)
+    assert load_meta(out).data_id == "other-0"
+    assert contents(out) | {"meta.json": b""} == before | {"meta.json": b""}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_few_parts_are_in_memory_at_a_time(workers: int, synthetic_plan: Plan, tmp_path: Path) -> None:
+    n_drawn = 0
+
+    def jobs() -> Iterator[ShardJob]:
+        nonlocal n_drawn
+        for _ in range(20):
+            n_drawn += 1
+            yield ShardJob("x-0", synthetic_plan.study.data, tmp_path, 2)
+
+    shards = make_shards(jobs(), workers)
+    next(shards)
+    assert n_drawn <= 2 * workers + 1
+    assert not isinstance(shards, list)
+    shards.close()  # type: ignore[attr-defined]
+
+
+# Below: whole processes that are killed, or have no space.
+
+RUN = """
+import os, signal, sys
+from pathlib import Path
+from coupled_adam_bench.data import prepare as module
+from coupled_adam_bench.plan import load_plan
+
+if __name__ == "__main__":
+    plan, out, workers, shard_characters, kill_at = sys.argv[1:]
+    module.SHARD_CHARACTERS = int(shard_characters)
+    assemble = module._assemble
+    def assemble_or_die(split, *arguments):
+        if split == kill_at:
+            (Path(out) / f".{split}.bin.0123abcd.tmp").write_text("half a bin")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return assemble(split, *arguments)
+    module._assemble = assemble_or_die
+    module.prepare(load_plan(Path(plan)), Path(out), int(workers))
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Callable[..., list[str]]:
+    (tmp_path / "run.py").write_text(RUN)
+
+    def make(
+        plan: Plan, out: Path, workers: int = 1, shard_characters: int = 2000, kill_at: str = "never"
+    ) -> list[str]:
+        write_json(tmp_path / "plan.json", plan.to_json())
+        arguments = [tmp_path / "run.py", tmp_path / "plan.json", out, workers, shard_characters, kill_at]
+        return [sys.executable, *map(str, arguments)]
+
+    return make
+
+
+def n_kept(stderr: str) -> int:
+    found = re.search(r"parts_kept=(\d+)", stderr)
+    assert found, stderr
+    return int(found[1])
+
+
+def test_killed_while_making_shards(files_plan: Plan, command: Callable[..., list[str]], tmp_path: Path) -> None:
+    write_texts(tmp_path / "text" / "x.jsonl", 800)
+    out = tmp_path / "out"
+    killed = subprocess.Popen(command(files_plan, out, workers=2, shard_characters=500))
+    finished: list[Path] = []
+    while killed.poll() is None and len(finished) < 4:
+        time.sleep(0.002)
+        finished = list((out / "shards").glob("0*.json"))
+    children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children")
+    workers = children.read_text().split() if children.exists() else []
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL
+    finished = sorted((out / "shards").glob("0*.json"))
+    assert not (out / "meta.json").exists()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}/stat").exists() for pid in workers):  # they do not outlive the process
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    # A damaged shard and one of other text are not taken over.
+    damaged = finished[0].with_suffix(".bin")
+    damaged.write_bytes(b"\0" + damaged.read_bytes()[1:])
+    record = json.loads(finished[1].read_text())
+    finished[1].write_text(json.dumps(record | {"key": "0"}))
+    (out / ".train.bin.0123abcd.tmp").write_text("half a bin")
+    again = subprocess.run(
+        command(files_plan, out, workers=2, shard_characters=500), check=True, capture_output=True, text=True
+    )
+    assert not (out / "shards").exists()
+    assert len(finished) - 2 <= n_kept(again.stderr) < 100
+    prepare(files_plan, tmp_path / "whole", workers=1)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("kill_at", ["train", "test"])
+def test_killed_while_putting_bins_together(
+    kill_at: str, files_plan: Plan, command: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    killed = subprocess.run(command(files_plan, out, kill_at=kill_at), capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    n_shards = len(list((out / "shards").glob("*.bin")))
+    assert n_shards > 10
+    times = {path: path.stat().st_mtime_ns for path in (out / "shards").iterdir()}
+    killed = subprocess.run(command(files_plan, out, kill_at=kill_at), capture_output=True, text=True)
+    assert n_kept(killed.stderr) == n_shards
+    assert {path: path.stat().st_mtime_ns for path in (out / "shards").iterdir()} == times
+    subprocess.run(command(files_plan, out), check=True, capture_output=True)
+    prepare(files_plan, tmp_path / "whole", workers=1)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def can_mount() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    probe = ["unshare", "--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return subprocess.run(probe, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not can_mount(), reason="needs a small file system")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_full_disk(workers: int, synthetic_plan: Plan, command: Callable[..., list[str]], tmp_path: Path) -> None:
+    """Two of three shards fit; after the disk has grown, these are kept."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    out = disk / "out"
+    run = shlex.join(command(synthetic_plan, out, workers))
+    script = f"""
+        mount -t tmpfs -o size=1300k tmpfs {disk} || exit 3
+        {run} 2> {tmp_path}/full.txt && exit 4
+        ls {out}/shards > {tmp_path}/shards.txt
+        mount -o remount,size=9m {disk} || exit 5
+        {run} 2> {tmp_path}/again.txt || exit 6
+        cp -r {out} {tmp_path}/copy
+    """
+    unshare = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
+    assert subprocess.run(unshare).returncode == 0
+    error = (tmp_path / "full.txt").read_text().splitlines()[-1]
+    assert re.search(r"OSError: \[Errno 28\] no space left for .*/out .*run again: finished parts are kept", error)
+    assert (tmp_path / "shards.txt").read_text().split() == ["000000.bin", "000000.json", "000001.bin", "000001.json"]
+    assert n_kept((tmp_path / "again.txt").read_text()) == 2
+    prepare(synthetic_plan, tmp_path / "whole", workers=1)
+    assert contents(tmp_path / "copy") == contents(tmp_path / "whole")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs resource limits")
+def test_files_may_not_grow(synthetic_plan: Plan, command: Callable[..., list[str]], tmp_path: Path) -> None:
+    """A limit on the size of a file that the shards fit in and the bin of train does not."""
+    limited = f"ulimit -f 1100; exec {shlex.join(command(synthetic_plan, tmp_path / 'out'))}"  # in units of 1 KiB
+    done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.search(r"OSError: .*no space left for .*/out", done.stderr)
+    assert len(list((tmp_path / "out" / "shards").glob("*.json"))) == 3
+    assert not list((tmp_path / "out").rglob(".*.tmp"))
+    assert not (tmp_path / "out" / "train.bin").exists()
+
+
+@pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
+def test_token_counts_of_real_text(files_study: MakeStudy, tmp_path: Path) -> None:
+    data = Path(os.environ["CAB_REAL_DATA"])
+    study = files_study(data / "text" / "openstax_ccby", data / "tokenizer" / "hf_gpt2", tokenizer="gpt2")
+    prepare(make_plan(study), tmp_path / "out", workers=2)
+    parts = load_meta(tmp_path / "out").splits.values()
+    # Counted by others, with one end-of-text per document: train.jsonl.xz and val.jsonl.xz.
+    assert sum(part.n_tokens for part in parts) == 1_610_045 + 6_249
+    assert sum(part.n_documents for part in parts) == 755 + 4

@@ -1,0 +1,217 @@
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from coupled_adam_bench.config import Study
+from coupled_adam_bench.data import sources
+from coupled_adam_bench.data.sources import Corpus
+
+MakeStudy = Callable[..., Study]
+DOCUMENTS = ["Grüße,\nWelt", "  two\tthree ", '{"a": "\\n漢字"}'] + [f"document {i} " + "x" * i for i in range(100)]
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
+packings = pytest.mark.parametrize("packing", PACK)
+packed_only = pytest.mark.parametrize("packing", [packing for packing in PACK if packing])
+
+
+def jsonl(rows: list[Any]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def parquet(table: dict[str, Any]) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(table), sink, row_group_size=30)
+    return sink.getvalue().to_pybytes()
+
+
+@packings
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.jsonl", jsonl([{"id": 1, "text": text} for text in DOCUMENTS])),
+        ("x.parquet", parquet({"id": list(range(len(DOCUMENTS))), "text": DOCUMENTS})),
+    ],
+)
+def test_rows_of_all_formats(name: str, content: bytes, packing: str, files_study: MakeStudy, tmp_path: Path) -> None:
+    (tmp_path / (name + packing)).write_bytes(PACK[packing](content))
+    corpus = Corpus(files_study(tmp_path))
+    assert list(corpus) == DOCUMENTS
+    assert (corpus.n_files, corpus.n_empty) == (1, 0)
+
+
+@packings
+@pytest.mark.parametrize(
+    ("document", "expected", "n_empty"),
+    [
+        ("file", ["a b\r\nc\n\n  \n\nd é\ne"], 0),
+        ("line", ["a b", "c", "d é", "e"], 3),
+        ("paragraph", ["a b\r\nc", "d é\ne"], 0),
+    ],
+)
+def test_documents_of_txt_files(
+    document: str, expected: list[str], n_empty: int, packing: str, files_study: MakeStudy, tmp_path: Path
+) -> None:
+    (tmp_path / f"x.txt{packing}").write_bytes(PACK[packing]("\ufeffa b\r\nc\n\n  \n\nd é\ne".encode()))
+    corpus = Corpus(files_study(tmp_path, source={"kind": "files", "txt_document": document}))
+    assert list(corpus) == expected
+    assert corpus.n_empty == n_empty
+
+
+@pytest.mark.parametrize("document", ["file", "paragraph", "line"])
+def test_long_txt_documents_are_cut_at_line_ends(
+    document: str, files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MAX_DOCUMENT_BYTES", 20)
+    # A line of more than 20 bytes is cut, too; 20 bytes end within the seventh three-byte character.
+    lines = ["0123456789\n", "0123\n", "0123456789\n", "漢" * 10 + "\n", "end\n"]
+    (tmp_path / "x.txt").write_text("".join(lines), encoding="utf-8")
+    documents = list(Corpus(files_study(tmp_path, source={"kind": "files", "txt_document": document})))
+    if document == "line":
+        assert documents == ["0123456789", "0123", "0123456789", "漢" * 6, "漢" * 4, "end"]
+    else:
+        line_end = "" if document == "file" else "\n"
+        expected = ["0123456789\n0123\n", "0123456789\n", "漢" * 6, "漢" * 4 + "\nend\n"]
+        assert documents == [text.rstrip(line_end) for text in expected]
+        assert max(len(text.encode()) for text in documents) <= 20
+
+
+def test_files_come_in_the_order_of_their_names(files_study: MakeStudy, tmp_path: Path) -> None:
+    for name in ("b/2.txt", "b/10.txt", "a.txt.gz", "c.jsonl"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        content = jsonl([{"text": name}]) if name.endswith("jsonl") else name.encode()
+        path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    (tmp_path / "README.md").write_text("not text of the corpus")
+    corpus = Corpus(files_study(tmp_path))
+    assert list(corpus) == ["a.txt.gz", "b/10.txt", "b/2.txt", "c.jsonl"]
+    assert corpus.n_files == 4
+
+
+def test_empty_documents_are_skipped_and_counted(files_study: MakeStudy, tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(jsonl([{"text": t} for t in ("a", "", " \n\t", "b")]) + b"\n  \n")
+    corpus = Corpus(files_study(tmp_path))
+    assert list(corpus) == ["a", "b"]
+    assert corpus.n_empty == 2
+
+
+def test_several_frames_in_one_packed_file(files_study: MakeStudy, tmp_path: Path) -> None:
+    for packing in (".gz", ".xz", ".zst"):
+        (tmp_path / f"x.txt{packing}").write_bytes(PACK[packing](b"one ") + PACK[packing](b"two" * 100_000))
+    assert list(Corpus(files_study(tmp_path))) == ["one " + "two" * 100_000] * 3
+
+
+@packings
+@pytest.mark.parametrize("name", ["x.txt", "x.jsonl", "x.parquet"])
+def test_no_documents(name: str, packing: str, files_study: MakeStudy, tmp_path: Path) -> None:
+    content = parquet({"text": pa.array([], pa.string())}) if name == "x.parquet" else b" \n\n"
+    for empty in (PACK[packing](content), PACK[packing](b""), b""):
+        (tmp_path / (name + packing)).write_bytes(empty)
+        # An .xz file is never of zero bytes.
+        problem = (
+            "truncated or damaged" if packing == ".xz" and not empty else "no documents in it: .* remove or replace"
+        )
+        with pytest.raises(ValueError, match=rf"{name}{packing}: {problem}"):
+            list(Corpus(files_study(tmp_path)))
+
+
+@packed_only
+@pytest.mark.parametrize("name", ["x.txt", "x.jsonl", "x.parquet"])
+def test_truncated_and_damaged_packings(name: str, packing: str, files_study: MakeStudy, tmp_path: Path) -> None:
+    # Hexadecimal digests do not shrink to nothing: the file has a middle.
+    texts = [f"{i * 2654435761 % 2**32:08x}" * 3 for i in range(3000)]
+    content = parquet({"text": texts}) if name == "x.parquet" else jsonl([{"text": text} for text in texts])
+    whole = PACK[packing](content)
+    middle = len(whole) // 2
+    problem = rf"{name}{packing}: truncated or damaged {packing} file \(.*fetch it again"
+    for broken in (whole[:-1], whole[:middle], whole[:5]):
+        (tmp_path / (name + packing)).write_bytes(broken)
+        with pytest.raises(ValueError, match=problem):
+            list(Corpus(files_study(tmp_path)))
+    # The checksum comes last, so damage can first be seen in the text.
+    (tmp_path / (name + packing)).write_bytes(whole[:middle] + b"\xff" * 100 + whole[middle + 100 :])
+    with pytest.raises(ValueError, match=name + packing):
+        list(Corpus(files_study(tmp_path)))
+    (tmp_path / (name + packing)).write_bytes(content)  # not packed at all
+    with pytest.raises(ValueError, match=problem):
+        list(Corpus(files_study(tmp_path)))
+
+
+def test_truncated_and_damaged_parquet(files_study: MakeStudy, tmp_path: Path) -> None:
+    whole = parquet({"text": DOCUMENTS * 10})
+    for broken in (whole[:-1], whole[:100], b"PAR1", whole[:50] + bytes(100) + whole[150:]):
+        (tmp_path / "x.parquet").write_bytes(broken)
+        with pytest.raises(ValueError, match=r"x\.parquet: truncated or damaged \.parquet file"):
+            list(Corpus(files_study(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.txt", b"ab\ncd\n\xc3(", r"x\.txt: not UTF-8: byte 0xc3 at offset 6 of the unpacked text, line 3"),
+        ("x.txt", b"ab\ncd\xc3", r"x\.txt: not UTF-8: byte 0xc3 at offset 5 of the unpacked text, line 2"),
+        ("x.txt", "\ufeffé\n".encode() + b"\xff\n", r"byte 0xff at offset 6 of the unpacked text, line 2"),
+        ("x.txt", "text".encode("utf-16"), r"x\.txt: not UTF-8: byte 0xff at offset 0 .*, line 1"),
+        ("x.jsonl", b'{"text": "a"}\n{"text": "\xe9"}\n', r"x\.jsonl: not UTF-8: byte 0xe9 at offset 24 .*, line 2"),
+        ("x.jsonl", b'{"text": "a"}\n\n{"text": "b"\n', r"x\.jsonl, line 3: not valid JSON"),
+        ("x.jsonl", b"[" * 100_000, r"x\.jsonl, line 1: not valid JSON"),
+        ("x.jsonl", b'{"text": "a"}\n["text"]\n', r"x\.jsonl, line 2: a JSON list, but each line must be an object"),
+        (
+            "x.jsonl",
+            b'{"id": 1, "content": "a"}\n',
+            r"line 1: no field 'text'; fields there: 'id', 'content'; set",
+        ),
+        ("x.jsonl", b"{}\n", r"line 1: no field 'text'; fields there: none"),
+        ("x.jsonl", b'{"text": "a"}\n{"text": null}\n', r"line 2: field 'text' is NoneType, not text; remove the row"),
+        ("x.jsonl", b'{"text": 5}\n', r"line 1: field 'text' is int, not text"),
+        ("x.jsonl", b'{"text": "a\\ud83d"}\n', r"line 1: field 'text' is not valid Unicode .* at character 1"),
+        ("x.parquet", parquet({"id": [1], "body": ["a"]}), r"x\.parquet: no field 'text'; fields there: 'id', 'body'"),
+        ("x.parquet", parquet({"text": [1, 2]}), r"x\.parquet, row 1: field 'text' is int, not text"),
+        ("x.parquet", parquet({"text": ["a", None]}), r"x\.parquet, row 2: field 'text' is NoneType"),
+    ],
+)
+def test_wrong_content(name: str, content: bytes, message: str, files_study: MakeStudy, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        list(Corpus(files_study(tmp_path)))
+
+
+def test_another_text_field(files_study: MakeStudy, tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(jsonl([{"text": 1, "body": "a"}]))
+    (tmp_path / "y.parquet").write_bytes(parquet({"text": [1], "body": ["b"]}))
+    assert list(Corpus(files_study(tmp_path, source={"kind": "files", "text_field": "body"}))) == ["a", "b"]
+
+
+def hub_study(files_study: MakeStudy, tmp_path: Path, **source: Any) -> Study:
+    return files_study(tmp_path, source={"kind": "hub"} | source)
+
+
+def test_a_data_set_is_streamed(files_study: MakeStudy, tmp_path: Path) -> None:
+    # The library reads a local folder the same way as one of the hub.
+    (tmp_path / "train.jsonl").write_bytes(jsonl([{"text": text} for text in ["a", "", "b"]]))
+    corpus = Corpus(hub_study(files_study, tmp_path, dataset=str(tmp_path)))
+    assert list(corpus) == ["a", "b"]
+    assert corpus.n_empty == 1
+    with pytest.raises(ValueError, match=r"dataset .*, row 0: no field 'body'; fields there: 'text'"):
+        list(Corpus(hub_study(files_study, tmp_path, dataset=str(tmp_path), text_field="body")))
+    with pytest.raises(ValueError, match=r"data\.source: cannot read dataset .*split 'dev'.*correct the names"):
+        list(Corpus(hub_study(files_study, tmp_path, dataset=str(tmp_path), split="dev")))
+
+
+def test_the_hub_cannot_be_reached(files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    message = r"cannot read dataset 'Skylion007/openwebtext' .*connect this machine, .*use the source 'files'"
+    with pytest.raises(ValueError, match=message):
+        list(Corpus(hub_study(files_study, tmp_path, preset="openwebtext")))

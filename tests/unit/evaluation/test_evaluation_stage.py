@@ -1,0 +1,230 @@
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from coupled_adam_bench import paths
+from coupled_adam_bench.embeddings.metrics import embedding_metrics, isotropy
+from coupled_adam_bench.evaluation.stage import STAGES, run_stage
+from coupled_adam_bench.files import digest, read_json, sha256_file, write_json
+from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.results.schema import METRICS
+
+INDEX = Path("index.json")
+
+
+def file_of(cell_id: str, stage: str) -> Path:
+    return paths.run_dir(cell_id) / f"{stage}.json"
+
+
+def values_of(cell_id: str, stage: str) -> dict[tuple[str, str], float]:
+    rows = read_json(file_of(cell_id, stage))["results"]
+    assert all(row.keys() == {"task", "metric", "value", "unit"} for row in rows)
+    values = {(row["task"], row["metric"]): row["value"] for row in rows}
+    assert len(values) == len(rows)
+    return values
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_files_and_index(plan, stage, capsys):
+    cell_ids = list(plan.cells)
+    assert run_stage(stage, plan, cell_ids, INDEX) == 0
+    index = read_json(INDEX)
+    assert list(index) == cell_ids
+    for cell_id in cell_ids:
+        file = file_of(cell_id, stage)
+        assert index[cell_id] == {"file": str(file), "sha256": sha256_file(file)}
+        record = read_json(file)
+        assert (record["cell"], record["stage"], record["status"], record["reason"]) == (cell_id, stage, "ok", None)
+        assert record["version"] == STAGES[stage].version
+        assert record["settings_hash"] == digest(record["settings"])
+        assert record["model_sha256"] == sha256_file(paths.run_dir(cell_id) / "model" / "model.safetensors")
+        values = values_of(cell_id, stage)
+        columns = [(metric.task, metric.name) for metric in METRICS.values() if metric.task in STAGES[stage].tasks]
+        assert columns and all(math.isfinite(values[column]) for column in columns)
+    first = {cell_id: file_of(cell_id, stage).read_bytes() for cell_id in cell_ids}
+    log = capsys.readouterr().err
+    assert all(f"{stage}: {cell_id}: " in log for cell_id in cell_ids)
+
+    assert run_stage(stage, plan, cell_ids, INDEX) == 0  # kept
+    assert {cell_id: file_of(cell_id, stage).read_bytes() for cell_id in cell_ids} == first
+    assert capsys.readouterr().err.count("kept") == 2
+
+
+def test_every_column_of_the_tables_has_a_stage():
+    tasks = [task for stage in STAGES.values() for task in stage.tasks]
+    assert {metric.task for metric in METRICS.values()} == set(tasks)
+    assert len(tasks) == len(set(tasks))
+
+
+def test_embedding_rows(plan):
+    cell_id = next(iter(plan.cells))
+    assert run_stage("embeddings", plan, [cell_id], INDEX) == 0
+    values = values_of(cell_id, "embeddings")
+    embeddings = load_model(paths.run_dir(cell_id) / "model").embedding.weight.detach().double().numpy()
+    counts = np.load(paths.data_dir(plan.data_id) / "unigram.npy")
+    for name, value in embedding_metrics(embeddings, counts).items():
+        assert values["embeddings", name] == pytest.approx(value, rel=1e-12)
+    centered = embeddings - embeddings.mean(axis=0)
+    assert values["embeddings_centered", "isotropy"] == pytest.approx(isotropy(centered), rel=1e-12)
+    words = {word: i for i, word in enumerate(load_words(plan))}
+    pairs = [line.split("\t") for line in generated(plan, "word_similarity/synthetic.tsv")]
+
+    def r_bar(matrix):
+        unit = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+        cosines = [float(unit[words[a]] @ unit[words[b]]) for a, b, _ in pairs]
+        return 100 * np.corrcoef(cosines, [float(rating) for _, _, rating in pairs])[0, 1]
+
+    top = np.linalg.svd(centered, full_matrices=False)[2][:1]
+    assert values["synthetic", "n_pairs"] == 60
+    assert values["word_similarity", "r_bar"] == pytest.approx(r_bar(embeddings), rel=1e-9)
+    assert values["embeddings_centered", "r_bar"] == pytest.approx(r_bar(centered), rel=1e-9)
+    assert values["embeddings_abtt", "r_bar"] == pytest.approx(r_bar(centered - centered @ top.T @ top), rel=1e-9)
+
+
+def generated(plan, name: str) -> list[str]:
+    return (paths.data_dir(plan.data_id) / name).read_text().splitlines()
+
+
+def load_words(plan) -> list[str]:
+    vocabulary = read_json(paths.data_dir(plan.data_id) / "tokenizer" / "tokenizer.json")["model"]["vocab"]
+    return sorted(vocabulary, key=vocabulary.get)
+
+
+def test_synthetic_tasks_by_hand(plan):
+    cell_id = next(iter(plan.cells))
+    assert run_stage("lm_eval", plan, [cell_id], INDEX) == 0
+    values = values_of(cell_id, "lm_eval")
+    model = load_model(paths.run_dir(cell_id) / "model").double()
+    ids = {word: i for i, word in enumerate(load_words(plan))}
+    accuracies = []
+    for task in ("synthetic_grammar", "synthetic_topic"):
+        right = []
+        for line in generated(plan, f"tasks/{task}.jsonl"):
+            item = json.loads(line)
+            context = [ids[word] for word in item["context"].split()]
+            scores = []
+            for choice in item["choices"]:
+                target = [ids[word] for word in choice.split()]
+                with torch.no_grad():
+                    log_p = model.logits(torch.tensor([context + target[:-1]]))[0].log_softmax(-1)[-len(target) :]
+                scores.append(sum(float(log_p[i, token]) for i, token in enumerate(target)))
+            right.append(scores.index(max(scores)) == item["label"])
+        assert values[task, "acc"] == pytest.approx(np.mean(right), abs=1e-12)
+        accuracies.append(np.mean(right))
+    assert values["average", "acc"] == pytest.approx(np.mean(accuracies), abs=1e-12)
+
+
+def test_a_diverged_cell_is_a_result(plan, capsys):
+    good, bad = plan.cells
+    shutil.rmtree(paths.run_dir(bad) / "model")
+    run = {"cell": bad, "status": "diverged", "reason": "loss is NaN in step 2", "model_sha256": None}
+    write_json(paths.run_dir(bad) / "run.json", run)
+    for stage in ("test_loss", "embeddings"):
+        assert run_stage(stage, plan, [bad, good], INDEX) == 0
+        record = read_json(file_of(bad, stage))
+        assert (record["status"], record["reason"]) == ("diverged", "loss is NaN in step 2")
+        values = values_of(bad, stage)
+        assert values and all(math.isnan(value) for value in values.values())
+        assert set(values) == {(m.task, m.name) for m in METRICS.values() if m.task in STAGES[stage].tasks}
+        before = file_of(bad, stage).stat().st_mtime_ns
+        assert run_stage(stage, plan, [bad], INDEX) == 0
+        assert file_of(bad, stage).stat().st_mtime_ns == before
+    assert "diverged (loss is NaN in step 2)" in capsys.readouterr().err
+
+
+def test_an_undefined_value_has_its_reason(plan):
+    (paths.data_dir(plan.data_id) / "word_similarity/synthetic.tsv").write_text("nobody\tknows\t3\n")
+    cell_id = next(iter(plan.cells))
+    assert run_stage("embeddings", plan, [cell_id], INDEX) == 0
+    record = read_json(file_of(cell_id, "embeddings"))
+    assert record["status"] == "ok"
+    assert record["reason"] == "synthetic: 0 of 1 pairs are single tokens, 3 are needed"
+    values = values_of(cell_id, "embeddings")
+    assert math.isnan(values["word_similarity", "r_bar"]) and math.isfinite(values["embeddings", "isotropy"])
+
+
+def test_what_changes_is_evaluated_again(plan, save_cell, monkeypatch):
+    cell_id = next(iter(plan.cells))
+    assert run_stage("embeddings", plan, [cell_id], INDEX) == 0
+    file = file_of(cell_id, "embeddings")
+    record = read_json(file)
+
+    def evaluated_again() -> bool:
+        write_json(file, read_json(file) | {"mark": 1})
+        assert run_stage("embeddings", plan, [cell_id], INDEX) == 0
+        return "mark" not in read_json(file)
+
+    assert not evaluated_again()
+    save_cell(plan, cell_id, seed=7, eot_id=120)  # another model
+    assert evaluated_again()
+    assert values_of(cell_id, "embeddings")["embeddings", "isotropy"] != record["results"][0]["value"]
+    with (paths.data_dir(plan.data_id) / "word_similarity/synthetic.tsv").open("a") as pairs:
+        pairs.write("ba\tbe\t3\n")  # another setting
+    assert evaluated_again()
+    newer = replace(STAGES["embeddings"], version=STAGES["embeddings"].version + 1)
+    monkeypatch.setitem(STAGES, "embeddings", newer)  # other mathematics
+    assert evaluated_again()
+    file.write_text("{")  # cut off by a full disk
+    assert run_stage("embeddings", plan, [cell_id], INDEX) == 0
+    assert read_json(file)["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda folder: shutil.rmtree(folder / "model"),
+            "missing, though .*run.json says completed; delete .*run.json",
+        ),
+        (
+            lambda folder: (folder / "model/model.safetensors").write_bytes(b"x"),
+            "SHA-256 .*, but run.json says .*; delete",
+        ),
+        (lambda folder: (folder / "run.json").unlink(), "run.json: no such file"),
+        (lambda folder: write_json(folder / "run.json", {"status": "running"}), "run.json: status 'running', neither"),
+        (lambda folder: (folder / "model/config.json").write_text("{}"), "KeyError"),
+    ],
+)
+def test_one_broken_cell_does_not_stop_the_others(plan, capsys, damage, message):
+    bad, good = plan.cells
+    INDEX.write_text("of an earlier run")
+    damage(paths.run_dir(bad))
+    assert run_stage("test_loss", plan, [bad, good], INDEX) == 1
+    assert not INDEX.exists()
+    assert not file_of(bad, "test_loss").exists()
+    assert math.isfinite(values_of(good, "test_loss")["test", "loss"])
+    log = capsys.readouterr().err
+    assert re.search(f"test_loss: {bad}: FAILED: .*{message}", log)
+    assert log.splitlines()[-1] == f"test_loss: 1 of 2 cells failed: {bad}"
+    assert ("Traceback" in log) == (message == "KeyError")
+
+
+def test_unknown_stage_and_cell(plan):
+    with pytest.raises(ValueError, match="stage: 'perplexity' is not one of test_loss, embeddings, lm_eval"):
+        run_stage("perplexity", plan, [], INDEX)
+    with pytest.raises(ValueError, match="cells: nobody not in study 'tiny'"):
+        run_stage("test_loss", plan, [*plan.cells, "nobody"], INDEX)
+
+
+def test_the_embeddings_stage_needs_no_torch(plan):
+    write_json(Path("plan.json"), plan.to_json())
+    code = """
+        import sys
+        from pathlib import Path
+        sys.modules["torch"] = sys.modules["transformers"] = sys.modules["lm_eval"] = None
+        from coupled_adam_bench.evaluation.stage import run_stage
+        from coupled_adam_bench.plan import load_plan
+        plan = load_plan(Path("plan.json"))
+        sys.exit(run_stage("embeddings", plan, list(plan.cells), Path("index.json")))
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)

@@ -1,0 +1,52 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coupled_adam_bench.report.formats import fixed, p_value, plural, shorthand, significant
+from coupled_adam_bench.statistics.t_test import Sample
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("mean", "sd", "n", "digits", "text"),
+    [
+        (0.1234, 0.0041, 3, 3, "0.123 (4)"),  # the paper's example
+        (2.974, 0.12, 3, 2, "2.97 (12)"),
+        (2.974, 0.0049, 3, 2, "2.97 (0)"),
+        (2.974, 0.0051, 3, 2, "2.97 (1)"),
+        (2.974, 0.0, 3, 2, "2.97 (0)"),
+        (2.974, 0.1, 3, 2, "2.97 (10)"),
+        (2.974, 3.2, 3, 2, "2.97 (320)"),
+        (57.4, 1.6, 3, 0, "57 (2)"),
+        (57.4, 12.0, 3, 0, "57 (12)"),
+        (2.974, NAN, 1, 2, "2.97"),
+        (-0.3512, 0.02, 3, 2, "\u22120.35 (2)"),
+        (-0.001, 0.02, 3, 2, "0.00 (2)"),
+        (-0.4, 0.2, 3, 0, "0 (0)"),
+        (NAN, NAN, 2, 2, "-"),
+        (math.inf, NAN, 3, 2, "-"),
+    ],
+)
+def test_shorthand(mean: float, sd: float, n: int, digits: int, text: str) -> None:
+    assert shorthand(Sample(n, mean, sd), digits) == text
+
+
+@given(mean=st.floats(-1e4, 1e4), sd=st.floats(0, 100), digits=st.integers(0, 3))
+def test_shorthand_reads_back_within_half_a_unit(mean: float, sd: float, digits: int) -> None:
+    shown, spread = shorthand(Sample(3, mean, sd), digits).replace("\u2212", "-").removesuffix(")").split(" (")
+    unit = 10.0**-digits
+    assert abs(float(shown) - mean) <= unit / 2 + 1e-9
+    assert abs(int(spread) * unit - sd) <= unit / 2 + 1e-9
+    assert len(shown.partition(".")[2]) == digits
+
+
+def test_other_numbers() -> None:
+    assert fixed(1.005, 0) == "1"
+    assert significant(-0.00012345) == "\u22120.000123"
+    assert significant(1.5e-7) == "1.5e\u221207"
+    assert significant(math.inf) == significant(NAN) == p_value(NAN) == "-"
+    assert (p_value(0.04321), p_value(1.0), p_value(0.0), p_value(0.0001)) == ("0.0432", "1.0000", "< 0.0001", "0.0001")
+    assert (plural(1, "run"), plural(2, "run"), plural(0, "run")) == ("1 run", "2 runs", "0 runs")

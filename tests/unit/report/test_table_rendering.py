@@ -1,0 +1,271 @@
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from jinja2 import UndefinedError
+
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.report.render import (
+    html_environment,
+    latex_environment,
+    latex_escape,
+    render_html,
+    render_latex,
+    write_tables,
+)
+from coupled_adam_bench.report.table import Row, SizeGroup, Table, TokensGroup, Value, build_tables
+from coupled_adam_bench.results.collect import write_results
+from coupled_adam_bench.results.schema import METRICS, RESULT_COLUMNS
+from coupled_adam_bench.statistics.compare import compare, write_tests
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+HOSTILE = r"<script>alert('x')</script> & 50 % of_it $1 #2 {a} [b] ~ ^ \input{/etc/passwd} \\ | \" *"
+
+# Values of three seeds.
+SAMPLES = {
+    ("loss", "adamw"): (3.031, 3.027, 3.035),
+    ("loss", "coupled_adam"): (2.972, 2.969, 2.966),
+    ("loss", "sgd_f100"): (2.99, 2.97, 2.98),
+    ("acc", "adamw"): (0.3491, 0.3502, 0.3471),
+    ("acc", "coupled_adam"): (0.3493, 0.3511, 0.3479),
+    ("acc", "sgd_f100"): (0.34, 0.34, 0.34),
+    ("rho", "adamw"): (-0.35, -0.36, -0.33),
+    ("rho", "coupled_adam"): (0.61, 0.73, 0.49),
+    ("rho", "sgd_f100"): (-0.001, 0.001, -0.002),
+    ("kappa", "coupled_adam"): (6.1, float("nan"), 6.3),
+}
+
+
+@pytest.fixture
+def small(tiny_study: Callable[..., dict[str, Any]]) -> tuple[Plan, pd.DataFrame]:
+    """All three tables at two sizes and two numbers of tokens, with fixed numbers."""
+    models = [
+        {"name": name, "label": label, "n_layer": 1, "n_head": 2, "d_model": width, "learning_rate": 0.01}
+        for name, label, width in (("s", "125M", 8), ("m", "355M", 16))
+    ]
+    tokens = [{"steps": 50, "label": "5B"}, {"steps": 200, "label": "20B"}]
+    pair, sgd = ["adamw", "coupled_adam"], {"name": "sgd", "lr_factor": 100}
+    base = {"models": ["s", "m"], "tokens": tokens, "optimizers": pair}
+    grid = [
+        base | {"table": "table1"},
+        base | {"table": "table2", "models": ["m"], "seeds": [1]},
+        base | {"table": "table7", "models": ["s"], "tokens": tokens[1:], "optimizers": [*pair, sgd]},
+    ]
+    plan = make_plan(parse_study(tiny_study(models=models, grid=grid, title="Numbers, made up")))
+    rows = []
+    for cell in plan.cells.values():
+        for place, metric in enumerate(METRICS.values()):
+            # What is not written out above: far apart, the same spread, at the scale of the metric's digits.
+            scale = 10.0 ** (1 - metric.digits)
+            default = tuple((1 + place + 2 * len(cell.optimizer.key) + step) * scale for step in (0, 0.1, 0.2))
+            value = SAMPLES.get((metric.name, cell.optimizer.key), default)[cell.seed - 1]
+            value += (cell.model.name == "m") * 0.1 * scale
+            rows.append(("tiny", cell.n_params, cell.n_tokens, cell.optimizer.key, cell.seed, metric.task, metric.name,
+                         value, metric.unit, "corrected"))  # fmt: skip
+    return plan, pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
+
+
+@pytest.fixture
+def tables(small: tuple[Plan, pd.DataFrame]) -> dict[str, Table]:
+    plan, results = small
+    return {table.name: table for table in build_tables(plan, results, compare(plan, results))}
+
+
+def rows_of(table: Table) -> list[tuple[str, str, Row]]:
+    return [(group.label, size.label, row) for group in table.groups for size in group.sizes for row in size.rows]
+
+
+def test_layout_values_and_bold(tables: dict[str, Table]) -> None:
+    table = tables["table1"]
+    places = [(tokens, size, row.label) for tokens, size, row in rows_of(table)]
+    assert places == [
+        (tokens, size, optimizer)
+        for tokens in ("5B", "20B") for size in ("125M", "355M") for optimizer in ("Adam", "Coupled Adam")
+    ]  # fmt: skip
+    assert [column.metric.name for column in table.columns] == list(METRICS)
+    adam, coupled = (dict(zip(METRICS, row.cells, strict=True)) for _, _, row in rows_of(table)[:2])
+    # Sample standard deviations by hand: 0.004 and 0.003 of the losses, 0.12 of rho.
+    assert (adam["loss"].text, coupled["loss"].text) == ("3.03 (0)", "2.97 (0)")
+    assert (adam["loss"].bold, coupled["loss"].bold) == (False, True)
+    assert (adam["acc"].bold, coupled["acc"].bold) == (False, False)
+    assert (adam["rho"].text, coupled["rho"].text) == ("\u22120.35 (2)", "0.61 (12)")
+    assert coupled["kappa"].missing
+    assert not adam["kappa"].bold
+    assert any("Missing (-): 4 of 64 values" in note for note in table.notes)
+    assert any("lacks only some of its seeds" in note for note in table.notes)
+    assert "Bold: significantly better than the other optimizer" in table.notes[1]
+    assert [row.cells[0].text for _, _, row in rows_of(tables["table2"])] == ["3.04", "2.98", "3.04", "2.98"]
+    assert tables["table2"].notes[0] == "Single runs, one seed each."
+    assert tables["table7"].notes[-1] == "Protocol: corrected."
+    assert [row.label for _, _, row in rows_of(tables["table7"])] == ["Adam", "Coupled Adam", "SGD, f = 100"]
+
+
+def test_old_tests_are_refused(small: tuple[Plan, pd.DataFrame]) -> None:
+    plan, results = small
+    tests = compare(plan, results)
+    with pytest.raises(ValueError, match=r"no row for table1, .* loss; run the tests of this results.csv again"):
+        build_tables(plan, results, tests[tests["metric"] != "loss"])
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "table7"])
+@pytest.mark.parametrize("kind", ["tex", "html"])
+def test_golden_files(small: tuple[Plan, pd.DataFrame], templates: Path, tmp_path: Path, name: str, kind: str) -> None:
+    """Set CAB_UPDATE_GOLDEN=1 to write the files anew, and read the diff."""
+    plan, results = small
+    write_results(results, tmp_path / "results.csv")
+    write_tests(plan, tmp_path / "results.csv", tmp_path / "tests.csv")
+    write_tables(plan, tmp_path / "results.csv", tmp_path / "tests.csv", tmp_path / "tables", templates)
+    text = (tmp_path / "tables" / f"{name}.{kind}").read_text()
+    if kind == "html":  # the style is no part of a table
+        text = text[text.index("<main>") : text.index("</main>")]
+    golden = GOLDEN / f"{name}.{kind}"
+    if os.environ.get("CAB_UPDATE_GOLDEN") == "1":
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+class Cells(HTMLParser):
+    """Collects the text of the body's cells, the tags and the attributes of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[tuple[str, bool]]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self._in_cell = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "tr":
+            self.rows.append([])
+        self._in_cell = self._in_cell or tag == "td"
+        if tag == "td":
+            self.rows[-1].append(("", False))
+        if tag == "strong":
+            self.rows[-1][-1] = ("", True)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_cell = self._in_cell and tag != "td"
+
+    def handle_data(self, data: str) -> None:
+        if self._in_cell:
+            text, bold = self.rows[-1][-1]
+            self.rows[-1][-1] = (text + data, bold)
+
+
+def latex_cells(text: str) -> list[list[tuple[str, bool]]]:
+    rows = []
+    for line in text[text.index(r"\midrule") : text.index(r"\bottomrule")].splitlines():
+        if "&" in line:
+            cells = line.removesuffix(r" \\").split(" & ")[3:]
+            plain = [re.sub(r"\\phantom\{0*\}", "", cell).replace("$-$", "\u2212") for cell in cells]
+            plain = [cell.replace(r"\multicolumn{1}{c}{-}", "-") for cell in plain]
+            rows.append([(re.sub(r"\\textbf\{(.*)\}", r"\1", cell), r"\textbf" in cell) for cell in plain])
+    return rows
+
+
+def test_latex_and_html_differ_in_markup_only(tables: dict[str, Table], templates: Path) -> None:
+    for table in tables.values():
+        page = Cells()
+        page.feed(render_html(table, templates))
+        expected = [[(value.text, value.bold) for value in row.cells] for _, _, row in rows_of(table)]
+        assert [row for row in page.rows if row] == expected
+        assert latex_cells(render_latex(table, templates)) == expected
+
+
+def test_arrows_follow_the_metric(tables: dict[str, Table], templates: Path) -> None:
+    latex = render_latex(tables["table1"], templates)
+    html = render_html(tables["table1"], templates)
+    for metric in METRICS.values():
+        arrow = r"$\uparrow$" if metric.higher_is_better else r"$\downarrow$"
+        assert rf"{{{metric.latex} {arrow}}}" in latex
+    assert html.count("↑") == sum(metric.higher_is_better for metric in METRICS.values())
+    assert html.count(", lower is better</span>") == sum(not metric.higher_is_better for metric in METRICS.values())
+
+
+def test_html_is_accessible_and_self_contained(tables: dict[str, Table], templates: Path) -> None:
+    page = Cells()
+    page.feed(render_html(tables["table1"], templates))
+    names = [tag for tag, _ in page.tags]
+    assert names.count("caption") == 1
+    assert all("scope" in attributes for tag, attributes in page.tags if tag == "th")
+    spans = [int(attributes["rowspan"] or 0) for _, attributes in page.tags if "rowspan" in attributes]
+    assert spans == [4, 2, 2, 4, 2, 2]
+    assert not {"script", "link", "img", "iframe"} & set(names)
+    assert not any({"src", "href", "onclick", "onload"} & set(attributes) for _, attributes in page.tags)
+
+
+def hostile(table: Table) -> Table:
+    row = Row("x", HOSTILE, tuple(Value("1.00", "(1)", True) for _ in table.columns))
+    group = TokensGroup(HOSTILE, (SizeGroup(HOSTILE, (row, row)), SizeGroup("[2pt]", (row,))))
+    return replace(table, caption=f"{HOSTILE}\n\nnext {HOSTILE}", groups=(group, replace(group, label="[1cm]")))
+
+
+def test_html_escapes(tables: dict[str, Table], templates: Path) -> None:
+    text = render_html(hostile(tables["table1"]), templates)
+    page = Cells()
+    page.feed(text)
+    assert "script" not in [tag for tag, _ in page.tags]
+    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; 50 % of_it" in text
+
+
+def test_latex_escapes() -> None:
+    assert latex_escape(r"a & b_c % d \input{x}") == r"a \& b\_c \% d \textbackslash{}input\{x\}"
+    assert latex_escape("$1 #2 ~ ^ <a> [b]\n\n\tc") == (
+        r"\$1 \#2 \textasciitilde{} \textasciicircum{} \textless{}a\textgreater{} {[}b{]} c"
+    )
+    assert latex_escape("0.123 ± 0.004, \u22121") == r"0.123 $\pm$ 0.004, $-$1"
+
+
+def test_templates_refuse_what_is_not_defined(templates: Path) -> None:
+    for environment, text in (
+        (latex_environment(templates), "((( missing )))"),
+        (html_environment(templates), "{{ missing }}"),
+    ):
+        with pytest.raises(UndefinedError, match="missing"):
+            environment.from_string(text).render()
+
+
+@pytest.fixture
+def pdflatex(tmp_path: Path) -> Callable[[str], str]:
+    """Compile a document and return its text log; skipped without pdflatex unless CAB_REQUIRE_TOOLS=1."""
+    program = shutil.which("pdflatex")
+    if program is None:
+        if os.environ.get("CAB_REQUIRE_TOOLS") == "1":
+            pytest.fail("pdflatex is not installed, and CAB_REQUIRE_TOOLS=1")
+        pytest.skip("pdflatex is not installed")
+
+    def compile_document(text: str) -> str:
+        (tmp_path / "document.tex").write_text(text)
+        command = [program, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "document.tex"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
+        assert done.returncode == 0, done.stdout[-3000:]
+        assert (tmp_path / "document.pdf").stat().st_size > 1000
+        return (tmp_path / "document.log").read_text(errors="replace")
+
+    return compile_document
+
+
+def standalone(templates: Path, *tables: Table) -> str:
+    body = "\n".join(render_latex(table, templates) for table in tables)
+    return latex_environment(templates).get_template("standalone.tex.j2").render(body=body)
+
+
+def test_latex_compiles(tables: dict[str, Table], templates: Path, pdflatex: Callable[[str], str]) -> None:
+    log = pdflatex(standalone(templates, *tables.values()))
+    assert "Overfull" not in log
+    assert "undefined" not in log.lower()
+
+
+def test_hostile_latex_compiles_and_reads_no_file(
+    tables: dict[str, Table], templates: Path, pdflatex: Callable[[str], str]
+) -> None:
+    assert "passwd)" not in pdflatex(standalone(templates, hostile(tables["table1"])))

@@ -1,0 +1,309 @@
+"""Each error that a study file can contain, read as its author would read it, and the properties of the settings."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from coupled_adam_bench.config import (
+    AdamW,
+    CoupledAdam,
+    Model,
+    Sgd,
+    load_study,
+    parse_count,
+    parse_study,
+)
+from coupled_adam_bench.presets import MODEL_PRESETS
+
+MINIMAL = """
+study: tiny
+data:
+  name: synthetic
+  source: {kind: synthetic, n_words: 50}
+  tokenizer: word
+  vocab_size: 64
+models: [gpt2-2x32, gpt2-2x64]
+training: {seq_len: 16, batch_sequences: 4}
+grid:
+  - table: table1
+    models: [gpt2-2x32]
+    tokens: [640, 1K]
+    optimizers: [adamw, coupled_adam]
+"""
+
+
+def study(**changes: Any) -> dict[str, Any]:
+    """Return the minimal study with values replaced, ``grid__0__seeds=1`` for ``grid: [{seeds: 1}]``."""
+    values = yaml.safe_load(MINIMAL)
+    for path, value in changes.items():
+        *parents, last = (int(part) if part.isdigit() else part for part in path.split("__"))
+        target = values
+        for part in parents:
+            target = target[part] if isinstance(part, int) else target.setdefault(part, {})
+        target[last] = value
+    return values
+
+
+def errors(values: Any) -> list[str]:
+    """Return the lines of the error, without the heading."""
+    before = copy.deepcopy(values)
+    with pytest.raises(ValueError) as raised:
+        parse_study(values, "my.yaml")
+    assert values == before
+    heading, *lines = str(raised.value).splitlines()
+    assert heading == f"my.yaml: {len(lines)} invalid setting(s)"
+    assert all(line.startswith("  ") for line in lines)
+    return [line.strip() for line in lines]
+
+
+def test_the_minimal_study_is_valid_and_immutable():
+    parsed = parse_study(study())
+    assert parsed.grid[0].seeds == (1, 2, 3)
+    assert parsed.grid[0].tokens == (640, 1000)
+    with pytest.raises(ValueError, match="frozen"):
+        parsed.study = "other"  # type: ignore[misc]
+
+
+def test_a_study_survives_its_own_json():
+    parsed = parse_study(study())
+    assert parse_study(parsed.model_dump(mode="json")) == parsed
+
+
+WRONG = {
+    # Unknown, missing, and of the wrong kind.
+    "unknown section": (study(traning={}), "traning: unknown key; did you mean 'training'?; allowed: study, title,"),
+    "unknown key": (study(training__seq_length=3), "training.seq_length: unknown key; did you mean 'seq_len'?"),
+    "unknown key far from all": (study(training__zzz=3), "training.zzz: unknown key; allowed: seq_len,"),
+    "unknown key in a list": (study(grid__0__seed=[1]), "grid.0.seed: unknown key; did you mean 'seeds'?"),
+    "unknown key of a source": (study(data__source__text_field="t"), "data.source.text_field: unknown key; allowed:"),
+    "unknown key of tokens": (study(grid__0__tokens=[{"steps": 3, "lable": "x"}]), "grid.0.tokens.0.lable: unknown"),
+    "study not a mapping": ([], "(whole study): must be a mapping of keys to values"),
+    "section not a mapping": (study(data=None), "data: must be a mapping of keys to values (got None)"),
+    "source not a mapping": (study(data__source="hub"), "data.source: must be a mapping of keys to values (got 'hub')"),
+    "not a list": (study(grid__0__seeds=1), "grid.0.seeds: must be a list (got 1)"),
+    "empty list": (study(grid=[]), "grid: must have at least one entry"),
+    "no models": (study(models=[]), "models: must have at least one entry"),
+    "no integer": (study(grid__0__seeds=[1, "x"]), "grid.0.seeds.1: must be a whole number (got 'x')"),
+    "a fraction": (study(training__seq_len=1.5), "training.seq_len: must be a whole number (got 1.5)"),
+    "no number": (study(training__beta1="x"), "training.beta1: must be a number (got 'x')"),
+    "not text": (study(paths={"tokenizer": 3}), "paths.tokenizer: must be text (got 3)"),
+    "not finite": (study(training__grad_clip=float("inf")), "training.grad_clip: must be a finite number (got inf)"),
+    "none of the literals": (study(training__precision="fp16"), "training.precision: must be 'fp32' or 'bf16'"),
+    # Ranges.
+    "too small": (study(training__batch_sequences=0), "training.batch_sequences: must be greater than 0 (got 0)"),
+    "too large": (study(training__beta2=1), "training.beta2: must be less than 1 (got 1)"),
+    "negative seed": (study(grid__0__seeds=[1, -1]), "grid.0.seeds.1: must be greater than or equal to 0 (got -1)"),
+    "sgd without factor": (study(grid__0__optimizers=["adamw", "sgd"]), "grid.0.optimizers.1.lr_factor: missing"),
+    # Names.
+    "study name": (study(study="a/b"), "study: must consist of letters, digits, '_', '.' and '-', and begin"),
+    "reserved study name": (study(study="runs"), "study: runs is taken; results/ also holds data, runs,"),
+    "data name": (study(data__name="my_data"), "data.name: must consist of letters, digits, '.' and '-', and begin"),
+    # Unions.
+    "source kind": (study(data__source__kind="web"), "data.source.kind: 'web' is none of 'synthetic', 'files', 'hub'"),
+    "no source kind": (study(data__source={}), "data.source.kind: missing; one of 'synthetic', 'files', 'hub'"),
+    "optimizer": (study(grid__0__optimizers=["adamw", "adam"]), "grid.0.optimizers.1: 'adam' is none of 'adamw',"),
+    "optimizer name": (study(grid__0__optimizers=["adamw", {"name": "x"}]), "grid.0.optimizers.1.name: 'x' is none"),
+    "tasks": (study(evaluation__downstream={"tasks": "race"}), "evaluation.downstream.tasks: must be a list, or"),
+    # Counts.
+    "count": (study(grid__0__tokens=["1G"]), "grid.0.tokens.0: must be a whole number, or one with K, M, B or T"),
+    "fraction of a token": (study(grid__0__tokens=["0.5"]), "grid.0.tokens.0: must be a whole number, or one with"),
+    "negative count": (study(grid__0__tokens=[-4]), "grid.0.tokens.0: must be greater than 0 (got -4)"),
+    # Data.
+    "word without synthetic": (
+        study(data__source={"kind": "hub", "preset": "openwebtext"}),
+        "data.tokenizer: 'word' goes with",
+    ),
+    "synthetic without word": (study(data__tokenizer="gpt2"), "data.tokenizer: 'word' goes with the source"),
+    "vocabulary below words": (study(data__vocab_size=50), "data.vocab_size: 50 < 51 (n_words and end-of-text)"),
+    "vocabulary below GPT-2": (
+        study(
+            data={
+                "name": "o",
+                "source": {"kind": "hub", "preset": "openwebtext"},
+                "tokenizer": "gpt2",
+                "vocab_size": 50000,
+            }
+        ),
+        "data.vocab_size: 50000 < 50257, the number of GPT-2 tokens",
+    ),
+    "hub without dataset": (study(data__source={"kind": "hub"}), "data.source.dataset: missing; give the name of a"),
+    # Models.
+    "preset": (study(models=["gpt2-1x1"]), "models.0: no such preset; there are gpt2-125m, gpt2-355m, gpt2-760m,"),
+    "heads": (
+        study(models=[{"name": "m", "n_layer": 1, "n_head": 3, "d_model": 32, "learning_rate": 1e-3}]),
+        "models.0.n_head: 3 does not divide d_model 32",
+    ),
+    "model twice": (study(models=["gpt2-2x32", "gpt2-2x32"]), "models: gpt2-2x32 defined more than once"),
+    # The grid.
+    "unknown model": (study(grid__0__models=["m"]), "grid.0.models: m is not among the study's models gpt2-2x32,"),
+    "less than a batch": (study(grid__0__tokens=[63]), "grid.0.tokens: 63 is smaller than one batch of 64 tokens"),
+    "model twice in a block": (study(grid__0__models=["gpt2-2x32"] * 2), "grid.0.models: gpt2-2x32 given more than"),
+    "same steps": (study(grid__0__tokens=[640, {"steps": 10}]), "grid.0.tokens: 10 steps given more than once"),
+    "optimizer twice": (
+        study(grid__0__optimizers=["coupled_adam", {"name": "coupled_adam", "scale_exponent": 0}]),
+        "grid.0.optimizers: coupled_adam given more than once",
+    ),
+    "seed twice": (study(grid__0__seeds=[1, 2, 2]), "grid.0.seeds: 2 given more than once"),
+    "table1 with one optimizer": (study(grid__0__optimizers=["adamw"]), "grid.0.optimizers: table1 compares exactly 2"),
+    "table1 with three": (
+        study(grid__0__optimizers=["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 1}]),
+        "grid.0.optimizers: table1 compares exactly 2, not 3; more go into table7",
+    ),
+    "table7 with one": (
+        study(grid__0__table="table7", grid__0__optimizers=["adamw"]),
+        "grid.0.optimizers: table7 compares at least 2, not 1",
+    ),
+    "table2 with one": (
+        study(grid__0__table="table2", grid__0__optimizers=["adamw"]),
+        "grid.0.optimizers: table2 compares at least 2, not 1",
+    ),
+    "table1 with one seed": (study(grid__0__seeds=[1]), "grid.0.seeds: table1 rests on a t-test and needs at least"),
+    "table7 with one seed": (
+        study(grid__0__table="table7", grid__0__seeds=[1]),
+        "grid.0.seeds: table7 rests on a t-test",
+    ),
+    "models told apart by nothing": (
+        study(
+            models=["gpt2-2x32", {"name": "m", "n_layer": 2, "n_head": 4, "d_model": 32, "learning_rate": 1e-3}],
+            grid__0__models=["gpt2-2x32", "m"],
+        ),
+        "grid.0: m and gpt2-2x32 with adamw have the same n_params, by which results are told apart; put them",
+    ),
+    # Sources.
+    "no text": (
+        study(data={"name": "f", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50304}),
+        "paths.text: missing; the source 'files' needs folders, files or globs",
+    ),
+    "no tokenizer file": (
+        study(
+            data={"name": "f", "source": {"kind": "files"}, "tokenizer": "file", "vocab_size": 99},
+            paths={"text": "folder"},
+        ),
+        "paths.tokenizer: missing; data.tokenizer 'file' needs a tokenizer.json",
+    ),
+    "synthetic sets for real text": (
+        study(
+            data={"name": "f", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50304},
+            paths={"text": "folder"},
+            evaluation={"word_similarity": "synthetic"},
+        ),
+        "evaluation: 'synthetic' sets exist for the data source 'synthetic' only",
+    ),
+    "column": (
+        study(evaluation={"word_similarity": [{"name": "a", "file": "f", "columns": [0, 1, -1]}]}),
+        "evaluation.word_similarity.0.columns.2: must be greater than or equal to 0 (got -1)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_setting_is_one_line_that_names_place_and_remedy(case):
+    values, expected = WRONG[case]
+    lines = errors(values)
+    assert len(lines) == 1
+    assert lines[0].startswith(expected)
+
+
+def test_all_wrong_settings_are_listed_at_once():
+    lines = errors(study(training__beta1=2, training__eps="x", grid__0__seeds=["a", "b"], titel="x"))
+    assert [line.split(":")[0] for line in lines] == [
+        "training.beta1", "training.eps", "grid.0.seeds.0", "grid.0.seeds.1", "titel",
+    ]  # fmt: skip
+
+
+def test_no_message_shows_the_names_of_python_classes():
+    shown = "\n".join(line for values, _ in WRONG.values() for line in errors(values))
+    for word in ("tuple", "Tuple", "Input", "pydantic", "function-", "instance", "dictionary", "literal["):
+        assert word not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("640", 640), ("200K", 200_000), ("1.5M", 1_500_000), ("20B", 20 * 10**9), ("1T", 10**12), (" 5 M ", 5_000_000),
+        ("2.3M", 2_300_000), ("1.001K", 1001), ("0.29K", 290),  # not exact as binary floats
+    ],
+)  # fmt: skip
+def test_counts_are_read_exactly(text, count):
+    assert parse_count(text) == count
+    assert isinstance(parse_count(text), int)
+
+
+def test_other_values_of_a_count_are_left_to_pydantic():
+    assert parse_count(640) == 640
+    assert parse_count(None) is None
+
+
+def test_one_text_path_may_stand_without_a_list():
+    values = study(data={"name": "f", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50304})
+    assert parse_study(values | {"paths": {"text": "a"}}).paths.text == ("a",)
+    assert parse_study(values | {"paths": {"text": ["a", "b"]}}).paths.text == ("a", "b")
+
+
+def test_a_hub_preset_can_be_refined():
+    source = {"kind": "hub", "preset": "openwebtext", "revision": "abc"}
+    data = {"name": "o", "source": source, "tokenizer": "gpt2", "vocab_size": 50304}
+    parsed = parse_study(study(data=data)).data.source
+    assert (parsed.dataset, parsed.revision) == ("Skylion007/openwebtext", "abc")
+
+
+def test_optimizers_by_name_equal_those_by_mapping():
+    assert parse_study(study()).grid[0].optimizers == (AdamW(name="adamw"), CoupledAdam(name="coupled_adam"))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "key", "label"),
+    [
+        (AdamW(name="adamw"), "adamw", "Adam"),
+        (CoupledAdam(name="coupled_adam"), "coupled_adam", "Coupled Adam"),
+        (CoupledAdam(name="coupled_adam", scale_exponent=-5), "coupled_adam_n-5", "Coupled Adam, n = -5"),
+        (Sgd(name="sgd", lr_factor=100), "sgd_f100", "SGD, f = 100"),
+        (Sgd(name="sgd", lr_factor=0.5, momentum=0), "sgd_f0.5_m0", "SGD, f = 0.5, m = 0"),
+    ],
+)
+def test_optimizers_have_keys_and_labels(optimizer, key, label):
+    assert (optimizer.key, optimizer.label) == (key, label)
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"), [("gpt2-125m", (124, 125)), ("gpt2-355m", (354, 356)), ("gpt2-760m", (758, 762))]
+)
+def test_the_presets_have_the_papers_sizes(name, millions):
+    n_params = Model(**MODEL_PRESETS[name]).n_params(vocab_size=50304, seq_len=1024)
+    low, high = millions
+    assert low * 10**6 < n_params < high * 10**6
+
+
+def test_n_params_counts_gpt2_without_biases():
+    # Matrix by matrix: attention in and out, MLP in and out, two norms in each layer; two embeddings, a last norm.
+    layer = 768 * 2304 + 768 * 768 + 768 * 3072 + 3072 * 768 + 768 + 768
+    expected = 50304 * 768 + 1024 * 768 + 12 * layer + 768
+    assert Model(**MODEL_PRESETS["gpt2-125m"]).n_params(50304, 1024) == expected == 124_373_760
+
+
+def test_n_params_agrees_with_transformers_gpt2():
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model = Model(**MODEL_PRESETS["gpt2-2x32"])
+    settings = transformers.GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2)
+    with torch.device("meta"):
+        reference = transformers.GPT2LMHeadModel(settings)
+    without_biases = sum(p.numel() for name, p in reference.named_parameters() if not name.endswith("bias"))
+    assert model.n_params(vocab_size=64, seq_len=16) == without_biases
+
+
+def test_a_missing_file_and_broken_yaml_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"none\.yaml: no such study file"):
+        load_study(tmp_path / "none.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("study: [", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"broken\.yaml: not valid YAML"):
+        load_study(broken)
+
+
+def test_shipped_studies_are_found():
+    names = {path.stem for path in Path("workflow/config").glob("*.yaml")}
+    assert names >= {"demo", "local_text", "paper_small", "paper_sgd", "paper_scale"}

@@ -1,0 +1,143 @@
+"""Who may import whom: the layers of the package, read from its source and seen in fresh interpreters."""
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "coupled_adam_bench"
+SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
+
+# Modules that everything may import and that import only each other.
+BASE = {
+    "cells", "config", "config_errors", "files", "paths", "plan", "presets", "progress", "protocol", "revision",
+}  # fmt: skip
+# What else an area (a folder, or a module of the top level) may import from the package.
+MAY_IMPORT = {
+    "": set(),  # the package's own __init__
+    "data": set(),
+    "models": set(),
+    "optim": set(),
+    "embeddings": set(),
+    "training": {"data", "models", "optim"},
+    "evaluation": {"data", "models", "embeddings", "results"},
+    "results": set(),
+    "statistics": {"results"},
+    "report": {"results", "statistics"},
+    "tracking": set(),
+    "schema_json": set(),
+    "cli": {"data", "training", "evaluation", "results", "statistics", "report", "tracking", "schema_json"},
+    "__main__": {"cli"},
+} | {module: set() for module in BASE}
+# The only areas that may name these libraries at all, in a function too.
+ONLY_IN = {
+    "mlflow": {"tracking"},
+    "lm_eval": {"evaluation"},
+    "snakemake": set(),
+    "torch": {"models", "optim", "training", "embeddings", "evaluation"},
+    "transformers": {"models", "training", "evaluation"},
+    "datasets": {"data", "evaluation"},
+    "pyarrow": {"data"},
+    "zstandard": {"data"},
+    "matplotlib": {"report"},
+    "jinja2": {"report"},
+}
+
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix("__init__").rstrip("."): path
+    for path in sorted(SOURCE.rglob("*.py"))
+}
+
+
+def area(module: str) -> str:
+    return module.split(".")[0]
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """Return the full names that a module imports, at its top or in a function."""
+    names = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative imports are not used here"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(names)
+
+
+def test_the_package_is_found():
+    assert len(MODULES) > 20
+    assert "optim.coupled_adam" in MODULES
+    assert "" in MODULES
+
+
+@pytest.mark.parametrize("module", list(MODULES), ids=lambda name: name or PACKAGE)
+def test_a_module_imports_only_its_own_area_and_those_below(module):
+    assert area(module) in MAY_IMPORT, f"{module}: a new area needs a line in MAY_IMPORT"
+    allowed = BASE | MAY_IMPORT[area(module)] | {area(module)}
+    inner = {name.removeprefix(f"{PACKAGE}.") for name in imports(module) if name.startswith(f"{PACKAGE}.")}
+    assert {area(name) for name in inner} <= allowed
+
+
+@pytest.mark.parametrize("library", list(ONLY_IN))
+def test_a_library_is_named_only_where_it_belongs(library):
+    users = {
+        area(module)
+        for module in MODULES
+        if any(name == library or name.startswith(f"{library}.") for name in imports(module))
+    }
+    assert users <= ONLY_IN[library]
+
+
+def loaded_by(modules: list[str], libraries: tuple[str, ...]) -> str:
+    """Import modules one after the other in a fresh interpreter and return ``module: library`` of the first to load one."""
+    code = "\n".join(
+        (
+            "import importlib, sys",
+            f"for module in {modules!r}:",
+            f"    importlib.import_module('{PACKAGE}.' + module if module else '{PACKAGE}')",
+            f"    found = [library for library in {libraries!r} if library in sys.modules]",
+            "    if found:",
+            "        sys.exit(f'{module}: {found}')",
+        )
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return result.stderr.strip()
+
+
+def modules_of(*areas: str) -> list[str]:
+    return [module for module in MODULES if area(module) in areas]
+
+
+HEAVY = ("torch", "lm_eval", "mlflow", "snakemake", "transformers", "datasets", "matplotlib")
+
+
+def test_what_a_dry_run_needs_is_light():
+    modules = [*modules_of("", *BASE, "schema_json", "tracking", "cli"), "evaluation.checks"]
+    assert loaded_by(modules, (*HEAVY, "numpy", "scipy", "pandas", "pyarrow", "jinja2")) == ""
+
+
+def test_tables_and_tests_need_no_torch():
+    assert loaded_by(modules_of("results", "statistics", "report"), HEAVY) == ""
+
+
+def test_training_needs_no_pipeline():
+    modules = modules_of("optim", "models", "data", "training", "embeddings")
+    assert loaded_by(modules, ("lm_eval", "mlflow", "snakemake", "transformers", "datasets", "pyarrow", "pandas")) == ""
+
+
+def test_evaluation_starts_without_the_harness():
+    assert loaded_by(modules_of("evaluation"), ("lm_eval", "transformers", "datasets", "mlflow", "snakemake")) == ""
+
+
+def test_the_optimizer_alone_needs_torch_alone():
+    libraries = ("numpy.testing", "pandas", "scipy", "matplotlib", "lm_eval", "mlflow", "snakemake", "transformers")
+    assert loaded_by(["optim"], libraries) == ""
+
+
+def test_the_probe_sees_what_is_loaded():
+    assert loaded_by(["optim"], ("torch",)) == "optim: ['torch']"

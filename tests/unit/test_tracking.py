@@ -1,0 +1,322 @@
+"""The import into MLflow, on a real database and a real server."""
+
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.files import write_json
+from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.tracking import METRICS_PER_REQUEST, import_study
+
+pytest.importorskip("mlflow")
+T0 = 1_700_000_000.25
+CLIENT_SETTINGS = ("MLFLOW_DISABLE_TELEMETRY", "MLFLOW_HTTP_REQUEST_MAX_RETRIES")
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch):
+    """Undo what the importer sets in the environment, so that tests do not depend on their order."""
+    for name in (*CLIENT_SETTINGS, "MLFLOW_TRACKING_URI", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory) -> str:
+    """One database for all tests, each with its own experiment: creating it takes seconds."""
+    return f"sqlite:///{tmp_path_factory.mktemp('store')}/sub/mlflow.db"
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan(
+        parse_study(
+            {
+                "study": "tracked",
+                "data": {
+                    "name": "s",
+                    "source": {"kind": "synthetic", "n_words": 50},
+                    "tokenizer": "word",
+                    "vocab_size": 64,
+                },
+                "models": ["gpt2-2x32"],
+                "training": {"seq_len": 16, "batch_sequences": 4},
+                "grid": [
+                    {
+                        "models": ["gpt2-2x32"],
+                        "tokens": [{"steps": 50}],
+                        "optimizers": ["adamw", {"name": "sgd", "lr_factor": 100}],
+                        "seeds": [1],
+                    }
+                ],
+                "evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic"}},
+            }
+        )
+    )
+
+
+def history_row(step: int, start: float = T0) -> dict[str, float]:
+    return {"step": step, "loss": 4.0 / step, "lr": 1e-3, "time": start + step}
+
+
+def write_history(folder: Path, steps, start: float = T0) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(history_row(step, start)) + "\n" for step in steps)
+    (folder / "history.jsonl").write_text(text, encoding="utf-8")
+
+
+def finish(folder: Path, cell: Cell, model: str | None = "aa", status: str = "completed") -> None:
+    run = {"cell": cell.id, "status": status, "reason": None if model else "loss not finite in step 7", "step": 50}
+    write_json(folder / "run.json", run | {"model_sha256": model, "environment": {"git_revision": "0123abc"}})
+
+
+def evaluate(folder: Path, stage: str, **values: float) -> None:
+    rows = [{"task": stage, "metric": name, "value": value, "unit": "1"} for name, value in values.items()]
+    file = {"test": "test_loss.json", "embeddings": "embeddings.json", "hellaswag": "lm_eval.json"}[stage]
+    write_json(folder / file, {"results": rows})
+
+
+def runs_of(uri: str, experiment: str):
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment_id = client.get_experiment_by_name(experiment).experiment_id
+    return client, {run.info.run_name: run for run in client.search_runs([experiment_id])}
+
+
+def counts(summary) -> dict[str, int]:
+    return {key: value for key, value in summary.items() if isinstance(value, int) and value}
+
+
+def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path):
+    cell = next(iter(plan.cells.values()))
+    folder = tmp_path / cell.id
+    write_history(folder, range(1, 51))
+    write_json(folder / "cell.json", cell.to_json())
+    finish(folder, cell)
+    evaluate(folder, "test", loss=2.5)
+    evaluate(folder, "embeddings", isotropy=math.nan, mean_norm=math.inf)
+    evaluate(folder, "hellaswag", acc=0.25)
+
+    summary = import_study(plan, database, "whole", tmp_path)
+    assert counts(summary) == {"created": 1, "waiting": 1}
+
+    client, runs = runs_of(database, "whole")
+    assert list(runs) == [cell.id]
+    run = runs[cell.id]
+    assert run.info.status == "FINISHED"
+    assert (run.info.start_time, run.info.end_time) == (1_700_000_001_250, 1_700_000_050_250)
+    assert run.data.params["optimizer.name"] == "adamw"
+    assert run.data.params["training.seq_len"] == "16"
+    assert run.data.params["n_params"] == str(cell.n_params)
+    assert run.data.tags["mlflow.source.git.commit"] == "0123abc"
+    assert run.data.tags["coupled_adam_bench.protocol"] == "corrected"
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert sorted((point.step, point.value, point.timestamp) for point in history) == [
+        (step, 4.0 / step, 1_700_000_000_250 + 1000 * step) for step in range(1, 51)
+    ]
+    assert run.data.metrics["test/loss"] == 2.5
+    assert run.data.metrics["hellaswag/acc"] == 0.25
+    assert math.isnan(run.data.metrics["embeddings/isotropy"])
+    assert run.data.metrics["embeddings/mean_norm"] == sys.float_info.max  # how MLflow stores infinity
+    names = [artifact.path for artifact in client.list_artifacts(run.info.run_id)]
+    assert names == ["cell.json", "embeddings.json", "lm_eval.json", "run.json", "test_loss.json"]
+    copy = client.download_artifacts(run.info.run_id, "cell.json", str(tmp_path))
+    assert json.loads(Path(copy).read_text()) == json.loads((folder / "cell.json").read_text())
+
+
+def test_artifacts_of_a_local_database_lie_beside_it(plan, database, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cell = next(iter(plan.cells.values()))
+    write_history(tmp_path / cell.id, [1])
+    finish(tmp_path / cell.id, cell)
+    import_study(plan, database, "beside", tmp_path)
+    beside = Path(database.removeprefix("sqlite:///")).parent / "mlflow-artifacts" / "beside"
+    assert [path.name for path in beside.rglob("run.json")] == ["run.json"]
+    assert not (tmp_path / "mlruns").exists()
+
+
+def test_a_second_import_adds_nothing(plan, database, tmp_path):
+    for cell in plan.cells.values():
+        write_history(tmp_path / cell.id, range(10, 60, 10))
+        finish(tmp_path / cell.id, cell)
+        evaluate(tmp_path / cell.id, "test", loss=1.0)
+    assert counts(import_study(plan, database, "again", tmp_path)) == {"created": 2}
+    client, before = runs_of(database, "again")
+    assert counts(import_study(plan, database, "again", tmp_path)) == {"unchanged": 2}
+    _, after = runs_of(database, "again")
+    assert {name: run.to_dictionary() for name, run in before.items()} == {
+        name: run.to_dictionary() for name, run in after.items()
+    }
+    for run in after.values():
+        assert len(client.get_metric_history(run.info.run_id, "loss")) == 5
+        assert len(client.get_metric_history(run.info.run_id, "test/loss")) == 1
+
+
+def test_a_running_cell_is_followed_and_a_resumed_one_is_not_doubled(plan, database, tmp_path):
+    cell = next(iter(plan.cells.values()))
+    folder = tmp_path / cell.id
+    write_history(folder, range(1, 21))
+    with (folder / "history.jsonl").open("a") as file:
+        file.write('{"step": 21, "lo')  # training is writing this line
+    assert counts(import_study(plan, database, "live", tmp_path)) == {"created": 1, "waiting": 1}
+    client, runs = runs_of(database, "live")
+    run_id = runs[cell.id].info.run_id
+    assert runs[cell.id].info.status == "RUNNING"
+    assert len(client.get_metric_history(run_id, "loss")) == 20
+
+    # Resumed from the checkpoint of step 10: the rows after it are written again, later.
+    rows = [history_row(step) for step in range(1, 11)] + [history_row(step, T0 + 500) for step in range(11, 16)]
+    (folder / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    import_study(plan, database, "live", tmp_path)
+    rows += [history_row(step, T0 + 500) for step in range(16, 51)]
+    (folder / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    finish(folder, cell)
+    assert counts(import_study(plan, database, "live", tmp_path)) == {"updated": 1, "waiting": 1}
+    _, runs = runs_of(database, "live")
+    assert runs[cell.id].info.run_id == run_id
+    assert runs[cell.id].info.status == "FINISHED"
+    assert sorted(point.step for point in client.get_metric_history(run_id, "loss")) == list(range(1, 51))
+
+
+def test_a_later_evaluation_is_added_and_a_repeated_one_replaces(plan, database, tmp_path):
+    cell = next(iter(plan.cells.values()))
+    folder = tmp_path / cell.id
+    write_history(folder, [25, 50])
+    finish(folder, cell)
+    import_study(plan, database, "later", tmp_path)
+    evaluate(folder, "test", loss=2.0)
+    assert counts(import_study(plan, database, "later", tmp_path)) == {"updated": 1, "waiting": 1}
+    evaluate(folder, "test", loss=1.5)
+    os.utime(folder / "test_loss.json", (time.time() + 60, time.time() + 60))
+    import_study(plan, database, "later", tmp_path)
+    _, runs = runs_of(database, "later")
+    assert runs[cell.id].data.metrics["test/loss"] == 1.5
+
+
+@pytest.mark.parametrize("change", ["history", "model"])
+def test_a_cell_trained_anew_gets_a_new_run(plan, database, tmp_path, change):
+    from mlflow.entities import ViewType
+
+    cell = next(iter(plan.cells.values()))
+    folder, experiment = tmp_path / cell.id, f"anew-{change}"
+    write_history(folder, [25, 50])
+    finish(folder, cell)
+    import_study(plan, database, experiment, tmp_path)
+    client, runs = runs_of(database, experiment)
+    old = runs[cell.id].info.run_id
+    if change == "history":
+        write_history(folder, [25, 50], start=T0 + 1000)
+    else:
+        finish(folder, cell, model="bb")
+    assert counts(import_study(plan, database, experiment, tmp_path)) == {"created": 1, "superseded": 1, "waiting": 1}
+    _, runs = runs_of(database, experiment)
+    assert runs[cell.id].info.run_id != old
+    assert client.get_run(old).info.lifecycle_stage == "deleted"
+    assert client.get_run(old).data.tags["coupled_adam_bench.superseded"] == "true"
+    experiment_id = runs[cell.id].info.experiment_id
+    assert len(client.search_runs([experiment_id], run_view_type=ViewType.ALL)) == 2
+
+
+def test_a_diverged_cell_is_a_failed_run_with_its_reason(plan, database, tmp_path):
+    first, second = plan.cells.values()
+    write_history(tmp_path / first.id, [1])
+    finish(tmp_path / first.id, first, model=None, status="diverged")
+    (tmp_path / second.id).mkdir()
+    finish(tmp_path / second.id, second, model=None, status="diverged")  # before the first row was logged
+    import_study(plan, database, "diverged", tmp_path)
+    _, runs = runs_of(database, "diverged")
+    for cell in (first, second):
+        assert runs[cell.id].info.status == "FAILED"
+        assert "loss not finite in step 7" in runs[cell.id].data.tags["mlflow.note.content"]
+
+
+def test_a_history_longer_than_a_request(plan, database, tmp_path):
+    cell = next(iter(plan.cells.values()))
+    n_rows = METRICS_PER_REQUEST + 7  # two metrics each
+    write_history(tmp_path / cell.id, range(1, n_rows + 1))
+    import_study(plan, database, "long", tmp_path)
+    client, runs = runs_of(database, "long")
+    assert len(client.get_metric_history(runs[cell.id].info.run_id, "lr")) == n_rows
+
+
+def test_an_experiment_deleted_in_mlflow_is_not_revived(plan, database, tmp_path):
+    import_study(plan, database, "deleted", tmp_path)
+    client, _ = runs_of(database, "deleted")
+    client.delete_experiment(client.get_experiment_by_name("deleted").experiment_id)
+    with pytest.raises(ValueError, match="'deleted' is deleted in MLflow; restore it"):
+        import_study(plan, database, "deleted", tmp_path)
+
+
+def test_a_broken_file_is_named(plan, database, tmp_path):
+    cell = next(iter(plan.cells.values()))
+    (tmp_path / cell.id).mkdir()
+    (tmp_path / cell.id / "history.jsonl").write_text("no json\n")
+    with pytest.raises(ValueError, match=r"history\.jsonl: not JSON lines"):
+        import_study(plan, database, "broken", tmp_path)
+
+
+def test_a_server_that_is_down_is_an_error_at_once_and_shows_no_password(plan, tmp_path, monkeypatch):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:secret@127.0.0.1:{port}")
+    start = time.monotonic()
+    with pytest.raises(ValueError, match=f"MLflow at http://127.0.0.1:{port}: .* refused") as error:
+        import_study(plan, runs=tmp_path)
+    assert time.monotonic() - start < 10
+    assert "results are complete without it" in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def test_a_real_server(plan, tmp_path, monkeypatch, capfd):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    uri = f"http://127.0.0.1:{port}"
+    for cell in plan.cells.values():
+        write_history(tmp_path / "runs" / cell.id, [25, 50])
+        finish(tmp_path / "runs" / cell.id, cell)
+        evaluate(tmp_path / "runs" / cell.id, "embeddings", isotropy=math.nan, kappa=0.5)
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += [
+        "--backend-store-uri",
+        f"sqlite:///{tmp_path}/server.db",
+        "--artifacts-destination",
+        str(tmp_path / "a"),
+    ]
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            assert server.poll() is None, (tmp_path / "log").read_text()
+            try:
+                urllib.request.urlopen(f"{uri}/health", timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        assert counts(import_study(plan, runs=tmp_path / "runs")) == {"created": 2}
+        assert counts(import_study(plan, runs=tmp_path / "runs")) == {"unchanged": 2}
+        assert capfd.readouterr().out == ""  # no "View run at" with the server's address
+        client, runs = runs_of(uri, "tracked")
+        assert set(runs) == set(plan.cells)
+        for run in runs.values():
+            assert run.data.metrics["embeddings/kappa"] == 0.5
+            assert math.isnan(run.data.metrics["embeddings/isotropy"])
+            assert [a.path for a in client.list_artifacts(run.info.run_id)] == ["embeddings.json", "run.json"]
+    finally:
+        server.terminate()
+        server.wait(timeout=30)

@@ -1,0 +1,304 @@
+"""The whole pipeline through real Snakemake, on a study whose cells train in about a second."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+SNAKEMAKE = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "Snakefile"), "--nocolor"]
+
+
+def snakemake(folder: Path, *arguments: str, study: Path | None = None) -> subprocess.CompletedProcess:
+    """Run Snakemake in ``folder`` as a user does: targets first, then flags."""
+    configfile = ["--configfile", str(study or folder / "study.yaml")]
+    cores = [] if "-n" in arguments else ["--cores", "2"]
+    return subprocess.run(
+        [*SNAKEMAKE, *arguments, *cores, *configfile], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+
+
+def jobs(result: subprocess.CompletedProcess) -> dict[str, int]:
+    """Return how many jobs of each rule a dry run announces."""
+    assert result.returncode == 0, result.stdout + result.stderr
+    lines = (result.stdout + result.stderr).splitlines()
+    if "Job stats:" not in lines:
+        return {}
+    counts = {}
+    for line in lines[lines.index("Job stats:") + 3 :]:
+        fields = line.split()
+        if len(fields) != 2:
+            break
+        counts[fields[0]] = int(fields[1])
+    return {rule: count for rule, count in counts.items() if rule not in ("all", "total")}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, tiny_study):
+    """A working directory in which the tiny study has run through."""
+    folder = tmp_path_factory.mktemp("workflow")
+    (folder / "study.yaml").write_text(yaml.safe_dump(tiny_study()))
+    result = snakemake(folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return folder
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """A copy of the finished working directory, with its modification times, to change."""
+    return Path(shutil.copytree(finished, tmp_path / "copy", symlinks=True))
+
+
+def change(folder: Path, **sections) -> None:
+    """Update sections of the folder's study."""
+    study = yaml.safe_load((folder / "study.yaml").read_text())
+    for section, values in sections.items():
+        study[section] = {**study[section], **values} if isinstance(values, dict) else values
+    (folder / "study.yaml").write_text(yaml.safe_dump(study))
+
+
+def test_the_contract_of_files(finished):
+    study = finished / "results/tiny"
+    for name in ("results.csv", "tests.csv", "tables/table1.tex", "tables/table1.html", "report/index.html"):
+        assert (study / name).stat().st_size > 0, name
+    assert (study / "manifest.json").is_file()
+    assert (finished / "results/mlflow.db").is_file()
+    runs = sorted((finished / "results/runs").iterdir())
+    assert len(runs) == 6
+    for run in runs:
+        names = {path.name for path in run.iterdir()}
+        assert names >= {
+            "cell.json", "history.jsonl", "checkpoints", "model", "test_loss.json", "embeddings.json", "lm_eval.json", "run.json",
+        }  # fmt: skip
+    with (study / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    columns = "study,n_params,n_tokens,optimizer,seed,task,metric,value,unit,protocol"
+    assert ",".join(rows[0]) == columns
+    assert {row["metric"] for row in rows} >= {
+        "loss", "acc", "isotropy", "mean_norm", "mean_norm_ratio", "r_bar", "rho", "kappa",
+    }  # fmt: skip
+    assert {(row["optimizer"], row["seed"]) for row in rows} == {
+        (optimizer, seed) for optimizer in ("adamw", "coupled_adam") for seed in "123"
+    }
+
+
+def test_every_run_is_in_mlflow(finished):
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{finished}/results/mlflow.db")
+    experiment = client.get_experiment_by_name("tiny")
+    found = client.search_runs([experiment.experiment_id])
+    assert len(found) == 6
+    assert {run.data.metrics["embeddings/isotropy"] > 0 for run in found} == {True}
+
+
+def test_a_second_run_does_nothing(finished):
+    assert jobs(snakemake(finished, "-n")) == {}
+    result = snakemake(finished)
+    assert "Nothing to be done" in result.stdout + result.stderr
+
+
+def test_execution_paths_and_labels_rerun_no_computation(copy):
+    change(
+        copy,
+        title="Another title",
+        execution={"train_threads": 2, "micro_batch_sequences": 2, "log_every": 7, "evaluation_batch_sequences": 3},
+        paths={"text": "elsewhere"},
+    )
+    assert set(jobs(snakemake(copy, "-n"))) <= {
+        "collect", "tests", "tables_of_study", "figures_of_study", "manifest", "report_page", "track",
+    }  # fmt: skip
+
+
+def test_a_new_seed_trains_only_its_cells(copy):
+    study = yaml.safe_load((copy / "study.yaml").read_text())
+    study["grid"][0]["seeds"] = [1, 2, 3, 4]
+    (copy / "study.yaml").write_text(yaml.safe_dump(study))
+    counts = jobs(snakemake(copy, "-n"))
+    assert counts["train_cell"] == 2
+    assert "prepare" not in counts
+
+
+def test_a_changed_template_renders_again_and_nothing_else(copy, tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("Snakefile", "rules", "templates", "workflow", "profiles"):
+        path = ROOT / name
+        shutil.copytree(path, source / name) if path.is_dir() else shutil.copy2(path, source / name)
+    command = [SNAKEMAKE[0], "--snakefile", str(source / "Snakefile"), "--nocolor", "--configfile", "study.yaml"]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess:
+        return subprocess.run([*command, *arguments], cwd=copy, capture_output=True, text=True)
+
+    run("--cores", "2")
+    assert jobs(run("-n")) == {}
+    template = source / "templates/latex/table.tex.j2"
+    template.write_text(template.read_text() + "%% changed\n")
+    assert set(jobs(run("-n"))) == {"tables_of_study", "manifest", "report_page"}
+
+
+@pytest.mark.parametrize(
+    ("stage", "rules"),
+    [
+        ("DATA", {"prepare", "train_cell", "downstream"}),
+        ("TRAIN", {"train_cell", "downstream"}),
+        ("DOWNSTREAM", {"downstream"}),
+        ("STATISTICS", {"tests"}),
+    ],
+)
+def test_a_changed_protocol_version_reruns_its_stage(stage, rules, copy):
+    # The version is changed in the process that reads the Snakefile; a dry run needs no other.
+    code = (
+        f"import sys; from coupled_adam_bench import protocol; protocol.{stage} += 1;"
+        "from snakemake.cli import main; sys.argv[0] = 'snakemake'; main(sys.argv[1:])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, *SNAKEMAKE[1:], "-n", "--configfile", "study.yaml"],
+        cwd=copy, capture_output=True, text=True,
+    )  # fmt: skip
+    announced = set(jobs(result))
+    assert rules <= announced
+    if stage == "DOWNSTREAM":
+        assert not announced & {"prepare", "train_cell", "test_loss", "embeddings"}
+    if stage == "STATISTICS":
+        assert not announced & {"prepare", "train_cell", "test_loss", "embeddings", "downstream", "collect"}
+
+
+def test_a_diverged_cell_is_a_result_and_the_others_go_on(tmp_path, tiny_study):
+    settings = tiny_study(study="diverging")
+    settings["models"].append({**settings["models"][0], "name": "wild", "n_layer": 2, "learning_rate": 1e30})
+    settings["training"]["warmup_steps"] = 0
+    settings["grid"][0] |= {"models": ["nano", "wild"], "seeds": [1, 2]}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(settings))
+    result = snakemake(tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    table = (tmp_path / "results/diverging/tables/table1.html").read_text()
+    assert "diverged" in table
+    page = (tmp_path / "results/diverging/report/index.html").read_text()
+    assert "not finite in step" in page
+    with (tmp_path / "results/diverging/results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    wild = {row["value"] for row in rows if row["metric"] == "loss" and int(row["n_params"]) > 2000}
+    assert wild <= {"", "nan", "NaN"}
+    assert any(row["value"] not in ("", "nan", "NaN") for row in rows)
+
+
+def test_a_crashed_cell_leaves_the_others_and_partial_tables(copy):
+    run = next((copy / "results/runs").glob("nano_*_adamw_s1_*"))
+    for name in ("run.json", "test_loss.json", "embeddings.json", "lm_eval.json"):
+        (run / name).unlink()
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").write_text("a file where a folder should be: the cell cannot write its checkpoints")
+    change(copy, execution={"cells_per_job": 1})
+    result = snakemake(copy)
+    assert result.returncode != 0
+    evaluated = list((copy / "results/tiny/evaluation").glob("nano_*.lm_eval.json"))
+    assert len(evaluated) == 5  # all but the crashed one
+    partial = snakemake(copy, "tables", "--config", "partial=true")
+    assert partial.returncode == 0, partial.stdout + partial.stderr
+    assert "missing" in (copy / "results/tiny/tables/table1.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"unheard_of": 1}, "unheard_of"),
+        ({"training": {"seq_len": 16, "batch_sequences": 4, "momentum": 0.9}}, "training.momentum"),
+        ({"models": [{"name": "nano", "n_layer": 1, "n_head": 3, "d_model": 8, "learning_rate": 0.1}]}, "does not divide"),
+        ({"evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": ["hellaswagg"]}}}, "hellaswag"),
+        ({"evaluation": {"downstream": {"tasks": "synthetic"}}}, "does not exist"),
+    ],
+    ids=["unknown key", "unknown setting", "heads", "unknown task", "missing word-similarity file"],
+)  # fmt: skip
+def test_a_wrong_study_stops_before_the_first_job(changes, message, tmp_path, tiny_study):
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(tiny_study() | changes))
+    result = snakemake(tmp_path)
+    assert result.returncode != 0
+    assert message in result.stdout + result.stderr
+    assert "Traceback" not in result.stdout + result.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_two_snakemakes_at_once_do_not_write_over_each_other(tmp_path, tiny_study):
+    settings = tiny_study()
+    settings["grid"][0]["tokens"] = [{"steps": 3000}]
+    settings["grid"][0] |= {"seeds": [1, 2]}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(settings))
+    command = [*SNAKEMAKE, "train", "--cores", "2", "--configfile", "study.yaml"]
+    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not list(tmp_path.glob("results/runs/*/history.jsonl")):
+            assert first.poll() is None
+        second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    finally:
+        assert first.wait() == 0
+    assert second.returncode != 0
+    assert "lock" in (second.stdout + second.stderr).lower()
+    assert len(list(tmp_path.glob("results/runs/*/run.json"))) == 4
+
+
+@pytest.mark.parametrize("name", ["paper_small", "paper_sgd", "paper_scale", "demo"])
+def test_a_dry_run_of_a_shipped_study_is_light(name, tmp_path):
+    code = (
+        "import sys\n"
+        "from snakemake.cli import main\n"
+        "try:\n    main(sys.argv[1:])\n"
+        "finally:\n"
+        "    heavy = sorted({'torch', 'lm_eval', 'mlflow', 'transformers'} & set(sys.modules))\n"
+        "    print('heavy:', heavy, file=sys.stderr)\n"
+    )
+    study = ROOT / "workflow/config" / f"{name}.yaml"
+    result = subprocess.run(
+        [sys.executable, "-c", code, *SNAKEMAKE[1:], "-n", "--configfile", str(study)],
+        cwd=tmp_path, capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert "heavy: []" in result.stderr
+    counts = jobs(result)
+    assert counts["train_cell"] == {"paper_small": 54, "paper_sgd": 48, "paper_scale": 33, "demo": 35}[name]
+
+
+def test_dry_run_of_the_contract_s_targets(finished):
+    for target in ("all", "plan", "data", "train", "evaluate", "tables", "figures", "report"):
+        assert snakemake(finished, target, "-n").returncode == 0
+
+
+def test_the_plan_lists_cells_and_cost(copy):
+    assert snakemake(copy, "plan").returncode == 0
+    text = (copy / "results/tiny/plan.txt").read_text()
+    assert "tiny: 6 cells" in text
+    plan = json.loads((copy / "results/tiny/plan.json").read_text())
+    cell = plan["cells"][0]
+    # 6 N T with N without positions, and attention's 12 L d T a token.
+    flops = (6 * (cell["n_params"] - 16 * 8) + 12 * 1 * 8 * 16) * cell["n_tokens"]
+    assert f"{flops:.2e}" in text
+
+
+def test_tables_from_results_alone_need_no_torch(copy):
+    # What a reader with nothing but results.csv and the plan can do.
+    for folder in ("runs", "data"):
+        shutil.rmtree(copy / "results" / folder)
+    (copy / "results/tiny/tables/table1.tex").unlink()
+    blocked = copy / "blocked"
+    blocked.mkdir()
+    (blocked / "torch.py").write_text("raise ImportError('torch is not needed here')\n")
+    for stage, arguments in (
+        ("tests", ["--results", "results/tiny/results.csv", "--out", "results/tiny/tests.csv"]),
+        (
+            "tables",
+            [
+                "--results", "results/tiny/results.csv", "--tests", "results/tiny/tests.csv",
+                "--templates", str(ROOT / "templates"), "--out", "results/tiny/tables",
+            ],
+        ),
+    ):  # fmt: skip
+        subprocess.run(
+            [sys.executable, "-m", "coupled_adam_bench", stage, "--plan", "results/tiny/plan.json", *arguments],
+            cwd=copy, check=True, env={**os.environ, "PYTHONPATH": str(blocked)}, timeout=30,
+        )  # fmt: skip
+    assert (copy / "results/tiny/tables/table1.tex").is_file()
