@@ -71,7 +71,7 @@ def text_files(patterns: tuple[str, ...]) -> list[tuple[str, Path]]:
         else:
             root = Path(re.split(r"[*?\[]", pattern, maxsplit=1)[0])
             root = root if root.is_dir() else root.parent
-            matches = [(str(Path(p).relative_to(root)), Path(p)) for p in glob.glob(pattern, recursive=True)]
+            matches = [(str(Path(p).relative_to(root)), Path(p)) for p in glob.glob(pattern, recursive=True)]  # noqa: PTH207
         matches = [(name, p) for name, p in matches if p.is_file() and p.name.endswith(TEXT_SUFFIXES)]
         if not matches:
             raise ValueError(

@@ -416,7 +416,7 @@ class Execution(Settings):
     train_mem_mb: int = Field(4000, gt=0)
     train_minutes: int = Field(1440, gt=0)
     evaluation_mem_mb: int = Field(8000, gt=0)
-    """Downstream tasks hold the logits of a batch twice: 8 bytes x evaluation_batch_sequences x seq_len x vocab_size."""
+    """lm-eval holds the logits of a batch twice: 8 bytes x evaluation_batch_sequences x seq_len x vocab_size."""
     evaluation_minutes: int = Field(240, gt=0)
 
 

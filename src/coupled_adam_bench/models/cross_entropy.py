@@ -75,7 +75,7 @@ def sum_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -
 
 @torch.no_grad()
 def token_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor:
-    """Return the cross-entropy of every token in nats (float32, shape T; 0 where the target is -100), without gradient."""
+    """Return each token's cross-entropy in nats, without gradient: float32, shape T, 0 where the target is -100."""
     chunk = _chunk_size(hidden_TD, weight_VD)
     losses = [
         torch.nn.functional.cross_entropy(

@@ -1,4 +1,4 @@
-"""GPT-2 as the paper's small scale trains it: pre-norm, exact GELU, learned positions, no biases, tied embedding [P][C].
+"""GPT-2 as the paper's small scale trains it: pre-norm, exact GELU, learned positions, no biases, tied [P][C].
 
 Shapes: B sequences, T tokens, D = d_model, V = vocab_size, H heads of K = D / H, F = 4 D.
 """
@@ -76,7 +76,7 @@ class GPT2(nn.Module):
     def forward(
         self, tokens_BT: Tensor, targets_BT: Tensor, reduction: Literal["mean", "sum", "none"] = "mean"
     ) -> Tensor:
-        """Return the cross-entropy in nats: a scalar, or shape BT without gradient for ``none``; targets -100 are ignored."""
+        """Return the cross-entropy in nats, targets of -100 ignored: a scalar, or shape BT without gradient for ``none``."""
         hidden_TD = self.hidden(tokens_BT).flatten(0, 1)
         if reduction == "none":
             return token_cross_entropy(hidden_TD, self.embedding.weight, targets_BT.flatten()).view_as(targets_BT)
