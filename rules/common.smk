@@ -18,7 +18,9 @@ from coupled_adam_bench.report.figures import FIGURES
 PARTIAL = bool(config.get("partial"))
 
 try:
-    STUDY = parse_study({key: value for key, value in config.items() if key != "partial"})
+    STUDY = parse_study(
+        {key: value for key, value in config.items() if key != "partial"}
+    )
     PLAN = make_plan(STUDY)
 except ValueError as error:
     raise WorkflowError(str(error)) from None
@@ -45,7 +47,9 @@ BATCHES = (
     {cell: [cell] for cell in CELLS}
     if RUN.cells_per_job == 1
     else {
-        f"batch-{start // RUN.cells_per_job:03d}": CELLS[start : start + RUN.cells_per_job]
+        f"batch-{start // RUN.cells_per_job:03d}": CELLS[
+            start : start + RUN.cells_per_job
+        ]
         for start in range(0, len(CELLS), RUN.cells_per_job)
     }
 )
@@ -66,4 +70,6 @@ onstart:
 
 onsuccess:
     if (STUDY_DIR / "report" / "index.html").exists():
-        print(f"Report: {STUDY_DIR}/report/index.html   Tables: {STUDY_DIR}/tables/")
+        print(
+            f"Report: {STUDY_DIR}/report/index.html   Tables: {STUDY_DIR}/tables/"
+        )

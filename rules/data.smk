@@ -10,8 +10,6 @@ rule data:
 rule prepare:
     output:
         meta=paths.RESULTS / "data" / PLAN.data_id / "meta.json",
-    params:
-        protocol=protocol.DATA,
     log:
         paths.RESULTS / "data" / PLAN.data_id / "logs" / "prepare.log",
     benchmark:
@@ -20,5 +18,7 @@ rule prepare:
     resources:
         mem_mb=4000,
         runtime=RUN.train_minutes,
+    params:
+        protocol=protocol.DATA,
     shell:
         "{PYTHON} -m coupled_adam_bench prepare --plan {PLAN_FILE:q} --workers {threads} > {log:q} 2>&1"

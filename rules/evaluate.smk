@@ -24,9 +24,6 @@ rule test_loss:
         trained,
     output:
         index=STUDY_DIR / "evaluation" / "{batch}.test_loss.json",
-    params:
-        protocol=protocol.TEST_LOSS,
-        cells=lambda wildcards: BATCHES[wildcards.batch],
     log:
         STUDY_DIR / "logs" / "{batch}.test_loss.log",
     benchmark:
@@ -36,6 +33,9 @@ rule test_loss:
         mem_mb=RUN.evaluation_mem_mb,
         runtime=RUN.evaluation_minutes,
         gpu=RUN.gpus,
+    params:
+        protocol=protocol.TEST_LOSS,
+        cells=lambda wildcards: BATCHES[wildcards.batch],
     shell:
         "OMP_NUM_THREADS={threads} {PYTHON} -m coupled_adam_bench test-loss --plan {PLAN_FILE:q}"
         " --cells {params.cells:q} --index {output.index:q} > {log:q} 2>&1"
@@ -46,10 +46,6 @@ rule embeddings:
         trained,
     output:
         index=STUDY_DIR / "evaluation" / "{batch}.embeddings.json",
-    params:
-        protocol=protocol.EMBEDDINGS,
-        settings=digest(EVALUATION["word_similarity"]),
-        cells=lambda wildcards: BATCHES[wildcards.batch],
     log:
         STUDY_DIR / "logs" / "{batch}.embeddings.log",
     benchmark:
@@ -58,6 +54,10 @@ rule embeddings:
     resources:
         mem_mb=RUN.evaluation_mem_mb,
         runtime=RUN.evaluation_minutes,
+    params:
+        protocol=protocol.EMBEDDINGS,
+        settings=digest(EVALUATION["word_similarity"]),
+        cells=lambda wildcards: BATCHES[wildcards.batch],
     shell:
         "OMP_NUM_THREADS={threads} {PYTHON} -m coupled_adam_bench embeddings --plan {PLAN_FILE:q}"
         " --cells {params.cells:q} --index {output.index:q} > {log:q} 2>&1"
@@ -68,10 +68,6 @@ rule downstream:
         trained,
     output:
         index=STUDY_DIR / "evaluation" / "{batch}.lm_eval.json",
-    params:
-        protocol=protocol.DOWNSTREAM,
-        settings=digest(EVALUATION["downstream"]),
-        cells=lambda wildcards: BATCHES[wildcards.batch],
     log:
         STUDY_DIR / "logs" / "{batch}.lm_eval.log",
     benchmark:
@@ -81,6 +77,10 @@ rule downstream:
         mem_mb=RUN.evaluation_mem_mb,
         runtime=RUN.evaluation_minutes,
         gpu=RUN.gpus,
+    params:
+        protocol=protocol.DOWNSTREAM,
+        settings=digest(EVALUATION["downstream"]),
+        cells=lambda wildcards: BATCHES[wildcards.batch],
     shell:
         "OMP_NUM_THREADS={threads} {PYTHON} -m coupled_adam_bench downstream --plan {PLAN_FILE:q}"
         " --cells {params.cells:q} --index {output.index:q} > {log:q} 2>&1"

@@ -14,11 +14,20 @@ localrules:
 
 
 TABLES = sorted({block.table for block in STUDY.grid if block.table})
-TABLE_FILES = expand(STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, format=("tex", "html"))
-FIGURE_FILES = expand(STUDY_DIR / "figures" / "{figure}.{format}", figure=FIGURES, format=("svg", "pdf"))
+TABLE_FILES = expand(
+    STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, format=("tex", "html")
+)
+FIGURE_FILES = expand(
+    STUDY_DIR / "figures" / "{figure}.{format}", figure=FIGURES, format=("svg", "pdf")
+)
 # What labels, groups and notes are made of: a change of these renders again and computes nothing else.
 LABELS = digest(
-    {"study": STUDY.model_dump(mode="json", include={"title", "protocol", "models", "grid"}), "cells": CELLS}
+    {
+        "study": STUDY.model_dump(
+            mode="json", include={"title", "protocol", "models", "grid"}
+        ),
+        "cells": CELLS,
+    }
 )
 
 
@@ -36,11 +45,11 @@ rule collect:
         [] if PARTIAL else rules.evaluate.input,
     output:
         STUDY_DIR / "results.csv",
+    log:
+        STUDY_DIR / "logs" / "collect.log",
     params:
         cells=LABELS,
         flags="--partial" if PARTIAL else "",
-    log:
-        STUDY_DIR / "logs" / "collect.log",
     shell:
         "{PYTHON} -m coupled_adam_bench collect --plan {PLAN_FILE:q} {params.flags} --out {output:q} > {log:q} 2>&1"
 
@@ -50,10 +59,10 @@ rule tests:
         results=rules.collect.output,
     output:
         STUDY_DIR / "tests.csv",
-    params:
-        protocol=protocol.STATISTICS,
     log:
         STUDY_DIR / "logs" / "tests.log",
+    params:
+        protocol=protocol.STATISTICS,
     shell:
         "{PYTHON} -m coupled_adam_bench tests --plan {PLAN_FILE:q} --results {input.results:q} --out {output:q}"
         " > {log:q} 2>&1"
@@ -71,14 +80,19 @@ rule tables_of_study:
         templates=expand(
             "{folder}/{file}",
             folder=TEMPLATES,
-            file=("latex/table.tex.j2", "html/table.html.j2", "html/table_page.html.j2", "html/style.css"),
+            file=(
+                "latex/table.tex.j2",
+                "html/table.html.j2",
+                "html/table_page.html.j2",
+                "html/style.css",
+            ),
         ),
     output:
         TABLE_FILES,
-    params:
-        folder=STUDY_DIR / "tables",
     log:
         STUDY_DIR / "logs" / "tables.log",
+    params:
+        folder=STUDY_DIR / "tables",
     shell:
         "{PYTHON} -m coupled_adam_bench tables --plan {PLAN_FILE:q} --results {input.results:q} --tests {input.tests:q}"
         " --templates {TEMPLATES:q} --out {params.folder:q} > {log:q} 2>&1"
@@ -94,10 +108,10 @@ rule figures_of_study:
         results=rules.collect.output,
     output:
         FIGURE_FILES,
-    params:
-        folder=STUDY_DIR / "figures",
     log:
         STUDY_DIR / "logs" / "figures.log",
+    params:
+        folder=STUDY_DIR / "figures",
     shell:
         "{PYTHON} -m coupled_adam_bench figures --plan {PLAN_FILE:q} --results {input.results:q}"
         " --out {params.folder:q} > {log:q} 2>&1"
@@ -126,7 +140,9 @@ rule report_page:
     input:
         manifest=rules.manifest.output,
         templates=expand(
-            "{folder}/html/{file}", folder=TEMPLATES, file=("report.html.j2", "table.html.j2", "style.css")
+            "{folder}/html/{file}",
+            folder=TEMPLATES,
+            file=("report.html.j2", "table.html.j2", "style.css"),
         ),
     output:
         STUDY_DIR / "report" / "index.html",

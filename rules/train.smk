@@ -13,8 +13,6 @@ rule train_cell:
         DATA_DIR / "meta.json",
     output:
         run=RUNS / "{cell}" / "run.json",
-    params:
-        protocol=protocol.TRAIN,
     log:
         RUNS / "{cell}" / "logs" / "train.log",
     benchmark:
@@ -26,6 +24,8 @@ rule train_cell:
         gpu=RUN.gpus,
         # A warning two minutes before the time limit: training writes a checkpoint and a retry goes on from it.
         slurm_extra="'--signal=TERM@120'",
+    params:
+        protocol=protocol.TRAIN,
     shell:
         "OMP_NUM_THREADS={threads} {PYTHON} -m coupled_adam_bench train --plan {PLAN_FILE:q} --cell {wildcards.cell:q}"
         " > {log:q} 2>&1"

@@ -30,7 +30,7 @@ class Plan:
         }
 
     def describe(self) -> str:
-        """Return a table of the cells and what they cost, in model FLOPs: 6 per parameter and token, positions left out.
+        """Return a table of the cells and their cost in model FLOPs: 6 per token and parameter, positions left out.
 
         Attention's own products, 12 n_layer d_model seq_len per token, are included.
         """

@@ -76,7 +76,7 @@ class GPT2(nn.Module):
     def forward(
         self, tokens_BT: Tensor, targets_BT: Tensor, reduction: Literal["mean", "sum", "none"] = "mean"
     ) -> Tensor:
-        """Return the cross-entropy in nats, targets of -100 ignored: a scalar, or shape BT without gradient for ``none``."""
+        """Return the cross-entropy in nats, targets of -100 ignored: a scalar; for ``none`` shape BT, no gradient."""
         hidden_TD = self.hidden(tokens_BT).flatten(0, 1)
         if reduction == "none":
             return token_cross_entropy(hidden_TD, self.embedding.weight, targets_BT.flatten()).view_as(targets_BT)

@@ -57,7 +57,7 @@ def _stop_requests() -> Iterator[list[int]]:
     """Collect SIGTERMs, the warning that a cluster sends before the time limit, instead of dying of them."""
     received: list[int] = []
 
-    def remember(number: int, frame: FrameType | None) -> None:
+    def remember(number: int, _frame: FrameType | None) -> None:
         received.append(number)
 
     previous = signal.signal(signal.SIGTERM, remember)

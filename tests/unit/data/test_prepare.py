@@ -50,7 +50,7 @@ def files_plan(files_study: MakeStudy, small_gpt2: Path, tmp_path: Path, monkeyp
 def synthetic_plan(tiny_study: Callable[..., dict[str, Any]]) -> Plan:
     """Three shards of generated text."""
     values = tiny_study()
-    values["data"]["source"]["n_tokens"] = 600_000
+    values["data"]["source"]["n_tokens"] = 780_000
     return make_plan(parse_study(values))
 
 
@@ -120,7 +120,7 @@ def test_generated_text_is_the_same_as_files_of_it(
     for file in ("train.bin", "val.bin", "test.bin", "unigram.npy"):
         assert (out / file).read_bytes() == (tmp_path / "files" / file).read_bytes()
     meta = load_meta(out)
-    assert sum(part.n_tokens - part.n_documents for part in meta.splits.values()) == 600_000
+    assert sum(part.n_tokens - part.n_documents for part in meta.splits.values()) == 780_000
     assert (meta.n_vocab, meta.eot_id) == (61, 60)
     assert {path.parent.name for path in out.rglob("*.*")} >= {"tasks", "word_similarity", "tokenizer"}
 
@@ -261,7 +261,6 @@ def n_kept(stderr: str) -> int:
 
 
 def test_killed_while_making_shards(files_plan: Plan, command: Callable[..., list[str]], tmp_path: Path) -> None:
-    write_texts(tmp_path / "text" / "x.jsonl", 800)
     out = tmp_path / "out"
     killed = subprocess.Popen(command(files_plan, out, workers=2, shard_characters=500))
     finished: list[Path] = []
@@ -288,7 +287,7 @@ def test_killed_while_making_shards(files_plan: Plan, command: Callable[..., lis
         command(files_plan, out, workers=2, shard_characters=500), check=True, capture_output=True, text=True
     )
     assert not (out / "shards").exists()
-    assert len(finished) - 2 <= n_kept(again.stderr) < 100
+    assert len(finished) - 2 <= n_kept(again.stderr) < 60
     prepare(files_plan, tmp_path / "whole", workers=1)
     assert contents(out) == contents(tmp_path / "whole")
 

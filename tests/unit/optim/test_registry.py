@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -91,5 +92,5 @@ def test_schedule_warms_up_linearly_and_ends_at_a_tenth():
     assert factors[10] == 1.0
     assert factors[505] == pytest.approx(0.55)  # halfway through the cosine: the mean of 1 and 0.1
     assert factors[999] == pytest.approx(0.1, abs=1e-5)
-    assert all(a >= b for a, b in zip(factors[10:], factors[11:], strict=False))
+    assert all(a >= b for a, b in pairwise(factors[10:]))
     assert math.isclose(learning_rate_factor(0, 1, TRAINING.model_copy(update={"warmup_steps": 0})), 1.0)
