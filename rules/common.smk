@@ -5,7 +5,6 @@
 import sys
 
 from snakemake.exceptions import WorkflowError
-from snakemake.logging import logger
 
 from coupled_adam_bench import paths, protocol
 from coupled_adam_bench.config import parse_study
@@ -18,20 +17,11 @@ from coupled_adam_bench.report.figures import FIGURES
 PARTIAL = bool(config.get("partial"))
 
 try:
-    STUDY = parse_study(
-        {key: value for key, value in config.items() if key != "partial"}
-    )
+    STUDY = parse_study({key: value for key, value in config.items() if key != "partial"})
+    check_evaluation(STUDY)
     PLAN = make_plan(STUDY)
 except ValueError as error:
     raise WorkflowError(str(error)) from None
-
-# A dry run shows the study even where its evaluation sets are still to be fetched; `onstart` stops a real one.
-MISSING = None
-try:
-    check_evaluation(STUDY)
-except ValueError as error:
-    MISSING = str(error)
-    logger.warning(MISSING)
 
 PYTHON = sys.executable
 RUN = STUDY.execution
@@ -47,9 +37,7 @@ BATCHES = (
     {cell: [cell] for cell in CELLS}
     if RUN.cells_per_job == 1
     else {
-        f"batch-{start // RUN.cells_per_job:03d}": CELLS[
-            start : start + RUN.cells_per_job
-        ]
+        f"batch-{start // RUN.cells_per_job:03d}": CELLS[start : start + RUN.cells_per_job]
         for start in range(0, len(CELLS), RUN.cells_per_job)
     }
 )
@@ -61,8 +49,6 @@ wildcard_constraints:
 
 
 onstart:
-    if MISSING:
-        raise WorkflowError(MISSING)
     # No rule's output and no rule's input: its contents reach the rules through ids and parameters,
     # so that a new seed or another title does not rerun what is done.
     write_json(PLAN_FILE, PLAN.to_json())
@@ -70,6 +56,4 @@ onstart:
 
 onsuccess:
     if (STUDY_DIR / "report" / "index.html").exists():
-        print(
-            f"Report: {STUDY_DIR}/report/index.html   Tables: {STUDY_DIR}/tables/"
-        )
+        print(f"Report: {STUDY_DIR}/report/index.html   Tables: {STUDY_DIR}/tables/")
