@@ -5,6 +5,7 @@
 import sys
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
 
 from coupled_adam_bench import paths, protocol
 from coupled_adam_bench.config import parse_study
@@ -18,10 +19,17 @@ PARTIAL = bool(config.get("partial"))
 
 try:
     STUDY = parse_study({key: value for key, value in config.items() if key != "partial"})
-    check_evaluation(STUDY)
     PLAN = make_plan(STUDY)
 except ValueError as error:
     raise WorkflowError(str(error)) from None
+
+# A dry run shows the study even where its evaluation sets are still to be fetched; `onstart` stops a real one.
+MISSING = None
+try:
+    check_evaluation(STUDY)
+except ValueError as error:
+    MISSING = str(error)
+    logger.warning(MISSING)
 
 PYTHON = sys.executable
 RUN = STUDY.execution
@@ -49,6 +57,8 @@ wildcard_constraints:
 
 
 onstart:
+    if MISSING:
+        raise WorkflowError(MISSING)
     # No rule's output and no rule's input: its contents reach the rules through ids and parameters,
     # so that a new seed or another title does not rerun what is done.
     write_json(PLAN_FILE, PLAN.to_json())

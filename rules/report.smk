@@ -18,7 +18,10 @@ TABLE_FILES = expand(STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, fo
 FIGURE_FILES = expand(STUDY_DIR / "figures" / "{figure}.{format}", figure=FIGURES, format=("svg", "pdf"))
 # What labels, groups and notes are made of: a change of these renders again and computes nothing else.
 LABELS = digest(
-    {"study": STUDY.model_dump(mode="json", include={"title", "protocol", "models", "grid"}), "cells": CELLS}
+    {
+        "study": STUDY.model_dump(mode="json", include={"title", "protocol", "models", "grid"}),
+        "cells": CELLS,
+    }
 )
 
 
@@ -71,7 +74,12 @@ rule tables_of_study:
         templates=expand(
             "{folder}/{file}",
             folder=TEMPLATES,
-            file=("latex/table.tex.j2", "html/table.html.j2", "html/table_page.html.j2", "html/style.css"),
+            file=(
+                "latex/table.tex.j2",
+                "html/table.html.j2",
+                "html/table_page.html.j2",
+                "html/style.css",
+            ),
         ),
     output:
         TABLE_FILES,
@@ -126,7 +134,9 @@ rule report_page:
     input:
         manifest=rules.manifest.output,
         templates=expand(
-            "{folder}/html/{file}", folder=TEMPLATES, file=("report.html.j2", "table.html.j2", "style.css")
+            "{folder}/html/{file}",
+            folder=TEMPLATES,
+            file=("report.html.j2", "table.html.j2", "style.css"),
         ),
     output:
         STUDY_DIR / "report" / "index.html",

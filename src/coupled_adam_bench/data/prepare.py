@@ -39,7 +39,7 @@ def prepare(plan: Plan, out: Path, workers: int) -> None:
             _prepare(plan, out, workers)
         shutil.rmtree(shards_dir(out), ignore_errors=True)
     except OSError as error:
-        # EFBIG: a limit on the size of files; both happen within a quota, too.
+        # A full disk, a quota, a limit on the size of files.
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise OSError(
                 error.errno,

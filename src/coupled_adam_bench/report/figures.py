@@ -1,6 +1,7 @@
 """Figures of a study, as SVG and PDF, the same bytes for the same results."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 FIGURES = {
     "loss_accuracy": "Loss and mean accuracy against training tokens (App. G.1); bars: standard deviation over seeds.",
     "embeddings": "Isotropy and mean embedding against training tokens; bars: standard deviation over seeds.",
-    "training": "Training loss and mean embedding against the step; a line per seed.",
+    "training": "Training loss (up to 1.5 times that of guessing) and mean embedding at each step; a line per seed.",
 }
 """Names and captions."""
 
@@ -43,6 +44,11 @@ def _styles(plan: Plan) -> dict[str, dict[str, str]]:
     return {key: _STYLES[index % len(_STYLES)] for index, key in enumerate(keys)}
 
 
+def _plain(text: str) -> str:
+    """Return a study's label so that matplotlib prints it and does not read formulas in it."""
+    return text.replace("$", r"\$")
+
+
 def _axis_label(name: str) -> str:
     metric = METRICS[name]
     return metric.latex if metric.unit == "1" else f"{metric.latex} ({metric.unit})"
@@ -51,9 +57,9 @@ def _axis_label(name: str) -> str:
 def _tokens_axis(ax: "Axes", groups: Sequence[Group]) -> None:
     ticks = {group.n_tokens: group.tokens_label for group in groups}
     ax.set_xscale("log")
-    ax.set_xticks(list(ticks), labels=list(ticks.values()))
+    ax.set_xticks(list(ticks), labels=[_plain(label) for label in ticks.values()])
     ax.minorticks_off()
-    ax.margins(x=0.15)
+    ax.set_xlim(min(ticks) / 1.5, max(ticks) * 1.5)
 
 
 def _against_tokens(plan: Plan, values: Values, names: tuple[str, str], shared_scale: bool) -> "Figure":
@@ -62,25 +68,28 @@ def _against_tokens(plan: Plan, values: Values, names: tuple[str, str], shared_s
 
     tables = table_groups(plan)
     # Table 7 compares optimizers at one place and would squeeze the others; a study of nothing else shows it.
-    shown = [group for name in (PAIRWISE, UNTESTED) for group in tables.get(name, ())] or [
-        group for groups in tables.values() for group in groups
-    ]
+    names_shown = [name for name in (PAIRWISE, UNTESTED) if name in tables] or list(tables)
+    # Two tables may share a place: the first one, with more seeds, is drawn.
+    places = {(g.n_params, g.n_tokens): g for name in reversed(names_shown) for g in tables[name]}
+    shown = list(places.values())
     sizes = {group.n_params: group.model_label for group in sorted(shown, key=lambda group: group.n_params)}
     figure = Figure(figsize=(0.8 + 2.6 * max(len(sizes), 1), 4.6), layout="constrained")
     axes = figure.subplots(2, max(len(sizes), 1), squeeze=False, sharex="col", sharey="row" if shared_scale else "none")
     for column, (n_params, model_label) in enumerate(sizes.items()):
         groups = sorted((group for group in shown if group.n_params == n_params), key=lambda group: group.n_tokens)
-        axes[0][column].set_title(f"N = {model_label}")
+        axes[0][column].set_title(f"N = {_plain(model_label)}")
         axes[1][column].set_xlabel("D (tokens)")
         for row, name in enumerate(names):
             _tokens_axis(axes[row][column], groups)
             for key, style in _styles(plan).items():
                 samples = [(g, summarize(g.samples(values, METRICS[name])[key])) for g in groups if key in g.cells]
+                if not samples:
+                    continue
                 axes[row][column].errorbar(
                     [group.n_tokens for group, _ in samples],
                     [sample.mean for _, sample in samples],
                     yerr=[sample.sd for _, sample in samples],
-                    label=samples[0][0].cells[key][0].optimizer.label if samples else None,
+                    label=samples[0][0].cells[key][0].optimizer.label,
                     markersize=4,
                     capsize=2,
                     **style,
@@ -128,20 +137,24 @@ def _training(plan: Plan, runs: Path) -> "Figure":
     styles = _styles(plan)
     for cell in cells:
         history = runs / cell.id / "history.jsonl"
-        # Partial results: what is not trained yet has no line, and no model in the report's list of runs.
+        # In partial results a cell may not be trained yet: it has no line, and the report's list of runs says why.
         rows = read_history(history) if history.is_file() else []
         style = {name: value for name, value in styles[cell.optimizer.key].items() if name != "marker"}
         for ax, name in zip(axes, ("loss", "mean_norm_ratio"), strict=True):
-            points = [(row["step"], row[name]) for row in rows if name in row]
-            ax.plot(
-                [step for step, _ in points], [y for _, y in points], label=cell.optimizer.label, linewidth=0.8, **style
-            )
+            points = [(row["step"], row[name]) for row in rows if name in row and math.isfinite(row[name])]
+            if points:
+                ax.plot(*zip(*points, strict=True), label=cell.optimizer.label, linewidth=0.8, **style)
+    low, high = axes[0].dataLim.intervaly
+    guessing = math.log(cells[0].vocab_size)
+    if low < guessing and high > 1.5 * guessing:  # a run that blows up would squeeze the others
+        axes[0].set_ylim(0.97 * low, 1.5 * guessing)
     axes[0].set_ylabel("training loss (nat/token)")
     axes[1].set_ylabel(_axis_label("mean_norm_ratio"))
     model = cells[0].model.label or readable_count(n_params)
+    tokens = cells[0].tokens_label or readable_count(n_tokens)
     for ax in axes:
         ax.set_xlabel("step")
-        ax.set_title(f"N = {model}, D = {cells[0].tokens_label or readable_count(n_tokens)}")
+        ax.set_title(f"N = {_plain(model)}, D = {_plain(tokens)}")
     _legend(figure)
     return figure
 

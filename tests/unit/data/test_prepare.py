@@ -1,4 +1,5 @@
 import json
+import multiprocessing
 import os
 import re
 import shlex
@@ -202,7 +203,9 @@ def test_complete_data_is_left_as_it_is(files_plan: Plan, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_few_parts_are_in_memory_at_a_time(workers: int, synthetic_plan: Plan, tmp_path: Path) -> None:
+def test_few_parts_are_in_memory_and_a_dead_worker_is_noticed(
+    workers: int, synthetic_plan: Plan, tmp_path: Path
+) -> None:
     n_drawn = 0
 
     def jobs() -> Iterator[ShardJob]:
@@ -214,8 +217,12 @@ def test_few_parts_are_in_memory_at_a_time(workers: int, synthetic_plan: Plan, t
     shards = make_shards(jobs(), workers)
     next(shards)
     assert n_drawn <= 2 * workers + 1
-    assert not isinstance(shards, list)
-    shards.close()  # type: ignore[attr-defined]
+    if workers == 1:
+        return
+    for worker in multiprocessing.active_children():  # as the kernel does when memory runs out
+        worker.kill()
+    with pytest.raises(ValueError, match=r"execution\.data_threads: a worker process died.*lower it \(now 2\)"):
+        list(shards)
 
 
 # Below: whole processes that are killed, or have no space.
@@ -267,6 +274,7 @@ def test_killed_while_making_shards(files_plan: Plan, command: Callable[..., lis
     while killed.poll() is None and len(finished) < 4:
         time.sleep(0.002)
         finished = list((out / "shards").glob("0*.json"))
+    assert killed.poll() is None
     children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children")
     workers = children.read_text().split() if children.exists() else []
     killed.kill()
@@ -287,7 +295,7 @@ def test_killed_while_making_shards(files_plan: Plan, command: Callable[..., lis
         command(files_plan, out, workers=2, shard_characters=500), check=True, capture_output=True, text=True
     )
     assert not (out / "shards").exists()
-    assert len(finished) - 2 <= n_kept(again.stderr) < 60
+    assert n_kept(again.stderr) >= len(finished) - 2
     prepare(files_plan, tmp_path / "whole", workers=1)
     assert contents(out) == contents(tmp_path / "whole")
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report.figures import FIGURES, read_history, write_figures
 from coupled_adam_bench.results.collect import collect, write_results
 
@@ -28,13 +28,27 @@ def test_all_figures_in_both_formats_the_same_bytes_again(fake: Any, tmp_path: P
 
 
 def test_partial_results_and_studies_without_tables_are_drawn(
-    tiny_plan: Plan, tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
+    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     block = {"models": ["nano"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}
-    for number, plan in enumerate((tiny_plan, make_plan(parse_study(tiny_study(grid=[block]))))):
+    studies = ({}, {"grid": [block]})
+    for number, plan in enumerate(make_plan(parse_study(tiny_study(**changes))) for changes in studies):
         write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
         write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / str(number))
         assert len(list((tmp_path / str(number)).iterdir())) == 2 * len(FIGURES)
+
+
+def test_labels_are_text_and_not_formulas(tiny_study: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    settings = tiny_study()
+    settings["models"][0]["label"] = r"5$ <b>&_{\frac"
+    settings["grid"][0]["tokens"] = [{"steps": 60, "label": "$1^ & $"}]
+    # The same place in two tables: drawn once, from Table 1.
+    settings["grid"].append(settings["grid"][0] | {"table": "table2", "seeds": [1]})
+    plan = make_plan(parse_study(settings))
+    write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
+    write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / "figures")
+    for name in FIGURES:
+        ElementTree.parse(tmp_path / "figures" / f"{name}.svg")
 
 
 def test_history(tmp_path: Path) -> None:

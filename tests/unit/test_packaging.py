@@ -1,0 +1,148 @@
+"""The files that an installation starts from agree with each other."""
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+GROUPS = {"core": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
+# Names on conda-forge where they are others than on PyPI.
+CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+
+
+def requirements(*groups: str) -> list[Requirement]:
+    return [Requirement(text) for group in groups for text in GROUPS[group]]
+
+
+@pytest.fixture(scope="module")
+def pins() -> dict[str, Version]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    matches = [re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.]+)", line) for line in lines if not line.startswith("#")]
+    assert all(matches), "one name==version a line, without URL, local version (+cpu) or spaces"
+    names = [canonicalize_name(match[1]) for match in matches if match]
+    assert len(names) == len(set(names))
+    return {canonicalize_name(match[1]): Version(match[2]) for match in matches if match}
+
+
+@pytest.mark.parametrize("group", list(GROUPS))
+def test_every_requirement_is_pinned_within_its_range(group, pins):
+    for requirement in requirements(group):
+        version = pins[canonicalize_name(requirement.name)]
+        assert version in requirement.specifier, requirement
+        assert requirement.specifier, f"{requirement} has no lower bound"
+
+
+def test_what_the_pinned_packages_require_is_pinned_too(pins):
+    """Otherwise an installation next year is not the tested one; only PyTorch's own CUDA packages are left to it."""
+    pending = [(r.name, extra) for r in requirements(*GROUPS) for extra in (*r.extras, "")]
+    seen = set()
+    while pending:
+        name, extra = pending.pop()
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        assert canonicalize_name(name) in pins
+        for text in importlib.metadata.requires(name) or ():
+            inner = Requirement(text)
+            if inner.marker is None or inner.marker.evaluate({"extra": extra}):
+                if canonicalize_name(name) == "torch" and re.match("nvidia-|cuda-|triton", inner.name):
+                    continue
+                pending += [(inner.name, inner_extra) for inner_extra in (*inner.extras, "")]
+
+
+def test_setuptools_is_pinned_for_the_build(pins):
+    (build,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    assert pins["setuptools"] in Requirement(build).specifier
+
+
+def test_conda_environment_has_the_same_names_and_ranges():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    *conda, pip = environment["dependencies"]
+    *from_pypi, itself = pip["pip"]
+    assert itself == "-e .[dev]"
+    found = {requirement.name: requirement.specifier for requirement in map(Requirement, [*conda, *from_pypi])}
+    assert found.pop("python") == Requirement(f"python{PROJECT['requires-python']}").specifier
+    assert not found.pop("pip")
+    expected = requirements("core", "pipeline")
+    assert found == {CONDA_NAMES.get(one.name, one.name): one.specifier for one in expected}
+    assert {str(one) for one in map(Requirement, from_pypi)} <= {str(one) for one in expected}  # extras, too
+
+
+def test_python_versions_are_the_same_everywhere():
+    minors = [
+        int(re.fullmatch(r".* 3\.(\d+)", line)[1]) for line in PROJECT["classifiers"] if re.search(r"3\.\d", line)
+    ]
+    assert PROJECT["requires-python"] == f">=3.{min(minors)},<3.{max(minors) + 1}"
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert f"(3, {min(minors)}) <= sys.version_info[:2] <= (3, {max(minors)})" in makefile
+
+
+def test_the_version_is_in_the_changelog():
+    assert f"\n## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_license_is_whole():
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert PROJECT["license"] == "Apache-2.0"
+    assert "Apache License\n                           Version 2.0" in text
+    assert "limitations under the License." in text
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Return a function that runs make in a folder with nothing but the Makefile and what it depends on."""
+    if shutil.which("make") is None:
+        assert not os.environ.get("CAB_REQUIRE_TOOLS"), "make is missing"
+        pytest.skip("no make")
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    environment.pop("MFLAGS", None)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["make", "-C", str(tmp_path), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    return run
+
+
+def test_a_python_that_does_not_fit_is_a_clear_error(make):
+    result = make("PYTHON=false no-such-python", "install")
+    assert result.returncode != 0
+    assert "No Python 3.11 to 3.13 with the module ensurepip among: false no-such-python." in result.stderr
+    assert "make PYTHON=/path/to/python3.12" in result.stderr
+
+
+def test_a_second_call_installs_nothing_and_a_changed_pin_installs_again(make, tmp_path):
+    assert "pip install" in make("-n", "test").stdout
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / ".installed").touch()
+    assert "pip" not in make("-n", "test").stdout
+    assert "snakemake --cores all" in make("-n", "demo").stdout
+    later = (tmp_path / ".venv" / ".installed").stat().st_mtime + 10
+    os.utime(tmp_path / "constraints.txt", (later, later))
+    assert "pip install" in make("-n", "test").stdout
+
+
+def test_make_alone_lists_every_target(make, tmp_path):
+    listed = set(re.findall(r"^  make ([a-z-]+) ", make().stdout, re.MULTILINE))
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (tmp_path / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed == set(phony.split())
+
+
+def test_continuous_integration_is_an_executable_script():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    if bash := shutil.which("bash"):
+        subprocess.run([bash, "-n", str(script)], check=True)
