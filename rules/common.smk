@@ -13,6 +13,7 @@ from coupled_adam_bench.evaluation.checks import check_evaluation
 from coupled_adam_bench.files import digest, write_json
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report.figures import FIGURES
+from coupled_adam_bench.results.groups import table_groups
 
 # With `--config partial=true` the tables are made from the evaluations that are there, and nothing is trained.
 PARTIAL = bool(config.get("partial"))
@@ -20,6 +21,7 @@ PARTIAL = bool(config.get("partial"))
 try:
     STUDY = parse_study({key: value for key, value in config.items() if key != "partial"})
     PLAN = make_plan(STUDY)
+    table_groups(PLAN)  # refuses tables that cannot be made
 except ValueError as error:
     raise WorkflowError(str(error)) from None
 

@@ -153,7 +153,7 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--index", type=Path, required=True, help="written when all cells succeeded")
         sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     sub = stage("collect", _collect, "gather all evaluations into results.csv")
-    sub.add_argument("--partial", action="store_true", help="leave out what is not evaluated yet")
+    sub.add_argument("--partial", action="store_true", help="write NaN where nothing is evaluated yet")
     out(sub, "results.csv")
     sub = stage("tests", _tests, "compute the significance tests of the tables")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")

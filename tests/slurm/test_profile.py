@@ -1,0 +1,119 @@
+"""The SLURM profile on a real cluster: resources arrive, failed jobs are retried, and training is warned of its end."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+PROFILE = ROOT / "slurm" / "config.yaml"
+
+# The resources of rules/train.smk and rules/evaluate.smk, with jobs that say what they were given.
+SNAKEFILE = """
+PYTHON = {python!r}
+
+rule all:
+    input: "train_cell.out", "test_loss.out", "embeddings.out", "downstream.out"
+
+for name, gpu, minutes in (("train_cell", 1, 1), ("test_loss", 1, 5), ("embeddings", 0, 5), ("downstream", 0, 5)):
+    rule:
+        name: name
+        output: name + ".out"
+        params: name=name
+        threads: 2
+        resources: mem_mb=1000, runtime=minutes, gpu=gpu, slurm_extra="'--signal=TERM@45'"
+        shell: "{{PYTHON}} job.py {{params.name}} {{threads}}"
+"""
+JOB = """
+import os, pathlib, signal, sys, time
+
+name, threads = sys.argv[1:]
+attempts = pathlib.Path(name + ".attempts")
+given = [os.environ.get(variable, "-") for variable in ("SLURM_CPUS_PER_TASK", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")]
+with attempts.open("a") as file:
+    print(threads, *given, file=file)
+first = len(attempts.read_text().splitlines()) == 1
+
+def checkpoint(number, frame):
+    pathlib.Path(name + ".checkpoint").touch()
+    sys.exit(75)
+
+signal.signal(signal.SIGTERM, checkpoint)
+if name == "train_cell" and first:
+    time.sleep(120)  # longer than the job's time limit of a minute
+if name == "test_loss" and first:
+    sys.exit(1)
+pathlib.Path(name + ".out").touch()
+"""
+
+
+def with_site_settings(profile: str) -> str:
+    """Return the profile as a site edits it: the commented lines in force, with the names of the test's cluster."""
+    edited = re.sub(r"^# (set-resources:|  \w+: \{.*\})$", r"\1", profile, flags=re.MULTILINE)
+    return edited.replace("slurm_partition: gpu", "slurm_partition: main").replace("a100", "fake")
+
+
+def test_the_profile_sets_what_rules_of_ours_use():
+    rules = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "rules").glob("*.smk")))
+    site = yaml.safe_load(with_site_settings(PROFILE.read_text(encoding="utf-8")))
+    named = set(site["set-resources"])
+    assert named == {"train_cell", "test_loss", "downstream"}
+    for name in named:
+        body = re.search(rf"^rule {name}:\n((?:    .*|)\n)+", rules, re.MULTILINE)
+        assert body, f"rule {name} is in the profile and not in rules/"
+        assert "gpu=" in body[0], f"rule {name} sets no resource gpu"
+
+
+def test_the_default_profile_leaves_the_cluster_alone():
+    default = yaml.safe_load((ROOT / "profiles" / "default" / "config.yaml").read_text(encoding="utf-8"))
+    slurm = yaml.safe_load(PROFILE.read_text(encoding="utf-8"))
+    assert "code" not in default["rerun-triggers"]
+    assert not {"default-resources", "set-resources", "jobs", "cores", "retries", "executor"} & set(default)
+    assert all(slurm[key] == value for key, value in default.items() if key in slurm)
+
+
+def test_jobs_get_their_resources_retries_and_warnings(slurm_cluster, tmp_path):
+    pytest.importorskip("snakemake_executor_plugin_slurm")
+    shutil.copytree(ROOT / "profiles", tmp_path / "profiles")
+    (tmp_path / "slurm").mkdir()
+    profile = with_site_settings(PROFILE.read_text(encoding="utf-8"))
+    (tmp_path / "slurm" / "config.yaml").write_text(profile, encoding="utf-8")
+    (tmp_path / "Snakefile").write_text(SNAKEFILE.format(python=sys.executable), encoding="utf-8")
+    (tmp_path / "job.py").write_text(JOB, encoding="utf-8")
+
+    command = [sys.executable, "-m", "snakemake", "--profile", "slurm", "--cores", "2"]
+    command += ["--slurm-init-seconds-before-status-checks", "1"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SNAKEMAKE", "SLURM"))}
+    result = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment | slurm_cluster,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-5000:]
+
+    attempts = {
+        path.stem: [line.split() for line in path.read_text().splitlines()] for path in tmp_path.glob("*.attempts")
+    }
+    # One retry each for the job that failed and the one that reached its time limit, a cluster job of its own.
+    assert {name: len(rows) for name, rows in attempts.items()} == {
+        "train_cell": 2,
+        "test_loss": 2,
+        "embeddings": 1,
+        "downstream": 1,
+    }
+    assert len({row[3] for rows in attempts.values() for row in rows}) == 6
+    assert (tmp_path / "train_cell.checkpoint").exists()
+    assert not (tmp_path / "test_loss.checkpoint").exists()
+    for name, rows in attempts.items():
+        gpu = "0" if name in ("train_cell", "test_loss") else "-"
+        assert [row[:3] for row in rows] == [["2", "2", gpu]] * len(rows), name
