@@ -37,7 +37,7 @@ rule test_loss:
         protocol=protocol.TEST_LOSS,
         cells=lambda wildcards: BATCHES[wildcards.batch],
     shell:
-        "OMP_NUM_THREADS={threads} {PYTHON} -m coupled_adam_bench test-loss --plan {PLAN_FILE:q}"
+        ENVIRONMENT + " {PYTHON} -m coupled_adam_bench test-loss --plan {PLAN_FILE:q}"
         " --cells {params.cells:q} --index {output.index:q} > {log:q} 2>&1"
 
 
@@ -59,7 +59,7 @@ rule embeddings:
         settings=digest(EVALUATION["word_similarity"]),
         cells=lambda wildcards: BATCHES[wildcards.batch],
     shell:
-        "OMP_NUM_THREADS={threads} {PYTHON} -m coupled_adam_bench embeddings --plan {PLAN_FILE:q}"
+        ENVIRONMENT + " {PYTHON} -m coupled_adam_bench embeddings --plan {PLAN_FILE:q}"
         " --cells {params.cells:q} --index {output.index:q} > {log:q} 2>&1"
 
 
@@ -82,5 +82,5 @@ rule downstream:
         settings=digest(EVALUATION["downstream"]),
         cells=lambda wildcards: BATCHES[wildcards.batch],
     shell:
-        "OMP_NUM_THREADS={threads} {PYTHON} -m coupled_adam_bench downstream --plan {PLAN_FILE:q}"
+        ENVIRONMENT + " {PYTHON} -m coupled_adam_bench downstream --plan {PLAN_FILE:q}"
         " --cells {params.cells:q} --index {output.index:q} > {log:q} 2>&1"

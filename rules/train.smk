@@ -8,24 +8,55 @@ rule train:
         expand(RUNS / "{cell}" / "run.json", cell=CELLS),
 
 
-rule train_cell:
-    input:
-        DATA_DIR / "meta.json",
-    output:
-        run=RUNS / "{cell}" / "run.json",
-    log:
-        RUNS / "{cell}" / "logs" / "train.log",
-    benchmark:
-        RUNS / "{cell}" / "logs" / "train.tsv"
-    threads: RUN.train_threads
-    resources:
-        mem_mb=RUN.train_mem_mb,
-        runtime=RUN.train_minutes,
-        gpu=RUN.gpus,
-        # A warning two minutes before the time limit: training writes a checkpoint and a retry goes on from it.
-        slurm_extra="'--signal=TERM@120'",
-    params:
-        protocol=protocol.TRAIN,
-    shell:
-        "OMP_NUM_THREADS={threads} {PYTHON} -m coupled_adam_bench train --plan {PLAN_FILE:q} --cell {wildcards.cell:q}"
-        " > {log:q} 2>&1"
+# A warning two minutes before SLURM's time limit: training writes a checkpoint and a retry goes on from it.
+WARNING = "'--signal=TERM@120'"
+TRAIN = ENVIRONMENT + " {PYTHON} -m coupled_adam_bench train --plan {PLAN_FILE:q} --cells "
+
+if RUN.train_cells_per_job == 1:
+
+    rule train_cell:
+        input:
+            DATA_DIR / "meta.json",
+        output:
+            RUNS / "{cell}" / "run.json",
+        log:
+            RUNS / "{cell}" / "logs" / "train.log",
+        benchmark:
+            RUNS / "{cell}" / "logs" / "train.tsv"
+        threads: RUN.train_threads
+        resources:
+            mem_mb=RUN.train_mem_mb,
+            runtime=RUN.train_minutes,
+            gpu=RUN.gpus,
+            slurm_extra=WARNING,
+        params:
+            protocol=protocol.TRAIN,
+        shell:
+            TRAIN + "{wildcards.cell:q} > {log:q} 2>&1"
+
+else:
+
+    # Should one cell of a job crash, the others come back from their last checkpoints in seconds.
+    for batch, cells in batches(RUN.train_cells_per_job).items():
+
+        rule:
+            name:
+                f"train_{batch}"
+            input:
+                DATA_DIR / "meta.json",
+            output:
+                expand(RUNS / "{cell}" / "run.json", cell=cells),
+            log:
+                STUDY_DIR / "logs" / f"train_{batch}.log",
+            benchmark:
+                STUDY_DIR / "logs" / f"train_{batch}.tsv"
+            threads: RUN.train_threads
+            resources:
+                mem_mb=RUN.train_mem_mb,
+                runtime=RUN.train_minutes,
+                gpu=RUN.gpus,
+                slurm_extra=WARNING,
+            params:
+                protocol=protocol.TRAIN,
+            shell:
+                TRAIN + " ".join(cells) + " > {log:q} 2>&1"

@@ -48,7 +48,7 @@ def tiny_settings(**changes: Any) -> dict[str, Any]:
             }
         ],
         "evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic"}},
-        "execution": {"checkpoint_every": 10, "log_every": 5, "cells_per_job": 6, "data_threads": 1},
+        "execution": {"checkpoint_every": 10, "log_every": 5, "evaluation_cells_per_job": 6, "data_threads": 1},
     } | changes
 
 

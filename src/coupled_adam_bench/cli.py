@@ -24,13 +24,14 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from coupled_adam_bench.training.loop import train
+    from coupled_adam_bench.training.loop import train_cells
 
     plan = _plan(arguments)
-    if arguments.cell not in plan.cells:
-        raise ValueError(f"--cell: {arguments.cell!r} is not a cell of {arguments.plan}")
-    cell = plan.cells[arguments.cell]
-    return train(cell, plan.study.execution, paths.data_dir(cell.data_id), paths.run_dir(cell.id), arguments.device)
+    if unknown := [cell for cell in arguments.cells if cell not in plan.cells]:
+        raise ValueError(f"--cells: {', '.join(unknown)} not among the cells of {arguments.plan}")
+    return train_cells(
+        [plan.cells[cell] for cell in arguments.cells], plan.study.execution, paths.RESULTS, arguments.device
+    )
 
 
 def _evaluate(stage: str) -> Handler:
@@ -140,8 +141,8 @@ def parser() -> argparse.ArgumentParser:
     out(stage("describe", _describe, "list the cells of a study and what they cost"), "the list, text")
     sub = stage("prepare", _prepare, "turn text into token bins under results/data/")
     sub.add_argument("--workers", type=int, default=1, help="processes (default: %(default)s)")
-    sub = stage("train", _train, "train one cell, or go on with it; exit status 75: stopped on SIGTERM, run again")
-    sub.add_argument("--cell", required=True, help="cell id")
+    sub = stage("train", _train, "train cells, or go on with them; exit status 75: stopped on SIGTERM, run again")
+    sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     for name, stage_name, summary in (
         ("test-loss", "test_loss", "measure the loss of trained cells on the test split"),

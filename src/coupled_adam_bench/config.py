@@ -407,7 +407,9 @@ class Execution(Settings):
     micro_batch_sequences: int | None = Field(None, gt=0)
     """Sequences per forward pass; the whole batch without it."""
     evaluation_batch_sequences: int = Field(16, gt=0)
-    cells_per_job: int = Field(1, gt=0)
+    train_cells_per_job: int = Field(1, gt=0)
+    """Cells that one training job takes in turn: more for tiny models, which train as fast as torch starts."""
+    evaluation_cells_per_job: int = Field(1, gt=0)
     """Cells that one evaluation job takes: more for tiny models, whose evaluation is shorter than lm-eval's start."""
     log_every: int = Field(10, gt=0)
     """Steps between lines of ``history.jsonl``."""

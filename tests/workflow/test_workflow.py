@@ -196,7 +196,7 @@ def test_a_crashed_cell_leaves_the_others_and_partial_tables(copy):
         (run / name).unlink()
     shutil.rmtree(run / "checkpoints")
     (run / "checkpoints").write_text("a file where a folder should be: the cell cannot write its checkpoints")
-    change(copy, execution={"cells_per_job": 1})
+    change(copy, execution={"evaluation_cells_per_job": 1})
     result = snakemake(copy)
     assert result.returncode != 0
     evaluated = list((copy / "results/tiny/evaluation").glob("nano_*.lm_eval.json"))

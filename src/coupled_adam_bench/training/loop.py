@@ -5,8 +5,10 @@ Shapes: B sequences of a micro-batch, T = seq_len tokens.
 
 import contextlib
 import signal
+import sys
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -248,3 +250,23 @@ def train(cell: Cell, execution: Execution, data_dir: Path, run_dir: Path, devic
             return RESUME_ME
         trainer.report(status, bad_step)
     return 0
+
+
+def train_cells(cells: Sequence[Cell], execution: Execution, results: Path, device: str = "auto") -> int:
+    """Train cells one after the other below the folder ``results`` and return the exit status of the worst.
+
+    A cell that crashes is reported and does not keep the others from training; a request to stop does.
+    """
+    worst = 0
+    for cell in cells:
+        try:
+            status = train(cell, execution, results / "data" / cell.data_id, results / "runs" / cell.id, device)
+        except Exception as error:
+            if not isinstance(error, (ValueError, OSError)):  # what the user cannot mend
+                traceback.print_exc()
+            print(f"error: {cell.id}: {error}", file=sys.stderr)
+            worst = 2
+            continue
+        if status == RESUME_ME:
+            return RESUME_ME
+    return worst

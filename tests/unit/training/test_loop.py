@@ -49,7 +49,7 @@ def workspace(tiny_plan, tiny_data, tmp_path):
     (folder / paths.data_dir(cell.data_id)).symlink_to(tiny_data)
     plan_file = paths.study_dir("tiny") / "plan.json"
     write_json(folder / plan_file, tiny_plan.to_json())
-    command = [sys.executable, "-m", "coupled_adam_bench", "train", "--plan", str(plan_file), "--cell", cell.id]
+    command = [sys.executable, "-m", "coupled_adam_bench", "train", "--plan", str(plan_file), "--cells", cell.id]
     return folder, folder / paths.run_dir(cell.id), [*command, "--device", "cpu"]
 
 
@@ -95,7 +95,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(optimizer, tiny_dat
     (tmp_path / paths.data_dir(cell.data_id)).parent.mkdir(parents=True)
     (tmp_path / paths.data_dir(cell.data_id)).symlink_to(tiny_data)
     write_json(tmp_path / "plan.json", plan.to_json())
-    command = [sys.executable, "-m", "coupled_adam_bench", "train", "--plan", "plan.json", "--cell", cell.id]
+    command = [sys.executable, "-m", "coupled_adam_bench", "train", "--plan", "plan.json", "--cells", cell.id]
     run_dir = tmp_path / paths.run_dir(cell.id)
     moments = random.Random(0)
     kills = 0
@@ -219,7 +219,7 @@ def test_sigterm_checkpoints_and_asks_to_be_resumed(tiny_study, tiny_data, tmp_p
     (tmp_path / paths.data_dir(cell.data_id)).symlink_to(tiny_data)
     write_json(tmp_path / "plan.json", plan.to_json())
     run_dir = tmp_path / paths.run_dir(cell.id)
-    command = [sys.executable, "-m", "coupled_adam_bench", "train", "--plan", "plan.json", "--cell", cell.id]
+    command = [sys.executable, "-m", "coupled_adam_bench", "train", "--plan", "plan.json", "--cells", cell.id]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
     while not ((run_dir / "history.jsonl").exists() and history_of(run_dir)):
         assert process.poll() is None
@@ -278,7 +278,7 @@ def test_an_unknown_cell_is_named(workspace):
     folder, _, command = workspace
     result = subprocess.run([*command[:7], "nonsense"], cwd=folder, capture_output=True, text=True)
     assert result.returncode == 2
-    assert "--cell: 'nonsense' is not a cell" in result.stderr
+    assert "--cells: nonsense not among the cells" in result.stderr
 
 
 def test_cuda_is_refused_where_there_is_none(tiny_plan, tiny_data, tmp_path):
