@@ -10,7 +10,7 @@ rule train:
 
 # A warning two minutes before SLURM's time limit: training writes a checkpoint and a retry goes on from it.
 WARNING = "'--signal=TERM@120'"
-TRAIN = ENVIRONMENT + " {PYTHON} -m coupled_adam_bench train --plan {PLAN_FILE:q} --cells "
+TRAIN = ENVIRONMENT + " {PYTHON} -m coupled_adam_bench train --plan {PLAN_FILE:q} --cells {output:q} > {log:q} 2>&1"
 
 if RUN.train_cells_per_job == 1:
 
@@ -32,7 +32,7 @@ if RUN.train_cells_per_job == 1:
         params:
             protocol=protocol.TRAIN,
         shell:
-            TRAIN + "{wildcards.cell:q} > {log:q} 2>&1"
+            TRAIN
 
 else:
 
@@ -59,4 +59,4 @@ else:
             params:
                 protocol=protocol.TRAIN,
             shell:
-                TRAIN + " ".join(cells) + " > {log:q} 2>&1"
+                TRAIN

@@ -27,11 +27,10 @@ def _train(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.training.loop import train_cells
 
     plan = _plan(arguments)
-    if unknown := [cell for cell in arguments.cells if cell not in plan.cells]:
+    ids = [Path(cell).parent.name if cell.endswith("/run.json") else cell for cell in arguments.cells]
+    if unknown := [cell for cell in ids if cell not in plan.cells]:
         raise ValueError(f"--cells: {', '.join(unknown)} not among the cells of {arguments.plan}")
-    return train_cells(
-        [plan.cells[cell] for cell in arguments.cells], plan.study.execution, paths.RESULTS, arguments.device
-    )
+    return train_cells([plan.cells[cell] for cell in ids], plan.study.execution, paths.RESULTS, arguments.device)
 
 
 def _evaluate(stage: str) -> Handler:
@@ -142,7 +141,7 @@ def parser() -> argparse.ArgumentParser:
     sub = stage("prepare", _prepare, "turn text into token bins under results/data/")
     sub.add_argument("--workers", type=int, default=1, help="processes (default: %(default)s)")
     sub = stage("train", _train, "train cells, or go on with them; exit status 75: stopped on SIGTERM, run again")
-    sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
+    sub.add_argument("--cells", nargs="+", required=True, help="cell ids, or their run.json")
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     for name, stage_name, summary in (
         ("test-loss", "test_loss", "measure the loss of trained cells on the test split"),

@@ -176,6 +176,7 @@ def test_a_diverged_cell_is_a_result_and_the_others_go_on(tmp_path, tiny_study):
     settings["models"].append({**settings["models"][0], "name": "wild", "n_layer": 2, "learning_rate": 1e30})
     settings["training"]["warmup_steps"] = 0
     settings["grid"][0] |= {"models": ["nano", "wild"], "seeds": [1, 2]}
+    settings["execution"]["train_cells_per_job"] = 3
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(settings))
     result = snakemake(tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
