@@ -153,5 +153,7 @@ rule track:
         STUDY_DIR / "mlflow.json",
     log:
         STUDY_DIR / "logs" / "mlflow.log",
+    # Beside the tables, not after them.
+    priority: 1
     shell:
         "{PYTHON} -m coupled_adam_bench track --plan {PLAN_FILE:q} --out {output:q} > {log:q} 2>&1"

@@ -50,6 +50,8 @@ else:
                 STUDY_DIR / "logs" / f"train_{batch}.log",
             benchmark:
                 STUDY_DIR / "logs" / f"train_{batch}.tsv"
+            # The longest first, so that no core waits for the last one.
+            priority: sum(PLAN.cells[cell].n_tokens * PLAN.cells[cell].n_params for cell in cells)
             threads: RUN.train_threads
             resources:
                 mem_mb=RUN.train_mem_mb,

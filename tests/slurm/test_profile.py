@@ -64,7 +64,7 @@ def test_the_profile_sets_what_rules_of_ours_use():
     named = set(site["set-resources"])
     assert named == {"train_cell", "test_loss", "downstream"}
     for name in named:
-        body = re.search(rf"^rule {name}:\n((?:    .*|)\n)+", rules, re.MULTILINE)
+        body = re.search(rf"^ *rule {name}:\n((?:    .*|)\n)+", rules, re.MULTILINE)
         assert body, f"rule {name} is in the profile and not in rules/"
         assert "gpu=" in body[0], f"rule {name} sets no resource gpu"
 

@@ -229,7 +229,7 @@ def test_a_wrong_study_stops_before_the_first_job(changes, message, tmp_path, ti
 
 def test_two_snakemakes_at_once_do_not_write_over_each_other(tmp_path, tiny_study):
     settings = tiny_study()
-    settings["grid"][0]["tokens"] = [{"steps": 3000}]
+    settings["grid"][0]["tokens"] = [{"steps": 1500}]
     settings["grid"][0] |= {"seeds": [1, 2]}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(settings))
     command = [*SNAKEMAKE, "train", "--cores", "2", "--configfile", "study.yaml"]
@@ -261,8 +261,9 @@ def test_a_dry_run_of_a_shipped_study_is_light(name, tmp_path):
         cwd=tmp_path, capture_output=True, text=True, timeout=30,
     )  # fmt: skip
     assert "heavy: []" in result.stderr
-    counts = jobs(result)
-    assert counts["train_cell"] == {"paper_small": 54, "paper_sgd": 48, "paper_scale": 33, "demo": 35}[name]
+    training = {rule: count for rule, count in jobs(result).items() if rule.startswith("train_")}
+    expected = {"paper_small": 54, "paper_sgd": 48, "paper_scale": 33, "demo": 12}  # the demo's jobs take three cells
+    assert sum(training.values()) == expected[name]
 
 
 def test_dry_run_of_the_contract_s_targets(finished):
