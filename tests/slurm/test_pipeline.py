@@ -19,13 +19,13 @@ def test_a_study_on_slurm_gives_the_tables_of_the_local_run(slurm_cluster, tiny_
     study = tmp_path / "study.yaml"
     study.write_text(yaml.safe_dump(settings))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SNAKEMAKE", "SLURM"))}
+    command = [sys.executable, "-m", "snakemake", "--cores", "all", "--configfile", study]
     for place, flags in (
         ("local", []),
         ("slurm", ["--profile", "slurm", "--slurm-init-seconds-before-status-checks", "1"]),
     ):
         result = subprocess.run(
-            [sys.executable, "-m", "snakemake", "--cores", "all", "--configfile", study, *flags]
-            + ["--directory", tmp_path / place],
+            [*command, *flags, "--directory", tmp_path / place],
             cwd=ROOT,  # where `--profile slurm` finds the profile
             env=environment | slurm_cluster,
             stdout=subprocess.PIPE,

@@ -13,9 +13,9 @@ from coupled_adam_bench.config import (
     Model,
     Sgd,
     load_study,
-    parse_count,
     parse_study,
 )
+from coupled_adam_bench.config.base import parse_count
 from coupled_adam_bench.presets import MODEL_PRESETS
 
 MINIMAL = """

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
 
 # Modules that everything may import and that import only each other.
 BASE = {
-    "cells", "config", "config_errors", "files", "paths", "plan", "presets", "progress", "protocol", "revision",
+    "cells", "config", "device", "files", "paths", "plan", "presets", "progress", "protocol", "revision",
 }  # fmt: skip
 # What else an area (a folder, or a module of the top level) may import from the package.
 MAY_IMPORT = {
@@ -37,7 +37,7 @@ ONLY_IN = {
     "mlflow": {"tracking"},
     "lm_eval": {"evaluation"},
     "snakemake": set(),
-    "torch": {"models", "optim", "training", "embeddings", "evaluation"},
+    "torch": {"device", "models", "optim", "training", "embeddings", "evaluation"},
     "transformers": {"models", "training", "evaluation"},
     "datasets": {"data", "evaluation"},
     "pyarrow": {"data"},

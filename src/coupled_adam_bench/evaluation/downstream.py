@@ -17,7 +17,8 @@ import yaml
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, Row, pick_device, row
+from coupled_adam_bench.device import pick_device
+from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, Row, row
 from coupled_adam_bench.evaluation.task_files import TaskFile, find_tasks, generated_tasks, mirrored_task, user_folder
 from coupled_adam_bench.files import sha256_file, write_text
 from coupled_adam_bench.plan import Plan

@@ -50,12 +50,3 @@ def row(task: str, metric: str, value: float) -> Row:
     """Return one row; the unit is that of the table's column, ``1`` for all other metrics."""
     unit = METRICS[metric].unit if metric in METRICS else "1"
     return {"task": task, "metric": metric, "value": float(value), "unit": unit}
-
-
-def pick_device(device: str) -> str:
-    """Return ``device``, or for ``auto`` the GPU if torch sees one, else the CPU."""
-    if device != "auto":
-        return device
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"

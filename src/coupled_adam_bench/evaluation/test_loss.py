@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.data.bins import open_tokens
-from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, pick_device, row
+from coupled_adam_bench.device import pick_device
+from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, row
 from coupled_adam_bench.plan import Plan
 
 if TYPE_CHECKING:

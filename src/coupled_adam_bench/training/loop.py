@@ -21,6 +21,7 @@ from torch import Tensor
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Execution
 from coupled_adam_bench.data.bins import Meta, load_meta, open_tokens, sample_offsets
+from coupled_adam_bench.device import pick_device
 from coupled_adam_bench.files import sha256_file, write_json
 from coupled_adam_bench.models.export import WEIGHTS, save_model
 from coupled_adam_bench.models.gpt2 import GPT2
@@ -45,15 +46,6 @@ class _State:
     """Time in the loop, all sessions of a resumed run together."""
 
 
-def pick_device(device: str) -> torch.device:
-    """Return the device for ``auto``, ``cpu`` or ``cuda``; ``ValueError`` if there is no such device."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device: 'cuda' was asked for, but torch sees no GPU; use 'cpu' or 'auto'")
-    return torch.device(device)
-
-
 @contextlib.contextmanager
 def _stop_requests() -> Iterator[list[int]]:
     """Collect SIGTERMs, the warning that a cluster sends before the time limit, instead of dying of them."""
@@ -74,7 +66,7 @@ class Trainer:
 
     def __init__(self, cell: Cell, execution: Execution, data_dir: Path, run_dir: Path, device: str = "auto") -> None:
         self.cell, self.execution, self.run_dir, self.data_dir = cell, execution, run_dir, data_dir
-        self.device = pick_device(device)
+        self.device = torch.device(pick_device(device))
         if self.device.type == "cpu":
             torch.set_num_threads(execution.train_threads)
         else:

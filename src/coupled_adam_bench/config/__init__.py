@@ -1,0 +1,45 @@
+"""The study: every setting of an experiment, typed, with its default and its source, and nothing else.
+
+Marks in the docstrings: [P] stated by the paper, [C] read in the authors' code, ours otherwise. Settings that can
+change a number live in ``data``, ``models``, ``training`` and ``optimizers``; ``paths`` and ``execution`` never do.
+"""
+
+from coupled_adam_bench.config.base import Settings
+from coupled_adam_bench.config.data import Data, FilesSource, HubSource, Paths, Split, SyntheticSource
+from coupled_adam_bench.config.study import (
+    Block,
+    Downstream,
+    Evaluation,
+    Execution,
+    Study,
+    Tokens,
+    WordSimilaritySet,
+    load_study,
+    parse_study,
+)
+from coupled_adam_bench.config.training import AdamW, CoupledAdam, Model, Optimizer, Sgd, Training
+
+__all__ = [
+    "AdamW",
+    "Block",
+    "CoupledAdam",
+    "Data",
+    "Downstream",
+    "Evaluation",
+    "Execution",
+    "FilesSource",
+    "HubSource",
+    "Model",
+    "Optimizer",
+    "Paths",
+    "Settings",
+    "Sgd",
+    "Split",
+    "Study",
+    "SyntheticSource",
+    "Tokens",
+    "Training",
+    "WordSimilaritySet",
+    "load_study",
+    "parse_study",
+]

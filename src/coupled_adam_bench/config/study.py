@@ -1,0 +1,217 @@
+"""The study: evaluation, grid and execution, and all sections together."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
+
+from coupled_adam_bench.config.base import Count, Name, Seed, Settings
+from coupled_adam_bench.config.data import Data, Paths
+from coupled_adam_bench.config.errors import describe_errors
+from coupled_adam_bench.config.training import ModelOrPreset, Optimizer, Training
+from coupled_adam_bench.presets import PAPER_TASKS, PAPER_WORD_SIMILARITY
+
+STUDY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._\-]*$"
+# What else lies in results/.
+RESERVED_STUDY_NAMES = ("data", "runs", "mlflow.db", "mlflow-artifacts")
+
+
+def _duplicates(values: Iterable[Any]) -> list[str]:
+    return [str(value) for value, count in Counter(values).items() if count > 1]
+
+
+Column = Annotated[int, Field(ge=0)]
+
+
+class WordSimilaritySet(Settings):
+    """A list of word pairs with human ratings: a file of ``paths.word_similarity``, columns counted from 0."""
+
+    name: Name
+    file: str
+    columns: tuple[Column, Column, Column] = (0, 1, 2)
+    """First word, second word, rating."""
+    strip_pos: bool = False
+    """Cut a part-of-speech suffix such as ``-n`` from the words."""
+
+
+class Downstream(Settings):
+    """Tasks of the lm-evaluation-harness."""
+
+    tasks: tuple[str, ...] | Literal["synthetic"] = PAPER_TASKS
+    """Names known to lm-eval or defined in ``paths.tasks``; ``synthetic``: those of the generated language."""
+    num_fewshot: int = Field(0, ge=0)
+    """[C] zero-shot"""
+    limit: int | None = Field(None, gt=0)
+    """Items of each task, the first ones; all without it."""
+
+
+class Evaluation(Settings):
+    """What is measured on a trained model."""
+
+    word_similarity: tuple[WordSimilaritySet, ...] | Literal["synthetic"] = tuple(
+        WordSimilaritySet(**fields) for fields in PAPER_WORD_SIMILARITY
+    )
+    downstream: Downstream = Downstream()
+
+
+class Tokens(Settings):
+    """Training tokens of a cell, as steps of the global batch."""
+
+    steps: int = Field(gt=0)
+    label: str | None = None
+    """How tables print it, e.g. ``20B``."""
+
+
+StepsOrCount = Annotated[
+    Annotated[Tokens, Tag("in_steps")] | Annotated[Count, Tag("in_tokens")],
+    Discriminator(lambda value: "in_steps" if isinstance(value, dict | Tokens) else "in_tokens"),
+]
+
+
+class Block(Settings):
+    """A Cartesian product of cells, and the table that shows them."""
+
+    table: Literal["table1", "table2", "table7"] | None = None
+    models: tuple[Name, ...] = Field(min_length=1)
+    tokens: tuple[StepsOrCount, ...] = Field(min_length=1)
+    """Numbers such as ``20B`` are rounded down to whole steps."""
+    optimizers: tuple[Optimizer, ...] = Field(min_length=1)
+    seeds: tuple[Seed, ...] = Field((1, 2, 3), min_length=1)
+    """[P] 1, 2, 3"""
+
+    def errors(self, batch_tokens: int, models: Iterable[str]) -> Iterator[str]:
+        """Yield what is wrong with this block as ``field: message``, given the tokens of one batch and the models."""
+        if unknown := sorted(set(self.models) - set(models)):
+            yield f"models: {', '.join(unknown)} is not among the study's models {', '.join(models)}"
+        for value in self.tokens:
+            if isinstance(value, int) and value < batch_tokens:
+                yield (
+                    f"tokens: {value} is smaller than one batch of {batch_tokens} tokens "
+                    "(training.batch_sequences x training.seq_len)"
+                )
+        steps = [value // batch_tokens if isinstance(value, int) else value.steps for value in self.tokens]
+        for field, values in (
+            ("models", self.models),
+            ("tokens", [f"{count} steps" for count in steps]),
+            ("optimizers", [optimizer.key for optimizer in self.optimizers]),
+            ("seeds", self.seeds),
+        ):
+            if twice := _duplicates(values):
+                yield f"{field}: {', '.join(twice)} given more than once"
+        if self.table == "table1" and len(self.optimizers) != 2:
+            yield f"optimizers: table1 compares exactly 2, not {len(self.optimizers)}; more go into table7"
+        if self.table in ("table2", "table7") and len(self.optimizers) < 2:
+            yield f"optimizers: {self.table} compares at least 2, not {len(self.optimizers)}"
+        if self.table in ("table1", "table7") and len(self.seeds) < 2:
+            yield f"seeds: {self.table} rests on a t-test and needs at least 2 seeds"
+
+
+class Execution(Settings):
+    """How the work is done: nothing here changes a number beyond float error or is part of a cell's id."""
+
+    train_threads: int = Field(1, gt=0)
+    evaluation_threads: int = Field(1, gt=0)
+    data_threads: int = Field(2, gt=0)
+    gpus: int = Field(0, ge=0)
+    """GPUs of a training or evaluation job; training on more than one is not supported yet."""
+    micro_batch_sequences: int | None = Field(None, gt=0)
+    """Sequences per forward pass; the whole batch without it."""
+    evaluation_batch_sequences: int = Field(16, gt=0)
+    train_cells_per_job: int = Field(1, gt=0)
+    """Cells that one training job takes in turn: more for tiny models, which train as fast as torch starts."""
+    evaluation_cells_per_job: int = Field(1, gt=0)
+    """Cells that one evaluation job takes: more for tiny models, whose evaluation is shorter than lm-eval's start."""
+    log_every: int = Field(10, gt=0)
+    """Steps between lines of ``history.jsonl``."""
+    checkpoint_every: int = Field(1000, gt=0)
+    """Steps between checkpoints."""
+    train_mem_mb: int = Field(4000, gt=0)
+    train_minutes: int = Field(1440, gt=0)
+    evaluation_mem_mb: int = Field(8000, gt=0)
+    """lm-eval holds the logits of a batch twice: 8 bytes x evaluation_batch_sequences x seq_len x vocab_size."""
+    evaluation_minutes: int = Field(240, gt=0)
+
+
+class Study(Settings):
+    """A study: one YAML file."""
+
+    study: Annotated[str, Field(pattern=STUDY_PATTERN)]
+    """Its name; results go to ``results/<study>/``."""
+    title: str = ""
+    protocol: Name = "corrected"
+    """Name of the rules of measurement, printed with every result; see paper.md's ledger of the three protocols."""
+    paths: Paths = Paths()
+    data: Data
+    models: tuple[ModelOrPreset, ...] = Field(min_length=1)
+    """Presets by name, or sizes."""
+    training: Training = Training()
+    grid: tuple[Block, ...] = Field(min_length=1)
+    evaluation: Evaluation = Evaluation()
+    execution: Execution = Execution()
+
+    @model_validator(mode="after")
+    def _grid_fits(self) -> Self:
+        names = [model.name for model in self.models]
+        if twice := _duplicates(names):
+            raise ValueError(f"models: {', '.join(twice)} defined more than once")
+        batch_tokens = self.training.batch_sequences * self.training.seq_len
+        for index, block in enumerate(self.grid):
+            for message in block.errors(batch_tokens, names):
+                raise ValueError(f"grid.{index}.{message}")
+        return self
+
+    @model_validator(mode="after")
+    def _results_tell_cells_apart(self) -> Self:
+        sizes = {m.name: m.n_params(self.data.vocab_size, self.training.seq_len) for m in self.models}
+        owners: dict[tuple[int, str], tuple[str, Optimizer]] = {}
+        for index, block in enumerate(self.grid):
+            for pair in itertools.product(block.models, block.optimizers):
+                key = (sizes[pair[0]], pair[1].key)
+                if owners.setdefault(key, pair) != pair:
+                    raise ValueError(
+                        f"grid.{index}: {pair[0]} and {owners[key][0]} with {pair[1].key} have the same n_params, "
+                        "by which results are told apart; put them into two studies"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _sources_fit(self) -> Self:
+        if self.study in RESERVED_STUDY_NAMES:
+            raise ValueError(f"study: {self.study} is taken; results/ also holds {', '.join(RESERVED_STUDY_NAMES)}")
+        if self.data.source.kind == "files" and not self.paths.text:
+            raise ValueError("paths.text: missing; the source 'files' needs folders, files or globs")
+        if self.data.tokenizer == "file" and self.paths.tokenizer is None:
+            raise ValueError("paths.tokenizer: missing; data.tokenizer 'file' needs a tokenizer.json")
+        if self.data.source.kind != "synthetic" and "synthetic" in (
+            self.evaluation.word_similarity,
+            self.evaluation.downstream.tasks,
+        ):
+            raise ValueError("evaluation: 'synthetic' sets exist for the data source 'synthetic' only")
+        return self
+
+
+def parse_study(values: Any, origin: str = "study") -> Study:
+    """Validate a study given as a mapping.
+
+    Raises ``ValueError`` that lists every wrong field: its place, its value and what is allowed.
+    """
+    try:
+        return Study.model_validate(values)
+    except ValidationError as error:
+        lines = describe_errors(error, Study, values)
+        raise ValueError("\n  ".join([f"{origin}: {len(lines)} invalid setting(s)", *lines])) from None
+
+
+def load_study(path: Path) -> Study:
+    """Read and validate a study's YAML or JSON file."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such study file") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: not valid YAML: {error}") from None
+    return parse_study(values, str(path))
