@@ -5,25 +5,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.files import write_text
-
-
-def _whole_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a history; a last line cut short by a kill is left out."""
-    if not path.exists():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows
+from coupled_adam_bench.files import read_json_lines, write_text
 
 
 def rewind(path: Path, step: int) -> None:
     """Drop the rows after ``step``: training goes on from there and writes them again."""
-    write_text(path, "".join(json.dumps(row) + "\n" for row in _whole_rows(path) if row["step"] <= step))
+    write_text(path, "".join(json.dumps(row) + "\n" for row in read_json_lines(path) if row["step"] <= step))
 
 
 def append(path: Path, row: dict[str, Any]) -> None:
