@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 IGNORED = -100
-# Logits held at once, in numbers. On a CPU just under the 32 MiB that glibc can keep for the process instead of fetching
-# them from the kernel page by page in every step; GPUs want larger products.
+# Logits held at once, in numbers. On a CPU just under the 32 MiB that glibc can keep instead of fetching it
+# from the kernel page by page in every step; GPUs want larger products.
 _CHUNK_NUMBERS = {"cpu": 8_000_000, "cuda": 2**28}
 
 
