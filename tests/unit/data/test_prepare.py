@@ -328,7 +328,7 @@ def can_mount() -> bool:
 @pytest.mark.skipif(sys.platform != "linux" or not can_mount(), reason="needs a small file system")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_full_disk(workers: int, synthetic_plan: Plan, command: Callable[..., list[str]], tmp_path: Path) -> None:
-    """Two of three shards fit; after the disk has grown, these are kept."""
+    """Two of three shards fit; after the disk has grown, what was finished is kept."""
     disk = tmp_path / "disk"
     disk.mkdir()
     out = disk / "out"
@@ -345,8 +345,12 @@ def test_full_disk(workers: int, synthetic_plan: Plan, command: Callable[..., li
     assert subprocess.run(unshare).returncode == 0
     error = (tmp_path / "full.txt").read_text().splitlines()[-1]
     assert re.search(r"OSError: \[Errno 28\] no space left for .*/out .*run again: finished parts are kept", error)
-    assert (tmp_path / "shards.txt").read_text().split() == ["000000.bin", "000000.json", "000001.bin", "000001.json"]
-    assert n_kept((tmp_path / "again.txt").read_text()) == 2
+    kept = (tmp_path / "shards.txt").read_text().split()
+    finished = [name for name in kept if name.endswith(".json")]
+    assert kept == [f"{Path(name).stem}.{kind}" for name in finished for kind in ("bin", "json")]
+    # Two workers write at once: the one that meets the end of the disk may be that of the second or the third shard.
+    assert len(finished) == 2 if workers == 1 else 1 <= len(finished) <= 2
+    assert n_kept((tmp_path / "again.txt").read_text()) == len(finished)
     prepare(synthetic_plan, tmp_path / "whole", workers=1)
     assert contents(tmp_path / "copy") == contents(tmp_path / "whole")
 
