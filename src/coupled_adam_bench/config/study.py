@@ -142,8 +142,8 @@ class Study(Settings):
     study: Annotated[str, Field(pattern=STUDY_PATTERN)]
     """Its name; results go to ``results/<study>/``."""
     title: str = ""
-    protocol: Name = "corrected"
-    """Name of the rules of measurement, printed with every result; see paper.md's ledger of the three protocols."""
+    protocol: Literal["corrected"] = "corrected"
+    """Rules of measurement, printed with every result (docs/protocol.md); ``official`` and ``paper`` are to come."""
     paths: Paths = Paths()
     data: Data
     models: tuple[ModelOrPreset, ...] = Field(min_length=1)
