@@ -37,8 +37,13 @@ class Cell:
 
     @property
     def n_params(self) -> int:
-        """Parameters, the tied embedding counted once."""
+        """Parameters, a tied embedding counted once."""
         return self.model.n_params(self.vocab_size, self.training.seq_len)
+
+    @property
+    def flops(self) -> int:
+        """Model FLOPs of the whole training run."""
+        return self.model.flops_per_token(self.vocab_size, self.training.seq_len) * self.n_tokens
 
     def to_json(self) -> dict[str, Any]:
         """Return the cell as a JSON value, the content of ``cell.json``."""

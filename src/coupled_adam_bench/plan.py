@@ -30,17 +30,12 @@ class Plan:
         }
 
     def describe(self) -> str:
-        """Return a table of the cells and their cost in model FLOPs: 6 per token and parameter, positions left out.
-
-        Attention's own products, 12 n_layer d_model seq_len per token, are included.
-        """
+        """Return a table of the cells and their cost in model FLOPs."""
         lines = [f"{self.study.study}: {len(self.cells)} cells on {self.data_id}", ""]
         header = ("cell", "parameters", "tokens", "steps", "FLOPs")
         rows = []
         for cell in self.cells.values():
-            seq_len, d_model = cell.training.seq_len, cell.model.d_model
-            per_token = 6 * (cell.n_params - seq_len * d_model) + 12 * cell.model.n_layer * d_model * seq_len
-            rows.append((cell.id, cell.n_params, cell.n_tokens, cell.steps, per_token * cell.n_tokens))
+            rows.append((cell.id, cell.n_params, cell.n_tokens, cell.steps, cell.flops))
         width = max(len(header[0]), *(len(row[0]) for row in rows))
         lines.append(f"{header[0]:<{width}}  {header[1]:>14}  {header[2]:>16}  {header[3]:>8}  {header[4]:>9}")
         lines += [f"{r[0]:<{width}}  {r[1]:>14,}  {r[2]:>16,}  {r[3]:>8,}  {r[4]:>9.2e}" for r in rows]

@@ -64,6 +64,9 @@ def changed(settings: Settings, name: str) -> Settings:
         other = value + 1
     elif isinstance(value, float):
         other = value * 1.25 + 1e-9
+    elif value is None:
+        kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+        other = {int: 7, float: 0.25, str: "x"}[kinds[0]]
     else:
         other = f"{value}x"
     return settings.model_copy(update={name: other})
@@ -139,7 +142,10 @@ def variations() -> dict[str, dict[str, Any]]:
         "study": {"study": "other"},
         "title": {"title": "other"},
         "paths": {"paths": {"text": "a", "tokenizer": "b", "word_similarity": "c", "hub_mirror": "d", "tasks": "e"}},
-        "execution": {"execution": dict.fromkeys(Execution.model_fields, 7)},
+        "execution": {
+            "execution": dict.fromkeys(Execution.model_fields, 8)
+            | {"parallel": "fsdp", "compile": True, "deterministic": True}
+        },
         "evaluation": {
             "evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic", "limit": 3}}
         },
@@ -313,7 +319,7 @@ def test_the_papers_grids_have_their_size():
 
 def test_ids_stay_from_version_to_version():
     """A new id orphans the runs of all users: change this text only together with a version in protocol.py."""
-    assert next(iter(cells_of("paper_small"))) == "gpt2-125m_4.92B_adamw_s1_5399e8e9f1"
+    assert next(iter(cells_of("paper_small"))) == "gpt2-125m_4.92B_adamw_s1_2b038100e2"
 
 
 def test_a_plan_on_file_gives_the_same_cells_without_the_data(tmp_path):

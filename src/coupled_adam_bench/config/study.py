@@ -49,9 +49,27 @@ class Downstream(Settings):
     """Items of each task, the first ones; all without it."""
 
 
+class TestLoss(Settings):
+    """How the loss on held-out tokens is measured."""
+
+    split: Literal["test", "val"] = "test"
+    windows: Literal["all", "random"] = "all"
+    """``all``: one pass over windows without overlap; ``random``: offsets that depend on the cell's seed [C]."""
+    n_batches: int = Field(2000, gt=0)
+    """Of ``random`` [C]: 2000 batches."""
+    batch_sequences: int = Field(12, gt=0)
+    """Of ``random`` [C]: 12 windows each."""
+
+
 class Evaluation(Settings):
     """What is measured on a trained model."""
 
+    test_loss: TestLoss = TestLoss()
+    isotropy: Literal["both_signs", "eig_float32"] = "both_signs"
+    """``both_signs``: float64, both signs of each eigenvector; ``eig_float32``: float32 general eigenvectors with the
+    signs they come with, rounded to 4 decimals [C]."""
+    leading_space: bool = True
+    """Words of the similarity sets are tokenized behind a space, as in running text; the authors' were not [C]."""
     word_similarity: tuple[WordSimilaritySet, ...] | Literal["synthetic"] = tuple(
         WordSimilaritySet(**fields) for fields in PAPER_WORD_SIMILARITY
     )
@@ -117,9 +135,19 @@ class Execution(Settings):
     evaluation_threads: int = Field(1, gt=0)
     data_threads: int = Field(2, gt=0)
     gpus: int = Field(0, ge=0)
-    """GPUs of a training or evaluation job; training on more than one is not supported yet."""
-    micro_batch_sequences: int | None = Field(None, gt=0)
-    """Sequences per forward pass; the whole batch without it."""
+    """GPUs of a training job; an evaluation job takes one of them."""
+    train_processes: int | None = Field(None, gt=0)
+    """Processes that train a cell together, each on its part of the batch; without it one per GPU, or one."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """``ddp``: a copy of the model in each process; ``fsdp``: weights, gradients and optimizer states in shards."""
+    micro_batch_sequences: int | Literal["auto"] | None = None
+    """Sequences per forward pass of a process; ``auto``: as many as its memory holds; all of its batch without it."""
+    compile: bool = False
+    """``torch.compile`` the layers: faster on GPUs, needs a C++ compiler on CPUs and up to a minute at the start."""
+    deterministic: bool = False
+    """Only kernels that give the same bits again, on GPUs too, where it is slower; a CPU always does."""
+    stall_seconds: float = Field(600.0, gt=0)
+    """A process of several that is this long behind the others ends the job, which says its rank."""
     evaluation_batch_sequences: int = Field(16, gt=0)
     train_cells_per_job: int = Field(1, gt=0)
     """Cells that one training job takes in turn: more for tiny models, which train as fast as torch starts."""
@@ -134,6 +162,19 @@ class Execution(Settings):
     evaluation_mem_mb: int = Field(8000, gt=0)
     """lm-eval holds the logits of a batch twice: 8 bytes x evaluation_batch_sequences x seq_len x vocab_size."""
     evaluation_minutes: int = Field(240, gt=0)
+
+    @property
+    def processes(self) -> int:
+        """Processes that train a cell."""
+        return self.train_processes or max(1, self.gpus)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.gpus and self.processes != self.gpus:
+            raise ValueError(f"train_processes: {self.processes}, but gpus: {self.gpus}; each GPU takes one process")
+        if isinstance(self.micro_batch_sequences, int) and self.micro_batch_sequences < 1:
+            raise ValueError(f"micro_batch_sequences: {self.micro_batch_sequences} must be 1 or more, or auto")
+        return self
 
 
 class Study(Settings):
@@ -162,6 +203,11 @@ class Study(Settings):
         for index, block in enumerate(self.grid):
             for message in block.errors(batch_tokens, names):
                 raise ValueError(f"grid.{index}.{message}")
+        if self.training.batch_sequences % self.execution.processes:
+            raise ValueError(
+                f"execution.train_processes: {self.execution.processes} (or gpus) does not divide "
+                f"training.batch_sequences {self.training.batch_sequences}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from coupled_adam_bench.models.attention import causal_attention
 from coupled_adam_bench.models.cross_entropy import IGNORED, sum_cross_entropy, token_cross_entropy
 
 LAYER_NORM_EPS = 1e-5  # [C]
@@ -32,7 +33,7 @@ class Block(nn.Module):
         """Return the residual stream after this layer, shape BTD."""
         qkv_BTD = self.attn_qkv(self.ln_1(x_BTD)).chunk(3, dim=-1)
         q_BHTK, k_BHTK, v_BHTK = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in qkv_BTD)
-        y_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
+        y_BHTK = causal_attention(q_BHTK, k_BHTK, v_BHTK)
         x_BTD = x_BTD + self.attn_proj(y_BHTK.transpose(1, 2).flatten(-2))
         return x_BTD + self.mlp_proj(F.gelu(self.mlp_fc(self.ln_2(x_BTD))))  # type: ignore[no-any-return]
 

@@ -99,6 +99,7 @@ class Trainer:
         training = self.cell.training
         inputs_BT, targets_BT = self.batch(step)
         micro = self.execution.micro_batch_sequences or training.batch_sequences
+        assert isinstance(micro, int)
         self.optimizers.set_lr(learning_rate_factor(step, self.cell.steps, training))
         loss = torch.zeros((), device=self.device)
         for inputs, targets in zip(torch.split(inputs_BT, micro), torch.split(targets_BT, micro), strict=True):
