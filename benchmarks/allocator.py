@@ -26,7 +26,7 @@ import sys, time, torch
 from coupled_adam_bench.models.gpt2 import GPT2
 vocab_size, d_model, n_layer, seq_len, batch, precision, steps = eval(sys.argv[1])
 torch.set_num_threads(1)
-model = GPT2(vocab_size, seq_len, n_layer, 2, d_model)
+model = GPT2(vocab_size, seq_len, n_layer, 2, d_model, 4 * d_model, tied=True)
 model.init_weights(0, 0.02)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 tokens = torch.randint(0, vocab_size, (batch, seq_len))

@@ -2,18 +2,27 @@
 
 from typing import Any
 
-# Paper, table of hyperparameters: heads, layers, width and peak learning rate [P]. Large-scale sizes (1.3B, 2.6B) use
-# another architecture and are not here yet.
+# Paper, table of hyperparameters: layers, heads, width and peak learning rate [P].
 MODEL_PRESETS: dict[str, dict[str, Any]] = {
-    name: {"name": name, "label": label, "n_layer": n_layer, "n_head": n_head, "d_model": d_model, "learning_rate": lr}
-    for name, label, n_layer, n_head, d_model, lr in (
-        ("gpt2-125m", "125M", 12, 12, 768, 6.0e-4),
-        ("gpt2-355m", "355M", 24, 16, 1024, 3.0e-4),
-        ("gpt2-760m", "760M", 24, 16, 1536, 2.5e-4),
+    name: {
+        "name": name,
+        "label": label,
+        "architecture": architecture,
+        "n_layer": n_layer,
+        "n_head": n_head,
+        "d_model": d_model,
+        "learning_rate": learning_rate,
+    }
+    for name, label, architecture, n_layer, n_head, d_model, learning_rate in (
+        ("gpt2-125m", "125M", "gpt2", 12, 12, 768, 6.0e-4),
+        ("gpt2-355m", "355M", "gpt2", 24, 16, 1024, 3.0e-4),
+        ("gpt2-760m", "760M", "gpt2", 24, 16, 1536, 2.5e-4),
+        ("stablelm-1.3b", "1.3B", "stablelm", 24, 32, 2048, 2.0e-4),
+        ("stablelm-2.6b", "2.6B", "stablelm", 32, 32, 2560, 1.6e-4),
         # Ours, for tests, the demo and small machines.
-        ("gpt2-4x256", None, 4, 4, 256, 1.0e-3),
-        ("gpt2-2x64", None, 2, 2, 64, 3.0e-3),
-        ("gpt2-2x32", None, 2, 2, 32, 3.0e-3),
+        ("gpt2-4x256", None, "gpt2", 4, 4, 256, 1.0e-3),
+        ("gpt2-2x64", None, "gpt2", 2, 2, 64, 3.0e-3),
+        ("gpt2-2x32", None, "gpt2", 2, 2, 32, 3.0e-3),
     )
 }
 

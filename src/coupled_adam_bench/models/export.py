@@ -1,9 +1,10 @@
-"""Weights to and from the Hugging Face format of transformers' own GPT-2 class, without importing transformers."""
+"""Weights to and from the Hugging Face format of transformers' own classes, without importing transformers."""
 
 import json
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,84 +13,177 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coupled_adam_bench.files import read_json
-from coupled_adam_bench.models.gpt2 import GPT2, LAYER_NORM_EPS
+from coupled_adam_bench.models.base import LAYER_NORM_EPS, LanguageModel
+from coupled_adam_bench.models.gpt2 import GPT2
+from coupled_adam_bench.models.stablelm import StableLM
 
 WEIGHTS = "model.safetensors"
 
 
-def _layer_names(n_layer: int) -> Iterator[tuple[str, str, bool]]:
-    """Yield (our name, transformers' name, transposed) of each weight; Conv1D of transformers stores (in, out)."""
-    yield "embedding.weight", "transformer.wte.weight", False
-    yield "positions.weight", "transformer.wpe.weight", False
+@dataclass(frozen=True)
+class _Weight:
+    """A weight of ours and those of transformers that it is stacked from, row on row.
+
+    ``transposed``: theirs are stored as (in, out), by their class Conv1D; ``bias``: theirs have one, ours never do.
+    """
+
+    ours: str
+    theirs: tuple[str, ...]
+    transposed: bool = False
+    bias: bool = False
+
+
+def _gpt2_weights(n_layer: int, tied: bool) -> Iterator[_Weight]:
+    yield _Weight("embedding", ("transformer.wte",))
+    yield _Weight("positions", ("transformer.wpe",))
     for layer in range(n_layer):
         ours, theirs = f"blocks.{layer}.", f"transformer.h.{layer}."
-        yield f"{ours}ln_1.weight", f"{theirs}ln_1.weight", False
-        yield f"{ours}attn_qkv.weight", f"{theirs}attn.c_attn.weight", True
-        yield f"{ours}attn_proj.weight", f"{theirs}attn.c_proj.weight", True
-        yield f"{ours}ln_2.weight", f"{theirs}ln_2.weight", False
-        yield f"{ours}mlp_fc.weight", f"{theirs}mlp.c_fc.weight", True
-        yield f"{ours}mlp_proj.weight", f"{theirs}mlp.c_proj.weight", True
-    yield "ln_f.weight", "transformer.ln_f.weight", False
+        for norm in ("ln_1", "ln_2"):
+            yield _Weight(ours + norm, (theirs + norm,), bias=True)
+        for name, their_name in (
+            ("attn_qkv", "attn.c_attn"),
+            ("attn_proj", "attn.c_proj"),
+            ("mlp_fc", "mlp.c_fc"),
+            ("mlp_proj", "mlp.c_proj"),
+        ):
+            yield _Weight(ours + name, (theirs + their_name,), transposed=True, bias=True)
+    yield _Weight("ln_f", ("transformer.ln_f",), bias=True)
+    if not tied:
+        yield _Weight("head", ("lm_head",))
 
 
-def _config(model: GPT2, eot_id: int) -> dict[str, Any]:
-    return {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "activation_function": "gelu",  # exact, where GPT-2's own is the tanh approximation
-        "attn_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "resid_pdrop": 0.0,
-        "layer_norm_epsilon": LAYER_NORM_EPS,
-        "n_embd": model.d_model,
-        "n_head": model.n_head,
-        "n_layer": len(model.blocks),
-        "n_positions": model.seq_len,
-        "vocab_size": model.vocab_size,
-        "tie_word_embeddings": True,
-        "bos_token_id": eot_id,
-        "eos_token_id": eot_id,
-        "dtype": "float32",
-    }
+def _stablelm_weights(n_layer: int, tied: bool) -> Iterator[_Weight]:
+    yield _Weight("embedding", ("model.embed_tokens",))
+    for layer in range(n_layer):
+        ours, theirs = f"blocks.{layer}.", f"model.layers.{layer}."
+        yield _Weight(f"{ours}ln_1", (f"{theirs}input_layernorm",), bias=True)
+        yield _Weight(f"{ours}attn_qkv", tuple(f"{theirs}self_attn.{name}_proj" for name in "qkv"))
+        yield _Weight(f"{ours}attn_proj", (f"{theirs}self_attn.o_proj",))
+        yield _Weight(f"{ours}ln_2", (f"{theirs}post_attention_layernorm",), bias=True)
+        yield _Weight(f"{ours}mlp_gate_up", (f"{theirs}mlp.gate_proj", f"{theirs}mlp.up_proj"))
+        yield _Weight(f"{ours}mlp_proj", (f"{theirs}mlp.down_proj",))
+    yield _Weight("ln_f", ("model.norm",), bias=True)
+    if not tied:
+        yield _Weight("head", ("lm_head",))
 
 
-def save_model(model: GPT2, folder: Path, tokenizer: Path, eot_id: int) -> None:
+@dataclass(frozen=True)
+class _Format:
+    """What one of our classes is in transformers.
+
+    ``keys``: the key in config.json of each argument of our class; ``fixed``: what our class has no argument for.
+    """
+
+    model: type[LanguageModel]
+    weights: Callable[[int, bool], Iterator[_Weight]]
+    keys: Mapping[str, str]
+    fixed: Mapping[str, Any]
+
+
+_FORMATS = {
+    "gpt2": _Format(
+        GPT2,
+        _gpt2_weights,
+        {
+            "vocab_size": "vocab_size",
+            "seq_len": "n_positions",
+            "n_layer": "n_layer",
+            "n_head": "n_head",
+            "d_model": "n_embd",
+            "d_ffn": "n_inner",
+            "tied": "tie_word_embeddings",
+        },
+        {
+            "architectures": ["GPT2LMHeadModel"],
+            "activation_function": "gelu",  # exact, where GPT-2's own is the tanh approximation
+            "attn_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "resid_pdrop": 0.0,
+            "layer_norm_epsilon": LAYER_NORM_EPS,
+        },
+    ),
+    "stablelm": _Format(
+        StableLM,
+        _stablelm_weights,
+        {
+            "vocab_size": "vocab_size",
+            "seq_len": "max_position_embeddings",
+            "n_layer": "num_hidden_layers",
+            "n_head": "num_attention_heads",
+            "d_model": "hidden_size",
+            "d_ffn": "intermediate_size",
+            "tied": "tie_word_embeddings",
+            "rope_base": "rope_theta",
+        },
+        {
+            "architectures": ["StableLmForCausalLM"],
+            "hidden_act": "silu",
+            "layer_norm_eps": LAYER_NORM_EPS,
+            "partial_rotary_factor": 1.0,
+            "use_qkv_bias": False,
+            "qk_layernorm": False,
+            "use_parallel_residual": False,
+            "hidden_dropout": 0.0,
+            "attention_dropout": 0.0,
+        },
+    ),
+}
+
+
+def _config(model: LanguageModel, model_type: str, eot_id: int) -> dict[str, Any]:
+    form = _FORMATS[model_type]
+    config = {"model_type": model_type, **form.fixed}
+    config |= {key: getattr(model, argument) for argument, key in form.keys.items()}
+    if isinstance(model, StableLM):
+        config["num_key_value_heads"] = model.n_head
+        # Where transformers 5 looks for what 4 has at the top.
+        rope = {key: config[key] for key in ("rope_theta", "partial_rotary_factor")}
+        config["rope_parameters"] = {"rope_type": "default", **rope}
+    return config | {"bos_token_id": eot_id, "eos_token_id": eot_id, "dtype": "float32"}
+
+
+def save_model(
+    model: LanguageModel, folder: Path, tokenizer: Path, eot_id: int, state: Mapping[str, Tensor] | None = None
+) -> None:
     """Write ``folder`` so that ``transformers.AutoModelForCausalLM.from_pretrained(folder)`` gives the same logits.
 
     ``tokenizer`` is a folder in Hugging Face format whose files are put beside the weights. The folder appears whole or
-    not at all; one that is already there is replaced.
+    not at all; one that is already there is replaced. ``state`` is ``model.state_dict()`` with whole tensors, for a
+    model in shards.
     """
+    (model_type,) = (name for name, form in _FORMATS.items() if isinstance(model, form.model))
+    ours = dict(model.state_dict() if state is None else state)
+    theirs: dict[str, Tensor] = {}
+    for entry in _FORMATS[model_type].weights(model.n_layer, model.tied):
+        weight = ours.pop(f"{entry.ours}.weight").detach().to("cpu", torch.float32)
+        for name, part in zip(entry.theirs, weight.chunk(len(entry.theirs)), strict=True):
+            theirs[f"{name}.weight"] = (part.T if entry.transposed else part).contiguous()
+            if entry.bias:
+                theirs[f"{name}.bias"] = torch.zeros(part.shape[0])
+    assert not ours, f"not exported: {sorted(ours)}"
+
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     try:
         shutil.copytree(tokenizer, temporary)
-        state: dict[str, Tensor] = {}
-        ours = model.state_dict()
-        for name, theirs, transposed in _layer_names(len(model.blocks)):
-            weight = ours.pop(name).detach().to("cpu", torch.float32)
-            state[theirs] = (weight.T if transposed else weight).contiguous()
-            if not theirs.startswith(("transformer.wte", "transformer.wpe")):
-                # transformers' class has biases; the paper's model has none.
-                state[theirs.removesuffix("weight") + "bias"] = torch.zeros(state[theirs].shape[-1])
-        assert not ours, f"not exported: {sorted(ours)}"
-        save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
-        (temporary / "config.json").write_text(json.dumps(_config(model, eot_id), indent=1) + "\n", encoding="utf-8")
+        save_file(theirs, temporary / WEIGHTS, metadata={"format": "pt"})
+        config = json.dumps(_config(model, model_type, eot_id), indent=1)
+        (temporary / "config.json").write_text(config + "\n", encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         temporary.replace(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def load_model(folder: Path, device: str | torch.device = "cpu") -> GPT2:
+def load_model(folder: Path, device: str | torch.device = "cpu") -> LanguageModel:
     """Read a model that :func:`save_model` wrote, in float32 and evaluation mode."""
     config = read_json(folder / "config.json")
-    model = GPT2(
-        vocab_size=config["vocab_size"],
-        seq_len=config["n_positions"],
-        n_layer=config["n_layer"],
-        n_head=config["n_head"],
-        d_model=config["n_embd"],
-    )
+    form = _FORMATS[config["model_type"]]
+    with torch.device("meta"):  # the weights of the file become the model's, none are made to be replaced
+        model = form.model(**{argument: config[key] for argument, key in form.keys.items()})
     theirs = load_file(folder / WEIGHTS)
-    names = _layer_names(config["n_layer"])
-    model.load_state_dict({ours: theirs[name].T if transposed else theirs[name] for ours, name, transposed in names})
+    ours = {}
+    for entry in form.weights(model.n_layer, model.tied):
+        weight = torch.cat([theirs[f"{name}.weight"] for name in entry.theirs])
+        ours[f"{entry.ours}.weight"] = weight.T.contiguous() if entry.transposed else weight
+    model.load_state_dict(ours, assign=True)
     return model.to(device).eval()

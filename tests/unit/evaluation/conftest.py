@@ -18,8 +18,9 @@ from coupled_adam_bench.data.synthetic import Language
 from coupled_adam_bench.data.synthetic_sets import write_evaluation_sets
 from coupled_adam_bench.data.tokenizers import save_tokenizer
 from coupled_adam_bench.files import sha256_file, write_json
+from coupled_adam_bench.models.base import LanguageModel
+from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import save_model
-from coupled_adam_bench.models.gpt2 import GPT2
 from coupled_adam_bench.plan import Plan
 
 DATA_ID = "tiny-0123456789"
@@ -38,11 +39,10 @@ STUDY = {
 }
 
 
-def write_model(plan: Plan, cell_id: str, seed: int, eot_id: int) -> GPT2:
+def write_model(plan: Plan, cell_id: str, seed: int, eot_id: int) -> LanguageModel:
     """Save an untrained model, its weights far from initialisation, as training would."""
     cell = plan.cells[cell_id]
-    sizes = {key: getattr(cell.model, key) for key in ("n_layer", "n_head", "d_model")}
-    model = GPT2(cell.vocab_size, cell.training.seq_len, **sizes)
+    model = build_model(cell.model, cell.vocab_size, cell.training.seq_len)
     model.init_weights(seed, 0.5)
     folder = paths.run_dir(cell_id)
     tokenizer = paths.data_dir(plan.data_id) / "tokenizer"

@@ -1,0 +1,123 @@
+"""What the language models of the study share: pre-norm layers without biases, head, initialisation and loss.
+
+Shapes: B sequences, T tokens, D = d_model, V = vocab_size, H heads of K = D / H.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coupled_adam_bench.models.attention import causal_attention
+from coupled_adam_bench.models.cross_entropy import IGNORED, sum_cross_entropy, token_cross_entropy
+
+LAYER_NORM_EPS = 1e-5  # [C]
+
+
+class Block(nn.Module, ABC):
+    """One transformer layer: causal self-attention, then an MLP, each behind a LayerNorm and around a residual."""
+
+    def __init__(self, d_model: int, n_head: int, d_ffn: int) -> None:  # noqa: ARG002 - the MLP is the subclass's
+        super().__init__()
+        self.n_head = n_head
+        self.ln_1 = nn.LayerNorm(d_model, LAYER_NORM_EPS, bias=False)
+        self.attn_qkv = nn.Linear(d_model, 3 * d_model, bias=False)
+        self.attn_proj = nn.Linear(d_model, d_model, bias=False)
+        self.ln_2 = nn.LayerNorm(d_model, LAYER_NORM_EPS, bias=False)
+
+    def place(self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys that know their positions; as they are where the embedding has said it."""
+        assert not positions
+        return q_BHTK, k_BHTK
+
+    @abstractmethod
+    def mlp(self, x_BTD: Tensor) -> Tensor:
+        """Return what the MLP adds to the residual stream, shape BTD."""
+
+    def forward(self, x_BTD: Tensor, *positions: Tensor) -> Tensor:
+        """Return the residual stream after this layer, shape BTD; ``positions`` is for :meth:`place`."""
+        qkv_BTD = self.attn_qkv(self.ln_1(x_BTD)).chunk(3, dim=-1)
+        q_BHTK, k_BHTK, v_BHTK = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in qkv_BTD)
+        y_BHTK = causal_attention(*self.place(q_BHTK, k_BHTK, *positions), v_BHTK)
+        x_BTD = x_BTD + self.attn_proj(y_BHTK.transpose(1, 2).flatten(-2))
+        return x_BTD + self.mlp(self.ln_2(x_BTD))
+
+
+class LanguageModel(nn.Module, ABC):
+    """A decoder of one architecture; its loss never holds the logits of a whole batch."""
+
+    block_type: ClassVar[type[Block]]
+    learned_positions: ClassVar[bool]
+    positions: nn.Embedding
+
+    def __init__(
+        self, vocab_size: int, seq_len: int, n_layer: int, n_head: int, d_model: int, d_ffn: int, tied: bool
+    ) -> None:
+        super().__init__()
+        self.vocab_size, self.seq_len, self.tied = vocab_size, seq_len, tied
+        self.n_layer, self.n_head, self.d_model, self.d_ffn = n_layer, n_head, d_model, d_ffn
+        # Initial values are drawn in the order in which modules are set here.
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        if self.learned_positions:
+            self.positions = nn.Embedding(seq_len, d_model)
+        self.blocks = nn.ModuleList(self.block_type(d_model, n_head, d_ffn) for _ in range(n_layer))
+        self.ln_f = nn.LayerNorm(d_model, LAYER_NORM_EPS, bias=False)
+        self.head = None if tied else nn.Linear(d_model, vocab_size, bias=False)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The output's matrix, shape VD: the embedding's when tied."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    def embedding_parameters(self) -> list[Tensor]:
+        """Return the matrices with a row for each token, which the embedding's optimizer takes: one when tied."""
+        return [self.embedding.weight] if self.head is None else [self.embedding.weight, self.head.weight]
+
+    def initial_values(self, seed: int, std: float) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Yield every parameter with its initial value, whole, on the CPU: for those in shards or without memory.
+
+        Matrices are N(0, std), residual output projections N(0, std / sqrt(2 n_layer)), norms one [C]. The numbers
+        depend on ``seed`` alone, not on the device or on torch's global generator.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        for name, parameter in self.named_parameters():
+            value = torch.ones(parameter.shape, device="cpu")
+            if value.ndim > 1:
+                scaled = std / math.sqrt(2 * self.n_layer) if "_proj." in name else std
+                value.normal_(0.0, scaled, generator=generator)
+            yield parameter, value
+
+    @torch.no_grad()
+    def init_weights(self, seed: int, std: float) -> None:
+        """Set all parameters to their initial values (see :meth:`initial_values`)."""
+        for parameter, value in self.initial_values(seed, std):
+            parameter.copy_(value)
+
+    @abstractmethod
+    def inputs(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:
+        """Return the residual stream that enters the first layer, shape BTD, and what all layers take beside it."""
+
+    def hidden(self, tokens_BT: Tensor) -> Tensor:
+        """Return the final hidden states, shape BTD."""
+        x_BTD, *positions = self.inputs(tokens_BT)
+        for block in self.blocks:
+            x_BTD = block(x_BTD, *positions)
+        return self.ln_f(x_BTD)  # type: ignore[no-any-return]
+
+    def logits(self, tokens_BT: Tensor) -> Tensor:
+        """Return the logits of the next token, shape BTV: for tests and small inputs."""
+        return F.linear(self.hidden(tokens_BT), self.head_weight)
+
+    def forward(
+        self, tokens_BT: Tensor, targets_BT: Tensor, reduction: Literal["mean", "sum", "none"] = "mean"
+    ) -> Tensor:
+        """Return the cross-entropy in nats, targets of -100 ignored: a scalar; for ``none`` shape BT, no gradient."""
+        hidden_TD = self.hidden(tokens_BT).flatten(0, 1)
+        if reduction == "none":
+            return token_cross_entropy(hidden_TD, self.head_weight, targets_BT.flatten()).view_as(targets_BT)
+        loss = sum_cross_entropy(hidden_TD, self.head_weight, targets_BT.flatten())
+        return loss if reduction == "sum" else loss / (targets_BT != IGNORED).sum()

@@ -1,0 +1,25 @@
+"""The model of a cell."""
+
+from typing import Any
+
+from coupled_adam_bench.config import Model
+from coupled_adam_bench.models.base import LanguageModel
+from coupled_adam_bench.models.gpt2 import GPT2
+from coupled_adam_bench.models.stablelm import StableLM
+
+
+def build_model(model: Model, vocab_size: int, seq_len: int) -> LanguageModel:
+    """Return the module that a configuration describes, its weights not yet initialised.
+
+    Under ``torch.device("meta")`` it takes no memory.
+    """
+    sizes: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "seq_len": seq_len,
+        "n_layer": model.n_layer,
+        "n_head": model.n_head,
+        "d_model": model.d_model,
+        "d_ffn": model.d_ffn,
+        "tied": model.tied,
+    }
+    return GPT2(**sizes) if model.architecture == "gpt2" else StableLM(**sizes, rope_base=model.rope_base)

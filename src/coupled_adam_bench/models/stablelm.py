@@ -1,0 +1,82 @@
+"""The paper's large scale: SwiGLU and RoPE [P], in the sizes of Modalities' defaults [I].
+
+Shapes: B sequences, T tokens, D = d_model, H heads of K = D / H, J = K / 2 pairs of coordinates.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coupled_adam_bench.models.base import Block, LanguageModel
+
+
+def rope_tables(seq_len: int, d_head: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of the angles t base^(-2j / K) of position t and pair j, float32, shape TJ.
+
+    Su et al. 2021 (arXiv 2104.09864), eq. 15.
+    """
+    exponents_J = torch.arange(0, d_head, 2, dtype=torch.float32, device=device) / d_head
+    positions_T = torch.arange(seq_len, dtype=torch.float32, device=device)
+    angles_TJ = positions_T[:, None] * (1.0 / base**exponents_J)
+    return angles_TJ.cos(), angles_TJ.sin()
+
+
+def rotate(x_BHTK: Tensor, cos_TJ: Tensor, sin_TJ: Tensor) -> Tensor:
+    """Return ``x`` with coordinates j and j + K / 2 of each head turned by the angle of pair j, in the dtype of ``x``.
+
+    The products are taken in the wider dtype of ``x`` and the tables.
+    """
+    first_BHTJ, second_BHTJ = x_BHTK.chunk(2, dim=-1)
+    turned_BHTK = torch.cat(
+        (first_BHTJ * cos_TJ - second_BHTJ * sin_TJ, second_BHTJ * cos_TJ + first_BHTJ * sin_TJ), dim=-1
+    )
+    return turned_BHTK.to(x_BHTK.dtype)
+
+
+class StableLMBlock(Block):
+    """A layer with RoPE over the whole width of a head, and a SwiGLU MLP."""
+
+    def __init__(self, d_model: int, n_head: int, d_ffn: int) -> None:
+        super().__init__(d_model, n_head, d_ffn)
+        self.mlp_gate_up = nn.Linear(d_model, 2 * d_ffn, bias=False)
+        self.mlp_proj = nn.Linear(d_ffn, d_model, bias=False)
+
+    def place(self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys turned by the angles of their positions."""
+        cos_TJ, sin_TJ = positions
+        assert cos_TJ.dtype == torch.float32, "bf16 cannot tell neighbouring positions apart"
+        return rotate(q_BHTK, cos_TJ, sin_TJ), rotate(k_BHTK, cos_TJ, sin_TJ)
+
+    def mlp(self, x_BTD: Tensor) -> Tensor:
+        """Return ``mlp_proj(silu(gate(x)) * up(x))``, shape BTD (Shazeer 2020, arXiv 2002.05202)."""
+        gate_BTF, up_BTF = self.mlp_gate_up(x_BTD).chunk(2, dim=-1)
+        return self.mlp_proj(F.silu(gate_BTF) * up_BTF)  # type: ignore[no-any-return]
+
+
+class StableLM(LanguageModel):
+    """The decoder that transformers calls StableLM, with rotated positions."""
+
+    block_type = StableLMBlock
+    learned_positions = False
+
+    def __init__(
+        self,
+        vocab_size: int,
+        seq_len: int,
+        n_layer: int,
+        n_head: int,
+        d_model: int,
+        d_ffn: int,
+        tied: bool,
+        rope_base: float,
+    ) -> None:
+        super().__init__(vocab_size, seq_len, n_layer, n_head, d_model, d_ffn, tied)
+        self.rope_base = rope_base
+
+    def inputs(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:
+        """Return the embedding, shape BTD, and the tables of :func:`rope_tables`.
+
+        Computed here and not kept: no buffer to move, shard, broadcast or leave behind on the meta device.
+        """
+        tables = rope_tables(tokens_BT.shape[1], self.d_model // self.n_head, self.rope_base, tokens_BT.device)
+        return self.embedding(tokens_BT), *tables
