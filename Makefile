@@ -33,8 +33,9 @@ lint: $(STAMP)  ## Check style, types and Snakemake files
 
 check: lint test  ## Run lint and test
 
-schema: $(STAMP)  ## Write the JSON schema of studies anew, after a change of config.py
+schema: $(STAMP)  ## Write the JSON schema of studies and the ledger of protocols anew, after a change of config/
 	$(RUN) python -m coupled_adam_bench schema --out workflow/schemas/study.schema.json
+	$(RUN) python -m coupled_adam_bench protocols --out docs/protocols.md
 
 clean-venv:  ## Delete .venv
 	rm -rf .venv

@@ -307,8 +307,3 @@ def test_a_missing_file_and_broken_yaml_are_named(tmp_path):
 def test_shipped_studies_are_found():
     names = {path.stem for path in Path("workflow/config").glob("*.yaml")}
     assert names >= {"demo", "local_text", "paper_small", "paper_sgd", "paper_scale"}
-
-
-def test_a_protocol_that_is_not_implemented_is_refused() -> None:
-    with pytest.raises(ValueError, match="protocol: must be 'corrected'"):
-        parse_study(yaml.safe_load(MINIMAL) | {"protocol": "official"})

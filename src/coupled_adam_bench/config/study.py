@@ -12,12 +12,13 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 from coupled_adam_bench.config.base import Count, Name, Seed, Settings
 from coupled_adam_bench.config.data import Data, Paths
 from coupled_adam_bench.config.errors import describe_errors
+from coupled_adam_bench.config.protocols import PROTOCOLS, Protocol, as_yaml, departures, fill, preset
 from coupled_adam_bench.config.training import ModelOrPreset, Optimizer, Training
 from coupled_adam_bench.presets import PAPER_TASKS, PAPER_WORD_SIMILARITY
 
 STUDY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._\-]*$"
 # What else lies in results/.
-RESERVED_STUDY_NAMES = ("data", "runs", "mlflow.db", "mlflow-artifacts")
+RESERVED_STUDY_NAMES = ("data", "runs", "trunks", "mlflow.db", "mlflow-artifacts")
 
 
 def _duplicates(values: Iterable[Any]) -> list[str]:
@@ -60,6 +61,10 @@ class TestLoss(Settings):
     batch_sequences: int = Field(12, gt=0)
     """Of ``random`` [C]: 12 windows each."""
 
+    def in_effect(self) -> dict[str, Any]:
+        """Return the settings that can change the loss: those of ``random`` only with it."""
+        return self.model_dump(exclude=set() if self.windows == "random" else {"n_batches", "batch_sequences"})
+
 
 class Evaluation(Settings):
     """What is measured on a trained model."""
@@ -74,6 +79,11 @@ class Evaluation(Settings):
         WordSimilaritySet(**fields) for fields in PAPER_WORD_SIMILARITY
     )
     downstream: Downstream = Downstream()
+
+    def protocol_settings(self) -> dict[str, dict[str, Any]]:
+        """Return by stage of evaluation what its numbers depend on among the settings of a protocol."""
+        embeddings = {"leading_space": self.leading_space, "isotropy": self.isotropy}
+        return {"test_loss": self.test_loss.in_effect(), "embeddings": embeddings, "lm_eval": {}}
 
 
 class Tokens(Settings):
@@ -183,8 +193,9 @@ class Study(Settings):
     study: Annotated[str, Field(pattern=STUDY_PATTERN)]
     """Its name; results go to ``results/<study>/``."""
     title: str = ""
-    protocol: Literal["corrected"] = "corrected"
-    """Rules of measurement, printed with every result (docs/protocol.md); ``official`` and ``paper`` are to come."""
+    protocol: Protocol = "corrected"
+    """Preset of the settings at which the authors' code (``official``), the text (``paper``) and what is right part;
+    settings given in the study win (docs/protocols.md)."""
     paths: Paths = Paths()
     data: Data
     models: tuple[ModelOrPreset, ...] = Field(min_length=1)
@@ -193,6 +204,20 @@ class Study(Settings):
     grid: tuple[Block, ...] = Field(min_length=1)
     evaluation: Evaluation = Evaluation()
     execution: Execution = Execution()
+
+    @property
+    def protocol_label(self) -> str:
+        """The protocol and every setting that departs from it: ``corrected; training.embedding_weight_decay = 0.1``."""
+        found = departures(self, self.protocol)
+        return "; ".join([self.protocol, *(f"{field} = {as_yaml(value)}" for field, value in found.items())])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_protocol(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        protocol = values.get("protocol", cls.model_fields["protocol"].default)
+        return fill(values, preset(protocol)) if protocol in PROTOCOLS else values
 
     @model_validator(mode="after")
     def _grid_fits(self) -> Self:

@@ -4,6 +4,7 @@ V: rows, one per token of the vocabulary, never-used ones included    D: width o
 """
 
 import math
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,22 +12,23 @@ from numpy.typing import NDArray
 from coupled_adam_bench.embeddings.correlation import pearson
 
 Array = NDArray[np.float64]
+Isotropy = Literal["both_signs", "eig_float32"]
 
 LOG_PROBABILITY_OFFSET = 1e-10
 """[C] log(p + 1e-10) keeps tokens that never occur."""
 _COLUMNS = 64  # directions per block: bounds the extra memory to a few V x 64 arrays
 
 
-def embedding_metrics(embeddings_VD: Array, unigram_counts: NDArray[np.integer]) -> dict[str, float]:
+def embedding_metrics(embeddings_VD: Array, unigram_counts: NDArray[np.integer], variant: Isotropy) -> dict[str, float]:
     """Return all metrics of a matrix by name.
 
     ``unigram_counts``: occurrences of each token in the training text, at most V of them; further rows count as never
-    seen. A NaN anywhere in the matrix makes all metrics NaN.
+    seen. ``variant``: of the isotropy. A NaN anywhere in the matrix makes all metrics NaN.
     """
     log_probability_V = log_unigram_probability(unigram_counts, len(embeddings_VD))
     directions_DD = principal_directions(embeddings_VD)
     return {
-        "isotropy": isotropy(embeddings_VD, directions_DD),
+        "isotropy": isotropy(embeddings_VD, variant, directions_DD),
         "mean_norm": mean_norm(embeddings_VD),
         "mean_norm_ratio": mean_norm_ratio(embeddings_VD),
         "mean_length": mean_length(embeddings_VD),
@@ -48,13 +50,23 @@ def principal_directions(embeddings_VD: Array) -> Array:
     return np.asarray(np.linalg.eigh(gram_DD).eigenvectors)
 
 
-def isotropy(embeddings_VD: Array, directions_DK: Array | None = None) -> float:
+def isotropy(embeddings_VD: Array, variant: Isotropy, directions_DD: Array | None = None) -> float:
+    """Return the isotropy of a matrix, 1 at most, by the study's ``evaluation.isotropy``.
+
+    ``directions_DD``: the matrix's principal directions where they are known.
+    """
+    if variant == "eig_float32":
+        return isotropy_eig_float32(embeddings_VD)
+    directions_DD = principal_directions(embeddings_VD) if directions_DD is None else directions_DD
+    return isotropy_both_signs(embeddings_VD, directions_DD)
+
+
+def isotropy_both_signs(embeddings_VD: Array, directions_DK: Array) -> float:
     """Return min Z(c) / max Z(c) over c = ± the principal directions, Z(c) = sum_i exp(c . e_i); 1 is isotropic.
 
     Arora et al. 2016, Mu & Viswanath 2018. Both signs are taken because an eigenvector has none; without that the
     result depends on the solver. Computed from log Z, so no exponential overflows.
     """
-    directions_DK = principal_directions(embeddings_VD) if directions_DK is None else directions_DK
     if np.any(np.isnan(directions_DK)):
         return math.nan
     smallest, largest = math.inf, -math.inf
@@ -65,6 +77,25 @@ def isotropy(embeddings_VD: Array, directions_DK: Array | None = None) -> float:
             log_z_K = peak_K + np.log(np.exp(signed_VK - peak_K).sum(axis=0))
             smallest, largest = min(smallest, float(log_z_K.min())), max(largest, float(log_z_K.max()))
     return math.exp(smallest - largest)
+
+
+def isotropy_eig_float32(embeddings_VD: Array) -> float:
+    """Return min Z(c) / max Z(c) over general eigenvectors of E^T E in float32, rounded to 4 decimals [C].
+
+    The sign of each eigenvector is the one that the solver returns, so another LAPACK may give another value; but for
+    rounding none is below that of both signs. NaN if E^T E is not finite or all Z overflow.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        float32_VD = embeddings_VD.astype(np.float32)
+        gram_DD = float32_VD.T @ float32_VD
+        if not np.all(np.isfinite(gram_DD)):
+            return math.nan
+        directions_DD = np.linalg.eig(gram_DD).eigenvectors.real
+        # Each direction's V terms lie in a row: NumPy adds those pairwise, as it adds the authors' single vectors.
+        blocks = range(0, len(directions_DD), _COLUMNS)
+        z = [np.exp(directions_DD[:, k : k + _COLUMNS].T @ float32_VD.T).sum(axis=1) for k in blocks]
+        z_D = np.concatenate(z)
+        return round(float(z_D.min() / z_D.max()), 4)
 
 
 def mean_norm(embeddings_VD: Array) -> float:

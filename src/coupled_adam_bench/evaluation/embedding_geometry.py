@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.embeddings.metrics import embedding_metrics, isotropy
+from coupled_adam_bench.embeddings.metrics import Isotropy, embedding_metrics, isotropy
 from coupled_adam_bench.embeddings.postprocessing import all_but_the_top, subtract_mean
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
 from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, Row, row
@@ -25,13 +25,14 @@ from coupled_adam_bench.evaluation.word_similarity import (
 from coupled_adam_bench.files import digest
 from coupled_adam_bench.plan import Plan
 
-EMBEDDING_KEY = "transformer.wte.weight"
+# By architecture; the input's where the head is untied.
+EMBEDDING_KEYS = {"gpt2": "transformer.wte.weight", "stablelm": "model.embed_tokens.weight"}
 VARIANTS = {"embeddings_centered": subtract_mean, "embeddings_abtt": all_but_the_top}
 
 
 def settings(plan: Plan) -> dict[str, Any]:
-    """Return what can change the numbers: the contents of the word-similarity sets."""
-    return {
+    """Return what can change the numbers: the protocol's settings and the contents of the word-similarity sets."""
+    return plan.study.evaluation.protocol_settings()["embeddings"] | {
         "word_similarity": [
             {"name": spec.name, "pairs_sha256": digest(read_pairs(path, spec), 64)}
             for spec, path in set_files(plan.study, paths.data_dir(plan.data_id))
@@ -46,32 +47,32 @@ def open_evaluator(plan: Plan, device: str) -> Iterator[Evaluator]:  # noqa: ARG
     unigram_counts = np.load(folder / "unigram.npy")
     tokenizer = load_tokenizer(folder / "tokenizer")
     word_level = plan.study.data.tokenizer == "word"
+    evaluation = plan.study.evaluation
     sets = [
-        single_token_pairs(spec.name, read_pairs(path, spec), tokenizer, word_level)
+        single_token_pairs(spec.name, read_pairs(path, spec), tokenizer, word_level, evaluation.leading_space)
         for spec, path in set_files(plan.study, folder)
     ]
 
-    def evaluate(cell: Cell, model: Path) -> Evaluation:  # noqa: ARG001 - the matrix says everything
-        embeddings_VD = read_embeddings(model)
-        rows = [
-            row("embeddings", name, value) for name, value in embedding_metrics(embeddings_VD, unigram_counts).items()
-        ]
+    def evaluate(cell: Cell, model: Path) -> Evaluation:
+        embeddings_VD = read_embeddings(model, EMBEDDING_KEYS[cell.model.architecture])
+        metrics = embedding_metrics(embeddings_VD, unigram_counts, evaluation.isotropy)
+        rows = [row("embeddings", name, value) for name, value in metrics.items()]
         similarity_rows, reasons = word_similarity_rows(embeddings_VD, sets)
         for task, transform in VARIANTS.items():
-            rows += _variant_rows(task, transform(embeddings_VD), sets)
+            rows += _variant_rows(task, transform(embeddings_VD), sets, evaluation.isotropy)
         return Evaluation(rows + similarity_rows, reasons, {"shape": list(embeddings_VD.shape)})
 
     yield evaluate
 
 
-def _variant_rows(task: str, variant_VD: NDArray[np.float64], sets: list[TokenPairs]) -> list[Row]:
-    cosines = [set_correlations(variant_VD, pairs)["pearson_cosine"] for pairs in sets]
-    return [row(task, "isotropy", isotropy(variant_VD)), row(task, "r_bar", r_bar(cosines))]
+def _variant_rows(task: str, changed_VD: NDArray[np.float64], sets: list[TokenPairs], variant: Isotropy) -> list[Row]:
+    cosines = [set_correlations(changed_VD, pairs)["pearson_cosine"] for pairs in sets]
+    return [row(task, "isotropy", isotropy(changed_VD, variant)), row(task, "r_bar", r_bar(cosines))]
 
 
-def read_embeddings(model: Path) -> NDArray[np.float64]:
-    """Return the embedding matrix (V, D) of a model folder in float64."""
+def read_embeddings(model: Path, key: str) -> NDArray[np.float64]:
+    """Return the embedding matrix (V, D) of a model folder in float64; ``key``: its name there."""
     from safetensors import safe_open
 
     with safe_open(model / "model.safetensors", framework="numpy") as tensors:
-        return np.asarray(tensors.get_tensor(EMBEDDING_KEY), dtype=np.float64)
+        return np.asarray(tensors.get_tensor(key), dtype=np.float64)

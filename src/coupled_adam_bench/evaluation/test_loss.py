@@ -1,10 +1,10 @@
-"""The stage ``test_loss``: cross-entropy on the whole test split, each token but the first predicted exactly once.
+"""The stage ``test_loss``: cross-entropy on held-out tokens, by default each token but the first exactly once.
 
-B: sequences of a batch    T: tokens of a window
+B: sequences of a batch    T: tokens of a window    N: windows
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,18 +14,21 @@ from numpy.typing import NDArray
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.config import TestLoss
 from coupled_adam_bench.data.bins import open_tokens
 from coupled_adam_bench.device import pick_device
 from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, row
 from coupled_adam_bench.plan import Plan
 
 if TYPE_CHECKING:
-    from coupled_adam_bench.models.gpt2 import GPT2
+    from coupled_adam_bench.models.base import LanguageModel
+
+Tokens = NDArray[np.integer[Any]]
+Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Inputs and targets, each of shape (B, T)."""
 
 
-def windows(
-    tokens: NDArray[np.integer[Any]], seq_len: int, batch_sequences: int
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def windows(tokens: Tokens, seq_len: int, batch_sequences: int) -> Iterator[Batch]:
     """Yield (inputs, targets) of shape (B, T) that cut tokens t_0 .. t_n into windows without overlap.
 
     Window i reads t[i T : i T + T] and predicts t[i T + 1 : i T + T + 1], so each of t_1 .. t_n is a target once, with
@@ -42,43 +45,83 @@ def windows(
         yield rest[None, :-1], rest[None, 1:]
 
 
-def mean_loss(
-    model: "GPT2", tokens: NDArray[np.integer[Any]], batch_sequences: int, device: str, bf16: bool = False
-) -> tuple[float, int]:
-    """Return the mean cross-entropy in nats per predicted token, summed in float64, and the number of those tokens.
+def random_offsets(n_tokens: int, seq_len: int, test_loss: TestLoss, seed: int) -> NDArray[np.int64]:
+    """Return where random windows start, shape (N,) with N = ``n_batches`` x ``batch_sequences``, with replacement.
 
-    ``bf16``: autocast, on a GPU only. ``ValueError`` if there are fewer than two tokens.
+    The draws of nanoGPT's ``get_batch``, one batch after the other, from a generator seeded ``seed``. The authors'
+    own had drawn the model's initial values before, so their very offsets are not reproduced.
     """
     import torch
 
-    if len(tokens) < 2:
-        raise ValueError(f"test split: {len(tokens)} token(s), at least 2 are needed; raise data.split.test_fraction")
+    generator = torch.Generator().manual_seed(seed % 2**64)
+    size = (test_loss.batch_sequences,)
+    draws = [torch.randint(n_tokens - seq_len, size, generator=generator) for _ in range(test_loss.n_batches)]
+    return torch.cat(draws).numpy()
+
+
+def windows_at(tokens: Tokens, offsets_N: NDArray[np.int64], seq_len: int, batch_sequences: int) -> Iterator[Batch]:
+    """Yield (inputs, targets) of shape (B, T) of the windows that start at ``offsets_N``, targets one further."""
+    for first in range(0, len(offsets_N), batch_sequences):
+        starts_B = offsets_N[first : first + batch_sequences]
+        chunk = tokens[starts_B[:, None] + np.arange(seq_len + 1)].astype(np.int64)
+        yield chunk[:, :-1], chunk[:, 1:]
+
+
+def batches(tokens: Tokens, seq_len: int, test_loss: TestLoss, seed: int, batch_sequences: int) -> Iterator[Batch]:
+    """Return the batches that ``test_loss`` chooses for a cell's ``seed``, ``batch_sequences`` windows at a time.
+
+    ``ValueError`` if the tokens are too few for one window.
+    """
+    needed = 2 if test_loss.windows == "all" else seq_len + 1
+    if len(tokens) < needed:
+        raise ValueError(
+            f"evaluation.test_loss.split: {test_loss.split} has {len(tokens)} token(s), windows {test_loss.windows!r} "
+            f"need at least {needed}; raise data.split.{test_loss.split}_fraction"
+        )
+    if test_loss.windows == "all":
+        return windows(tokens, seq_len, batch_sequences)
+    return windows_at(tokens, random_offsets(len(tokens), seq_len, test_loss, seed), seq_len, batch_sequences)
+
+
+def mean_loss(model: "LanguageModel", found: Iterable[Batch], device: str, bf16: bool) -> tuple[float, int]:
+    """Return the mean cross-entropy in nats per predicted token, summed in float64, and the number of those tokens.
+
+    Windows of one length weigh the same, so it is also the mean over batches of random windows. ``bf16``: autocast, on
+    a GPU only.
+    """
+    import torch
+
     autocast = torch.autocast("cuda", torch.bfloat16) if bf16 and device.startswith("cuda") else nullcontext()
-    sums = []
+    sums, n_predicted = [], 0
     with torch.inference_mode(), autocast:
-        for inputs_BT, targets_BT in windows(tokens, model.seq_len, batch_sequences):
+        for inputs_BT, targets_BT in found:
             batch = (torch.from_numpy(array).to(device) for array in (inputs_BT, targets_BT))
             sums.append(model(*batch, reduction="none").double().sum().item())
-    return math.fsum(sums) / (len(tokens) - 1), len(tokens) - 1
+            n_predicted += targets_BT.size
+    return math.fsum(sums) / n_predicted, n_predicted
 
 
 def settings(plan: Plan) -> dict[str, Any]:
-    """Return what can change the numbers beside the model, its context length and its data."""
-    return {"split": "test", "windows": "all, without overlap", "precision": plan.study.training.precision}
+    """Return what can change the numbers beside the model, its context length, its seed and its data."""
+    study = plan.study
+    return study.evaluation.protocol_settings()["test_loss"] | {"precision": study.training.precision}
 
 
 @contextmanager
 def open_evaluator(plan: Plan, device: str) -> Iterator[Evaluator]:
-    """Yield the evaluator, with the test tokens opened once."""
+    """Yield the evaluator, with the held-out tokens opened once."""
     from coupled_adam_bench.models.export import load_model
 
     device = pick_device(device)
-    tokens = open_tokens(paths.data_dir(plan.data_id), "test")
-    bf16 = plan.study.training.precision == "bf16"
+    study = plan.study
+    test_loss = study.evaluation.test_loss
+    tokens = open_tokens(paths.data_dir(plan.data_id), test_loss.split)
+    batch_sequences = study.execution.evaluation_batch_sequences
+    bf16 = study.training.precision == "bf16"
 
-    def evaluate(cell: Cell, model: Path) -> Evaluation:  # noqa: ARG001 - the folder says everything
-        batch_sequences = plan.study.execution.evaluation_batch_sequences
-        loss, n_tokens = mean_loss(load_model(model, device), tokens, batch_sequences, device, bf16)
+    def evaluate(cell: Cell, model: Path) -> Evaluation:
+        found = batches(tokens, cell.training.seq_len, test_loss, cell.seed, batch_sequences)
+        loss, n_tokens = mean_loss(load_model(model, device), found, device, bf16)
         return Evaluation([row("test", "loss", loss)], detail={"n_predicted_tokens": n_tokens, "device": device})
 
     yield evaluate

@@ -45,17 +45,20 @@ def load_tokenizer(folder: Path) -> "Tokenizer":
     return Tokenizer.from_file(str(path))
 
 
-def single_token_pairs(name: str, pairs: Sequence[Pair], tokenizer: "Tokenizer", word_level: bool) -> TokenPairs:
+def single_token_pairs(
+    name: str, pairs: Sequence[Pair], tokenizer: "Tokenizer", word_level: bool, leading_space: bool
+) -> TokenPairs:
     """Keep the pairs whose two words are single tokens.
 
-    Subword tokenizers are given the word behind a space, as it stands in running text: without it GPT-2 keeps 641 of
-    the 2,486 pairs of MEN. A ``word_level`` vocabulary is asked for the word itself.
+    With ``leading_space`` subword tokenizers are given the word behind a space, as it stands in running text: without
+    it GPT-2 keeps 641 of the 2,486 pairs of MEN. A ``word_level`` vocabulary is asked for the word itself.
     """
     words = sorted({word for pair in pairs for word in pair[:2]})
     if word_level:
         tokens = {word: tokenizer.token_to_id(word) for word in words}
     else:
-        encodings = tokenizer.encode_batch([f" {word}" for word in words], add_special_tokens=False)
+        space = " " if leading_space else ""
+        encodings = tokenizer.encode_batch([space + word for word in words], add_special_tokens=False)
         tokens = {word: e.ids[0] if len(e.ids) == 1 else None for word, e in zip(words, encodings, strict=True)}
     kept = [
         (first, second, pair.rating)

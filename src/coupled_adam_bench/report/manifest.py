@@ -57,7 +57,7 @@ def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESUL
     files = [path for pattern in _HASHED for path in sorted(study_dir.glob(pattern)) if not path.name.startswith(".")]
     manifest = {
         "study": plan.study.model_dump(mode="json", exclude={"paths"}),  # no path changes a number
-        "protocol": {"name": plan.study.protocol, "versions": versions},
+        "protocol": {"name": plan.study.protocol_label, "versions": versions},
         "git_revision": git_revision(),
         "packages": _versions(),
         "platform": platform.platform(),

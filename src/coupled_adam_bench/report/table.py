@@ -155,7 +155,7 @@ def _build(plan: Plan, name: str, groups: tuple[Group, ...], values: Values, bes
         _seed_note(groups),
         _bold_note(name),
         *_missing_notes(groups, values, [value for row in rows for value in row.cells]),
-        f"Protocol: {plan.study.protocol}.",
+        f"Protocol: {plan.study.protocol_label}.",
     )
     return Table(name, plan.study.study, _caption(plan, groups), columns, tokens_groups, notes)
 

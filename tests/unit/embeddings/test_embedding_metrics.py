@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import mpmath
@@ -9,6 +10,10 @@ from hypothesis import strategies as st
 
 from coupled_adam_bench.embeddings import metrics
 from coupled_adam_bench.embeddings.postprocessing import all_but_the_top, subtract_mean
+
+
+def isotropy(embeddings: np.ndarray) -> float:
+    return metrics.isotropy(embeddings, "both_signs")
 
 
 def matrix(seed: int, n_rows: int = 40, width: int = 5, shift: float = 0.3) -> np.ndarray:
@@ -34,7 +39,7 @@ def test_isotropy_by_hand():
     # E^T E = diag(8, 2): the directions are the axes; both signs of each.
     embeddings = np.array([[2.0, 1.0], [-2.0, 1.0]])
     z = [math.exp(2) + math.exp(-2), math.exp(2) + math.exp(-2), 2 * math.exp(1), 2 * math.exp(-1)]
-    assert metrics.isotropy(embeddings) == pytest.approx(min(z) / max(z), rel=1e-14)
+    assert isotropy(embeddings) == pytest.approx(min(z) / max(z), rel=1e-14)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
@@ -42,19 +47,19 @@ def test_isotropy_against_the_definition(scale):
     embeddings = matrix(1) * scale
     directions = np.linalg.svd(embeddings)[2]  # another route to the eigenvectors of E^T E
     expected = isotropy_in_plain_words(embeddings.tolist(), directions.tolist())
-    assert metrics.isotropy(embeddings) == pytest.approx(expected, rel=1e-9)
+    assert isotropy(embeddings) == pytest.approx(expected, rel=1e-9)
 
 
 def test_isotropy_does_not_overflow():
-    assert metrics.isotropy(1e4 * matrix(2)) == 0.0  # exp(-10^4) and smaller
-    assert metrics.isotropy(np.full((3, 2), 1e4)) == 0.0
+    assert isotropy(1e4 * matrix(2)) == 0.0  # exp(-10^4) and smaller
+    assert isotropy(np.full((3, 2), 1e4)) == 0.0
 
 
 def test_isotropy_in_blocks_of_directions():
     embeddings = matrix(3, n_rows=200, width=2 * metrics._COLUMNS + 3)
     one_by_one = [embeddings @ c for c in np.linalg.svd(embeddings)[2]]
     z = [np.exp(sign * projection).sum() for projection in one_by_one for sign in (1, -1)]
-    assert metrics.isotropy(embeddings) == pytest.approx(min(z) / max(z), rel=1e-9)
+    assert isotropy(embeddings) == pytest.approx(min(z) / max(z), rel=1e-9)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -71,7 +76,7 @@ def test_invariances(seed):
     }
     for name, other in changed.items():
         log_p = log_probability[::-1] if name == "order of rows" else log_probability
-        assert metrics.isotropy(other) == pytest.approx(metrics.isotropy(embeddings), rel=1e-7), name
+        assert isotropy(other) == pytest.approx(isotropy(embeddings), rel=1e-7), name
         assert metrics.kappa(other) == pytest.approx(metrics.kappa(embeddings), rel=1e-9), name
         assert metrics.mean_norm(other) == pytest.approx(metrics.mean_norm(embeddings), rel=1e-12), name
         assert metrics.mean_norm_ratio(other) == pytest.approx(metrics.mean_norm_ratio(embeddings), rel=1e-12), name
@@ -90,12 +95,48 @@ def test_invariances(seed):
         assert metrics.rho(scale * embeddings, log_probability) == pytest.approx(
             metrics.rho(embeddings, log_probability)
         )
-    assert 0 < metrics.isotropy(embeddings) <= 1
+    assert 0 < isotropy(embeddings) <= 1
     assert 0 <= metrics.mean_norm_ratio(embeddings) <= 1
 
 
+def isotropies_of_all_signs(embeddings: np.ndarray) -> list[float]:
+    """The isotropy for every choice of one sign for each eigenvector, in float64 through the SVD."""
+    directions = np.linalg.svd(embeddings)[2]
+    values = []
+    for signs in itertools.product((1, -1), repeat=len(directions)):
+        z = [np.exp(embeddings @ (sign * c)).sum() for sign, c in zip(signs, directions, strict=True)]
+        values.append(min(z) / max(z))
+    return values
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_isotropy_of_the_authors_is_that_of_some_signs(seed):
+    embeddings = matrix(seed, width=4)
+    found = metrics.isotropy(embeddings, "eig_float32")
+    assert found == round(found, 4)
+    possible = isotropies_of_all_signs(embeddings)
+    assert max(possible) - min(possible) > 0.01  # the signs matter
+    assert min(abs(found - value) for value in possible) <= 0.5e-4 + 1e-6
+    assert isotropy(embeddings) <= min(possible) + 1e-12
+    assert isotropy(embeddings) <= found + 1e-4
+
+
+def test_isotropy_of_the_authors_with_the_signs_of_the_solver():
+    embeddings = matrix(14, n_rows=300, width=2 * metrics._COLUMNS + 3, shift=0.01).astype(np.float32)
+    directions = np.linalg.eig(embeddings.T @ embeddings)[1]
+    z = [math.fsum(math.exp(float(c @ row)) for row in embeddings) for c in np.real(directions).T]
+    assert metrics.isotropy(embeddings.astype(np.float64), "eig_float32") == pytest.approx(min(z) / max(z), abs=0.6e-4)
+
+
+def test_isotropy_of_the_authors_where_float32_ends():
+    assert metrics.isotropy(np.full((3, 2), 1e4), "eig_float32") == 0.0  # exp(10^4) is infinite
+    assert metrics.isotropy(np.zeros((3, 2)), "eig_float32") == 1.0
+    assert math.isnan(metrics.isotropy(np.full((3, 2), 1e30), "eig_float32"))  # E^T E is infinite
+    assert math.isnan(metrics.isotropy(np.full((3, 2), math.nan), "eig_float32"))
+
+
 def test_larger_mean_is_less_isotropic():
-    values = [metrics.isotropy(matrix(0, shift=shift)) for shift in (0.0, 0.5, 1.0, 2.0)]
+    values = [isotropy(matrix(0, shift=shift)) for shift in (0.0, 0.5, 1.0, 2.0)]
     assert values == sorted(values, reverse=True)
 
 
@@ -127,7 +168,7 @@ def test_correlations_with_log_probability():
     log_probability = np.array([math.log(p + 1e-10) for p in probability])
     lengths = [math.sqrt(math.fsum(x * x for x in row)) for row in embeddings]
     towards_mean = [float(np.dot(row, embeddings.mean(axis=0))) for row in embeddings]
-    found = metrics.embedding_metrics(embeddings, counts)
+    found = metrics.embedding_metrics(embeddings, counts, "both_signs")
     assert found["rho"] == pytest.approx(scipy.stats.pearsonr(lengths, log_probability).statistic, abs=1e-12)
     assert found["mean_projection_correlation"] == pytest.approx(
         scipy.stats.pearsonr(towards_mean, log_probability).statistic, abs=1e-12
@@ -137,37 +178,42 @@ def test_correlations_with_log_probability():
 
 def test_all_metrics_are_those_of_the_single_functions():
     embeddings = matrix(7)
-    found = metrics.embedding_metrics(embeddings, np.arange(40))
-    for name in ("isotropy", "mean_norm", "mean_norm_ratio", "mean_length", "kappa"):
+    found = metrics.embedding_metrics(embeddings, np.arange(40), "both_signs")
+    for name in ("mean_norm", "mean_norm_ratio", "mean_length", "kappa"):
         assert found[name] == pytest.approx(getattr(metrics, name)(embeddings), rel=1e-12)
+    assert found["isotropy"] == pytest.approx(isotropy(embeddings), rel=1e-12)
+    as_authors = metrics.embedding_metrics(embeddings, np.arange(40), "eig_float32")
+    assert as_authors["isotropy"] == metrics.isotropy_eig_float32(embeddings)
+    assert {**as_authors, "isotropy": found["isotropy"]} == found
 
 
 def test_degenerate_matrices():
-    zero = metrics.embedding_metrics(np.zeros((4, 3)), np.ones(4, dtype=np.int64))
+    zero = metrics.embedding_metrics(np.zeros((4, 3)), np.ones(4, dtype=np.int64), "both_signs")
     assert (zero["isotropy"], zero["mean_norm"], zero["mean_length"]) == (1.0, 0.0, 0.0)
     assert all(math.isnan(zero[name]) for name in ("mean_norm_ratio", "kappa", "rho", "mean_projection_correlation"))
 
     row = np.array([[0.3, -0.4]])  # Z is exp(+-0.5) along it and 1 across
-    one = metrics.embedding_metrics(row, np.array([9]))
+    one = metrics.embedding_metrics(row, np.array([9]), "both_signs")
     assert one["isotropy"] == pytest.approx(math.exp(-1.0), rel=1e-14)
     assert (one["mean_norm"], one["mean_norm_ratio"], one["kappa"]) == pytest.approx((0.5, 1.0, 100.0), rel=1e-14)
     assert math.isnan(one["rho"])
 
     with_zero_row = np.vstack([matrix(8), np.zeros(5)])
-    assert all(math.isfinite(value) for value in metrics.embedding_metrics(with_zero_row, np.arange(41)).values())
+    found = metrics.embedding_metrics(with_zero_row, np.arange(41), "both_signs")
+    assert all(math.isfinite(value) for value in found.values())
 
 
 def test_a_nan_is_not_hidden():
     embeddings = matrix(9)
     embeddings[17, 3] = math.nan
-    found = metrics.embedding_metrics(embeddings, np.arange(40))
+    found = metrics.embedding_metrics(embeddings, np.arange(40), "both_signs")
     assert all(math.isnan(value) for value in found.values())
 
 
 @pytest.mark.parametrize("counts", [np.arange(41), np.zeros(5), np.array([3, -1]), np.ones((2, 2))])
 def test_wrong_counts(counts):
     with pytest.raises(ValueError, match="unigram_counts"):
-        metrics.embedding_metrics(matrix(0), counts)
+        metrics.embedding_metrics(matrix(0), counts, "both_signs")
 
 
 def test_subtract_mean():

@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from coupled_adam_bench import paths
+from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.embeddings.metrics import embedding_metrics, isotropy
+from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDING_KEYS, read_embeddings
 from coupled_adam_bench.evaluation.stage import STAGES, run_stage
 from coupled_adam_bench.files import digest, read_json, sha256_file, write_json
 from coupled_adam_bench.models.export import load_model
@@ -72,10 +74,10 @@ def test_embedding_rows(plan):
     values = values_of(cell_id, "embeddings")
     embeddings = load_model(paths.run_dir(cell_id) / "model").embedding.weight.detach().double().numpy()
     counts = np.load(paths.data_dir(plan.data_id) / "unigram.npy")
-    for name, value in embedding_metrics(embeddings, counts).items():
+    for name, value in embedding_metrics(embeddings, counts, "both_signs").items():
         assert values["embeddings", name] == pytest.approx(value, rel=1e-12)
     centered = embeddings - embeddings.mean(axis=0)
-    assert values["embeddings_centered", "isotropy"] == pytest.approx(isotropy(centered), rel=1e-12)
+    assert values["embeddings_centered", "isotropy"] == pytest.approx(isotropy(centered, "both_signs"), rel=1e-12)
     words = {word: i for i, word in enumerate(load_words(plan))}
     pairs = [line.split("\t") for line in generated(plan, "word_similarity/synthetic.tsv")]
 
@@ -89,6 +91,35 @@ def test_embedding_rows(plan):
     assert values["word_similarity", "r_bar"] == pytest.approx(r_bar(embeddings), rel=1e-9)
     assert values["embeddings_centered", "r_bar"] == pytest.approx(r_bar(centered), rel=1e-9)
     assert values["embeddings_abtt", "r_bar"] == pytest.approx(r_bar(centered - centered @ top.T @ top), rel=1e-9)
+
+
+def test_embedding_rows_under_the_protocol_official(plan):
+    cell_id = next(iter(plan.cells))
+    changes = {"protocol": "official", "evaluation": {"word_similarity": "synthetic"}}
+    official = replace(plan, study=parse_study(plan.study.model_dump(mode="json") | changes))
+    assert run_stage("embeddings", official, [cell_id], INDEX) == 0
+    settings = read_json(file_of(cell_id, "embeddings"))["settings"]
+    assert (settings["isotropy"], settings["leading_space"]) == ("eig_float32", False)
+    values = values_of(cell_id, "embeddings")
+    embeddings = load_model(paths.run_dir(cell_id) / "model").embedding.weight.detach().double().numpy()
+    centered = embeddings - embeddings.mean(axis=0)
+    for task, matrix in (("embeddings", embeddings), ("embeddings_centered", centered)):
+        directions = np.real(np.linalg.eig(matrix.astype(np.float32).T @ matrix.astype(np.float32))[1])
+        z = np.exp(matrix @ directions).sum(axis=0)
+        assert values[task, "isotropy"] == pytest.approx(z.min() / z.max(), abs=0.6e-4)
+        assert values[task, "isotropy"] == round(values[task, "isotropy"], 4)
+    assert values["embeddings_abtt", "isotropy"] == round(values["embeddings_abtt", "isotropy"], 4)
+
+
+def test_the_embedding_of_either_architecture_is_found(plan, save_cell):
+    cell_id, cell = next(iter(plan.cells.items()))
+    found = {}
+    for architecture in ("gpt2", "stablelm"):
+        changed = replace(cell, model=cell.model.model_copy(update={"architecture": architecture, "tied": False}))
+        model = save_cell(replace(plan, cells={cell_id: changed}), cell_id, 5, eot_id=120)
+        found[architecture] = read_embeddings(paths.run_dir(cell_id) / "model", EMBEDDING_KEYS[architecture])
+        np.testing.assert_array_equal(found[architecture], model.embedding.weight.detach().numpy())
+    assert found["gpt2"].shape == found["stablelm"].shape == (128, 8)
 
 
 def generated(plan, name: str) -> list[str]:

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,23 +7,34 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.evaluation.test_loss import mean_loss, open_evaluator, windows
+from coupled_adam_bench import config, paths
+from coupled_adam_bench.evaluation.test_loss import (
+    batches,
+    mean_loss,
+    open_evaluator,
+    random_offsets,
+    windows,
+    windows_at,
+)
+from coupled_adam_bench.evaluation.test_loss import settings as settings_of
 from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.plan import Plan
+
+RANDOM = config.TestLoss(split="val", windows="random", n_batches=5, batch_sequences=3)
 
 
 @settings(deadline=None)
 @given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 5))
 def test_each_token_but_the_first_is_a_target_once(n_tokens, seq_len, batch_sequences):
     tokens = np.arange(100, 100 + n_tokens, dtype=np.uint16)
-    batches = list(windows(tokens, seq_len, batch_sequences))
-    targets = np.concatenate([targets.ravel() for _, targets in batches])
+    found = list(windows(tokens, seq_len, batch_sequences))
+    targets = np.concatenate([targets.ravel() for _, targets in found])
     np.testing.assert_array_equal(targets, tokens[1:])
-    for inputs, targets in batches:
+    for inputs, targets in found:
         np.testing.assert_array_equal(inputs + 1, targets)
         assert inputs.dtype == targets.dtype == np.int64
         assert 1 <= inputs.shape[0] <= batch_sequences and 1 <= inputs.shape[1] <= seq_len
-    assert all(inputs.shape[1] == seq_len for inputs, _ in batches[:-1])
+    assert all(inputs.shape[1] == seq_len for inputs, _ in found[:-1])
 
 
 def loss_in_plain_words(model, tokens: np.ndarray) -> float:
@@ -43,17 +55,19 @@ def loss_in_plain_words(model, tokens: np.ndarray) -> float:
 def test_against_the_definition_for_any_batch_size(plan, n_tokens):
     model = load_model(paths.run_dir(next(iter(plan.cells))) / "model")
     tokens = np.random.default_rng(0).integers(0, 121, n_tokens).astype(np.uint16)
-    found = {size: mean_loss(model, tokens, size, "cpu") for size in (1, 2, 3, 16)}
+    found = {size: mean_loss(model, windows(tokens, model.seq_len, size), "cpu", False) for size in (1, 2, 3, 16)}
     expected = loss_in_plain_words(model, tokens)
     for loss, n_predicted in found.values():
         assert loss == pytest.approx(expected, rel=1e-6)
         assert n_predicted == n_tokens - 1
 
 
-def test_a_single_token_cannot_be_predicted(plan):
-    model = load_model(paths.run_dir(next(iter(plan.cells))) / "model")
-    with pytest.raises(ValueError, match=r"1 token\(s\).*data\.split\.test_fraction"):
-        mean_loss(model, np.zeros(1, dtype=np.uint16), 4, "cpu")
+def test_too_few_tokens_are_refused():
+    with pytest.raises(ValueError, match=r"split: test has 1 token\(s\).*at least 2; raise data\.split\.test_fraction"):
+        batches(np.zeros(1, dtype=np.uint16), 40, config.TestLoss(), 1, 4)
+    with pytest.raises(ValueError, match=r"split: val has 40 token\(s\).*at least 41; raise data\.split\.val_fraction"):
+        batches(np.zeros(40, dtype=np.uint16), 40, RANDOM, 1, 4)
+    assert len(list(batches(np.zeros(41, dtype=np.uint16), 40, RANDOM, 1, 15))) == 1
 
 
 def test_evaluator_reads_the_test_split(plan):
@@ -62,8 +76,80 @@ def test_evaluator_reads_the_test_split(plan):
     tokens = np.fromfile(paths.data_dir(plan.data_id) / "test.bin", dtype="<u2")
     with open_evaluator(plan, "auto") as evaluate:
         found = evaluate(cell, folder)
-    loss, _ = mean_loss(load_model(folder), tokens, 7, "cpu")
+    loss, _ = mean_loss(load_model(folder), windows(tokens, 40, 7), "cpu", False)
     assert found.results == [
         {"task": "test", "metric": "loss", "value": pytest.approx(loss, rel=1e-6), "unit": "nat/token"}
     ]
     assert found.detail["n_predicted_tokens"] == 499
+
+
+def test_random_windows_are_those_of_nanogpt():
+    """Draw for draw what its ``get_batch`` does on a CPU, with torch's global generator."""
+    tokens = np.random.default_rng(3).integers(0, 121, 300).astype(np.uint16)
+    found = list(batches(tokens, 40, RANDOM, 7, batch_sequences=3))
+    assert len(found) == 5
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        for inputs, targets in found:
+            ix = torch.randint(len(tokens) - 40, (3,))
+            np.testing.assert_array_equal(inputs, np.stack([tokens[i : i + 40] for i in ix]))
+            np.testing.assert_array_equal(targets, np.stack([tokens[i + 1 : i + 1 + 40] for i in ix]))
+
+
+def test_random_offsets_depend_on_the_seed_and_on_nothing_else():
+    first = random_offsets(300, 40, RANDOM, 1)
+    state = torch.get_rng_state()
+    torch.rand(9)
+    np.testing.assert_array_equal(random_offsets(300, 40, RANDOM, 1), first)
+    torch.set_rng_state(state)
+    assert first.shape == (15,) and first.dtype == np.int64
+    assert (random_offsets(300, 40, RANDOM, 2) != first).any()
+    assert len(random_offsets(300, 40, RANDOM, 2**64 + 1)) == 15  # seeds have no largest
+    many = random_offsets(43, 40, RANDOM.model_copy(update={"n_batches": 100}), 1)
+    assert set(many.tolist()) == {0, 1, 2}  # the last window ends with the last token
+
+
+def test_the_loss_of_random_windows_is_the_mean_over_batches_for_any_batch_size(plan):
+    model = load_model(paths.run_dir(next(iter(plan.cells))) / "model")
+    tokens = np.random.default_rng(3).integers(0, 121, 300).astype(np.uint16)
+    offsets = random_offsets(300, 40, RANDOM, 7)
+    means = []
+    for starts in offsets.reshape(5, 3):
+        losses = [loss_in_plain_words(model, tokens[start : start + 41]) for start in starts]
+        means.append(math.fsum(losses) / 3)
+    for size in (1, 2, 15, 100):
+        loss, n_predicted = mean_loss(model.float(), windows_at(tokens, offsets, 40, size), "cpu", False)
+        assert loss == pytest.approx(math.fsum(means) / 5, rel=1e-6)
+        assert n_predicted == 15 * 40
+
+
+def with_test_loss(plan: Plan, test_loss: config.TestLoss) -> Plan:
+    evaluation = plan.study.evaluation.model_copy(update={"test_loss": test_loss})
+    return Plan(plan.study.model_copy(update={"evaluation": evaluation}), plan.data_id, plan.cells)
+
+
+def test_evaluator_takes_split_and_windows_from_the_study_and_the_seed_from_the_cell(plan):
+    cell_id, cell = next(iter(plan.cells.items()))
+    folder = paths.run_dir(cell_id) / "model"
+    values = {}
+    for split in ("val", "test"):
+        test_loss = RANDOM.model_copy(update={"split": split})
+        tokens = np.fromfile(paths.data_dir(plan.data_id) / f"{split}.bin", dtype="<u2")
+        with open_evaluator(with_test_loss(plan, test_loss), "cpu") as evaluate:
+            for seed in (cell.seed, cell.seed + 1):
+                found = evaluate(replace(cell, seed=seed), folder)
+                offsets = random_offsets(len(tokens), 40, test_loss, seed)
+                expected, _ = mean_loss(load_model(folder), windows_at(tokens, offsets, 40, 4), "cpu", False)
+                assert found.results[0]["value"] == pytest.approx(expected, rel=1e-6)
+                assert found.detail["n_predicted_tokens"] == 5 * 3 * 40
+                values[split, seed] = found.results[0]["value"]
+    assert values["val", cell.seed] != values["val", cell.seed + 1]
+
+
+def test_settings_have_all_that_changes_the_numbers_and_nothing_else(plan):
+    assert settings_of(plan) == {"split": "test", "windows": "all", "precision": "fp32"}
+    ignored = with_test_loss(plan, config.TestLoss(n_batches=3, batch_sequences=2))
+    assert settings_of(ignored) == settings_of(plan)
+    assert settings_of(with_test_loss(plan, RANDOM)) == {
+        "split": "val", "windows": "random", "n_batches": 5, "batch_sequences": 3, "precision": "fp32"
+    }  # fmt: skip

@@ -86,19 +86,29 @@ def byte_level_tokenizer() -> Tokenizer:
 def test_subword_tokens_are_those_behind_a_space():
     tokenizer = byte_level_tokenizer()
     pairs = [Pair("sun", "moon", 1.0), Pair("sun", "cat", 2.0), Pair("dog", "sun", 3.0)]
-    kept = single_token_pairs("s", pairs, tokenizer, word_level=False)
+    kept = single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=True)
     ids = {word: tokenizer.token_to_id(f"Ġ{word}") for word in ("sun", "moon", "dog")}
     assert kept.tokens.tolist() == [[ids["sun"], ids["moon"]], [ids["dog"], ids["sun"]]]
     assert kept.ratings.tolist() == [1.0, 3.0]
     assert kept.n_read == 3
 
 
+def test_subword_tokens_without_a_space():
+    tokenizer = byte_level_tokenizer()
+    pairs = [Pair("cat", "cat", 1.0), Pair("cat", "sun", 2.0)]
+    bare = single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=False)
+    assert bare.tokens.tolist() == [[tokenizer.token_to_id("cat")] * 2]
+    assert len(single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=True).ratings) == 0
+
+
 def test_words_of_a_word_level_vocabulary():
     tokenizer = Tokenizer(models.WordLevel({"sun": 0, "moon": 1, "cat": 2}))
     pairs = [Pair("moon", "sun", 1.0), Pair("sun", "elephant", 2.0)]
-    kept = single_token_pairs("s", pairs, tokenizer, word_level=True)
+    kept = single_token_pairs("s", pairs, tokenizer, word_level=True, leading_space=True)
     assert kept.tokens.tolist() == [[1, 0]]
-    none = single_token_pairs("s", pairs[1:], tokenizer, word_level=True)
+    bare = single_token_pairs("s", pairs, tokenizer, word_level=True, leading_space=False)
+    np.testing.assert_array_equal(bare.tokens, kept.tokens)
+    none = single_token_pairs("s", pairs[1:], tokenizer, word_level=True, leading_space=True)
     assert none.tokens.shape == (0, 2)
 
 
@@ -112,7 +122,9 @@ def some_pairs(n_pairs: int = 30, n_rows: int = 20):
     vocabulary = {f"w{i}": i for i in range(n_rows)}
     drawn = rng.integers(0, n_rows, (n_pairs, 2))
     pairs = [Pair(f"w{a}", f"w{b}", float(rng.integers(0, 10))) for a, b in drawn]
-    return pairs, single_token_pairs("s", pairs, Tokenizer(models.WordLevel(vocabulary)), word_level=True)
+    return pairs, single_token_pairs(
+        "s", pairs, Tokenizer(models.WordLevel(vocabulary)), word_level=True, leading_space=True
+    )
 
 
 def test_correlations_against_plain_loops_and_scipy():
@@ -154,7 +166,9 @@ def test_rows_and_their_mean():
 def test_too_few_pairs_are_nan_with_a_reason(n_pairs):
     pairs, _ = some_pairs()
     tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(20)}))
-    kept = single_token_pairs("s", [*pairs[:n_pairs], Pair("no", "such", 1.0)], tokenizer, word_level=True)
+    kept = single_token_pairs(
+        "s", [*pairs[:n_pairs], Pair("no", "such", 1.0)], tokenizer, word_level=True, leading_space=True
+    )
     rows, reasons = rows_of(np.random.default_rng(1).normal(size=(20, 6)), [kept])
     assert rows["s", "n_pairs"] == n_pairs
     assert math.isnan(rows["s", "pearson_cosine"]) and math.isnan(rows["word_similarity", "r_bar"])
@@ -172,18 +186,25 @@ def test_undefined_similarities_are_nan_with_a_reason(change):
 
 
 @pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="needs CAB_REAL_DATA")
-def test_pairs_kept_of_the_real_sets():
+@pytest.mark.parametrize(
+    ("protocol", "expected"),
+    [("corrected", [2486, 354, 968, 184, 238]), ("official", [641, 16, 261, 68, 74])],
+)
+def test_pairs_kept_of_the_real_sets(protocol, expected):
     root = Path(os.environ["CAB_REAL_DATA"])
     study = {
         "study": "s",
+        "protocol": protocol,
         "paths": {"text": ".", "word_similarity": str(root / "wordsim")},
         "data": {"name": "d", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50304},
         "models": ["gpt2-125m"],
         "grid": [{"models": ["gpt2-125m"], "tokens": ["5B"], "optimizers": ["adamw"]}],
     }
     tokenizer = load_tokenizer(root / "tokenizer" / "hf_gpt2")
-    kept = {
-        spec.name: len(single_token_pairs(spec.name, read_pairs(path, spec), tokenizer, word_level=False).ratings)
-        for spec, path in set_files(parse_study(study), Path())
-    }
-    assert list(kept.values()) == [2486, 354, 968, 184, 238]
+    parsed = parse_study(study)
+    space = parsed.evaluation.leading_space
+    kept = [
+        len(single_token_pairs(spec.name, read_pairs(path, spec), tokenizer, False, space).ratings)
+        for spec, path in set_files(parsed, Path())
+    ]
+    assert kept == expected

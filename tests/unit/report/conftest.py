@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.config import Evaluation, parse_study
 from coupled_adam_bench.files import write_json
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.report.figures import write_figures
@@ -89,7 +89,8 @@ def write_fake_run(cell: Cell, folder: Path) -> None:
         perplexity = {"task": "test", "metric": "perplexity", "value": math.exp(values["loss"]), "unit": "1"}
         rows["test_loss"].append(perplexity)
     for name, results in rows.items():
-        record = {"cell": cell.id, "stage": name, "status": status, "reason": reason, "version": 1, "settings": {},
+        record = {"cell": cell.id, "stage": name, "status": status, "reason": reason, "version": 1,
+                  "settings": Evaluation().protocol_settings()[name],
                   "settings_hash": "0", "model_sha256": None if status == "diverged" else "ab" * 32,
                   "results": results}  # fmt: skip
         (folder / f"{name}.json").write_text(json.dumps(record))

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.config import Evaluation, parse_study
+from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.collect import collect, read_results, write_results
 from coupled_adam_bench.results.schema import METRICS, RESULT_COLUMNS
 
@@ -26,7 +27,8 @@ ROWS_PER_CELL = sum(map(len, FILES.values()))
 
 def write_evaluation(folder: Path, owner: str, name: str, **changes: Any) -> None:
     rows = [dict(zip(("task", "metric", "value", "unit"), row, strict=True)) for row in FILES[name]]
-    record = {"cell": owner, "status": "ok", "model_sha256": "ab", "results": rows} | changes
+    settings = Evaluation().protocol_settings()[name]
+    record = {"cell": owner, "status": "ok", "settings": settings, "model_sha256": "ab", "results": rows} | changes
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(record))
 
@@ -51,7 +53,36 @@ def test_every_value_of_every_cell_in_the_order_of_the_plan(runs: Path, tiny_pla
     first = results.head(ROWS_PER_CELL)[["task", "metric", "value", "unit"]]
     assert list(first.itertuples(index=False, name=None)) == [row for rows in FILES.values() for row in rows]
     assert set(results["study"]) == {"tiny"}
-    assert set(results["protocol"]) == {tiny_plan.study.protocol}
+    assert set(results["protocol"]) == {"corrected"}
+
+
+def test_a_departure_from_the_protocol_is_in_every_row(runs: Path, tiny_study: Any, tmp_path: Path) -> None:
+    values = tiny_study()
+    plan = make_plan(parse_study(values | {"training": values["training"] | {"embedding_weight_decay": 0.1}}))
+    for cell in plan.cells:
+        for name in FILES:
+            write_evaluation(runs / cell, cell, name)
+    write_results(collect(plan, runs), tmp_path / "results.csv")
+    found = read_results(tmp_path / "results.csv")
+    assert set(found["protocol"]) == {"corrected; training.embedding_weight_decay = 0.1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "message"),
+    [
+        ("embeddings", {"isotropy": "eig_float32"}, "embeddings.json: measured with isotropy 'eig_float32' by another"),
+        ("embeddings", {"leading_space": None}, "embeddings.json: measured with leading_space None by another"),
+        ("test_loss", {"split": "val"}, "test_loss.json: measured with split 'val' by another study"),
+    ],
+)
+def test_an_evaluation_under_other_settings_is_refused(
+    runs: Path, tiny_plan: Plan, name: str, setting: dict[str, Any], message: str
+) -> None:
+    cell = list(tiny_plan.cells)[-1]
+    write_evaluation(runs / cell, cell, name, settings=Evaluation().protocol_settings()[name] | setting)
+    with pytest.raises(ValueError, match=message) as error:
+        collect(tiny_plan, runs)
+    assert "delete results/tiny/evaluation and run again" in str(error.value)
 
 
 def test_a_missing_evaluation_is_named_and_partial_makes_it_nan(runs: Path, tiny_plan: Plan) -> None:
@@ -100,6 +131,7 @@ def test_a_diverged_cell_is_nan_whether_its_files_say_so_in_rows_or_not(runs: Pa
         ({"results": [{"task": "test", "metric": "loss", "unit": "1"}]}, "not an evaluation file .*value"),
         ({"results": [{"task": "embeddings", "metric": "rho", "value": 1, "unit": "1"}]}, "measured twice: .*rho"),
         ({"results": []}, "no test loss"),
+        ({"settings": None}, "not an evaluation file"),
     ],
 )
 def test_wrong_evaluations_are_refused(runs: Path, tiny_plan: Plan, changes: dict[str, Any], message: str) -> None:
