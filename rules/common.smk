@@ -63,6 +63,8 @@ ENVIRONMENT = (
 
 wildcard_constraints:
     cell=r"[^/]+",
+    trunk=r"[^/]+",
+    step=r"[0-9]+",
     batch=r"[^/]+",
 
 

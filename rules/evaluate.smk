@@ -35,6 +35,7 @@ rule test_loss:
         gpu=RUN.gpus,
     params:
         protocol=protocol.TEST_LOSS,
+        settings=digest(STUDY.evaluation.protocol_settings()["test_loss"]),
         cells=lambda wildcards: BATCHES[wildcards.batch],
     shell:
         ENVIRONMENT + " {PYTHON} -m coupled_adam_bench test-loss --plan {PLAN_FILE:q}"
@@ -56,7 +57,7 @@ rule embeddings:
         runtime=RUN.evaluation_minutes,
     params:
         protocol=protocol.EMBEDDINGS,
-        settings=digest(EVALUATION["word_similarity"]),
+        settings=digest([EVALUATION["word_similarity"], STUDY.evaluation.protocol_settings()["embeddings"]]),
         cells=lambda wildcards: BATCHES[wildcards.batch],
     shell:
         ENVIRONMENT + " {PYTHON} -m coupled_adam_bench embeddings --plan {PLAN_FILE:q}"

@@ -1,6 +1,7 @@
 # in:  results/data/<data id>/
 # out: results/runs/<cell id>/: cell.json, history.jsonl, checkpoints/, model/; run.json last
-# Only run.json is an output: Snakemake deletes the outputs of a failed job, and checkpoints must outlive it.
+#      results/trunks/<trunk id>/: what cells of schedule wsd share before their decay; branch-<step>.json last
+# Only run.json and branch-*.json are outputs: Snakemake deletes those of a failed job, and checkpoints must outlive it.
 
 
 rule train:
@@ -12,11 +13,60 @@ rule train:
 WARNING = "'--signal=TERM@120'"
 TRAIN = ENVIRONMENT + " {PYTHON} -m coupled_adam_bench train --plan {PLAN_FILE:q} --cells {output:q} > {log:q} 2>&1"
 
+TRUNKS = PLAN.trunks
+# Where cells leave their trunks, as (trunk, step).
+BRANCH_OF = {cell: (trunk, part.steps) for trunk in TRUNKS for cell, part in TRUNKS[trunk].parts.items()}
+
+
+def branch_files(branches, products):
+    """Name branches as inputs of a job; a trunk that grows is no reason to make products anew that are there."""
+    files = [paths.branch_file(*branch) for branch in sorted(set(branches))]
+    return [ancient(file) for file in files] if all(product.exists() for product in products) else files
+
+
+def branches_of(cells):
+    """Name the branches with which cells begin, of those that share a trunk."""
+    branches = [BRANCH_OF[cell] for cell in cells if cell in BRANCH_OF]
+    return branch_files(branches, [RUNS / cell / "run.json" for cell in cells])
+
+
+def branch_before(wildcards):
+    """Name the branch from which a trunk goes on."""
+    trunk, end = wildcards.trunk, int(wildcards.step)
+    before = [(trunk, step) for step in TRUNKS[trunk].branches if step < end]
+    return branch_files(before[-1:], [paths.branch_file(trunk, end)])
+
+
+# A job for each branch, so that the cells of a small D need not wait for the end of the trunk.
+rule train_trunk:
+    input:
+        DATA_DIR / "meta.json",
+        branch_before,
+    output:
+        paths.trunk_dir("{trunk}") / "branch-{step}.json",
+    log:
+        paths.trunk_dir("{trunk}") / "logs" / "branch-{step}.log",
+    benchmark:
+        paths.trunk_dir("{trunk}") / "logs" / "branch-{step}.tsv"
+    threads: RUN.train_threads
+    resources:
+        mem_mb=RUN.train_mem_mb,
+        runtime=RUN.train_minutes,
+        gpu=RUN.gpus,
+        slurm_extra=WARNING,
+    params:
+        protocol=protocol.TRAIN,
+    shell:
+        ENVIRONMENT + " {PYTHON} -m coupled_adam_bench train-trunk --plan {PLAN_FILE:q} --branches {output:q}"
+        " > {log:q} 2>&1"
+
+
 if RUN.train_cells_per_job == 1:
 
     rule train_cell:
         input:
             DATA_DIR / "meta.json",
+            lambda wildcards: branches_of([wildcards.cell]),
         output:
             RUNS / "{cell}" / "run.json",
         log:
@@ -44,6 +94,7 @@ else:
                 f"train_{batch}"
             input:
                 DATA_DIR / "meta.json",
+                branches_of(cells),
             output:
                 expand(RUNS / "{cell}" / "run.json", cell=cells),
             log:

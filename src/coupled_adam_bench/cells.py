@@ -2,7 +2,9 @@
 
 import glob
 import re
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,24 @@ class Cell:
             "model": self.model.model_dump(),
             "training": self.training.model_dump(),
         }
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """What cells of schedule ``wsd`` that differ only in D share: all steps before their decay, trained once."""
+
+    parts: dict[str, Cell]
+    """By id of the cell, the part of the trunk that it begins with."""
+
+    @property
+    def run(self) -> Cell:
+        """The trunk as a run: its longest part."""
+        return max(self.parts.values(), key=lambda part: part.steps)
+
+    @property
+    def branches(self) -> tuple[int, ...]:
+        """The steps after which cells leave, ascending."""
+        return tuple(sorted({part.steps for part in self.parts.values()}))
 
 
 def text_files(patterns: tuple[str, ...]) -> list[tuple[str, Path]]:
@@ -126,24 +146,57 @@ def readable_count(count: int) -> str:
     return str(count)
 
 
+def _identity(data: str, vocab_size: int, model: Model, optimizer: Optimizer, seed: int) -> dict[str, Any]:
+    return {
+        "version": protocol.TRAIN,
+        "data": data.rsplit("-", 1)[1],
+        "vocab_size": vocab_size,
+        "model": model.model_dump(exclude={"name", "label"}),
+        "optimizer": optimizer.model_dump(),
+        "seed": seed,
+    }
+
+
 def make_cell(study: Study, data: str, model: Model, tokens: Tokens | int, optimizer: Optimizer, seed: int) -> Cell:
     """Return one cell of ``study`` on the bins ``data``."""
     training = study.training
     batch_tokens = training.batch_sequences * training.seq_len
     steps = tokens.steps if isinstance(tokens, Tokens) else tokens // batch_tokens
-    identity = {
-        "version": protocol.TRAIN,
-        "data": data.rsplit("-", 1)[1],
-        "vocab_size": study.data.vocab_size,
-        "model": model.model_dump(exclude={"name", "label"}),
-        "training": training.model_dump(),
-        "optimizer": optimizer.model_dump(),
-        "steps": steps,
-        "seed": seed,
-    }
+    identity = _identity(data, study.data.vocab_size, model, optimizer, seed)
+    identity |= {"training": training.model_dump(), "steps": steps}
     cell_id = f"{model.name}_{readable_count(steps * batch_tokens)}_{optimizer.key}_s{seed}_{digest(identity)}"
     label = tokens.label if isinstance(tokens, Tokens) else readable_count(tokens)
     return Cell(cell_id, data, study.data.vocab_size, model, training, optimizer, steps, seed, label)
+
+
+def stable_part(cell: Cell) -> Cell | None:
+    """Return the steps of a cell of schedule ``wsd`` before its decay as a run of its own, with a constant schedule.
+
+    Its id is the same for all D. The last step is always the cell's own; ``None`` if there is no other, and for other
+    schedules.
+    """
+    training = cell.training
+    steps = min(training.decay_start(cell.steps), cell.steps - 1)
+    if training.schedule != "wsd" or steps == 0:
+        return None
+    identity = _identity(cell.data_id, cell.vocab_size, cell.model, cell.optimizer, cell.seed)
+    identity["training"] = training.model_dump(exclude={"decay_fraction", "min_lr_ratio"})
+    return replace(
+        cell,
+        id=f"{cell.model.name}_stable_{cell.optimizer.key}_s{cell.seed}_{digest(identity)}",
+        training=training.model_copy(update={"schedule": "constant"}),
+        steps=steps,
+        tokens_label=None,
+    )
+
+
+def find_trunks(cells: Iterable[Cell]) -> dict[str, Trunk]:
+    """Return by id the trunks that at least two cells share."""
+    parts: dict[str, dict[str, Cell]] = defaultdict(dict)
+    for cell in cells:
+        if (part := stable_part(cell)) is not None:
+            parts[part.id][cell.id] = part
+    return {trunk_id: Trunk(shared) for trunk_id, shared in parts.items() if len(shared) > 1}
 
 
 def block_cells(study: Study, data: str, block: Block) -> list[Cell]:

@@ -1,11 +1,14 @@
 """``python -m coupled_adam_bench STAGE``: one subcommand per stage, what the rules of the workflow call."""
 
 import argparse
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from coupled_adam_bench import paths
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.config import Execution
 from coupled_adam_bench.plan import Plan, load_plan
 
 Handler = Callable[[argparse.Namespace], int]
@@ -23,14 +26,39 @@ def _prepare(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _train_with(
+    train: Callable[[list[Cell], Execution, Path, str], int],
+    known: Mapping[str, Cell],
+    names: list[str],
+    arguments: argparse.Namespace,
+    stage: str,
+    option: str,
+) -> int:
+    """Train the ``names`` that ``option`` gave among those ``known``, in as many processes as the study asks for."""
+    from coupled_adam_bench.training.distributed import launch
+
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"--{option}: {', '.join(unknown)} not among the {option} of {arguments.plan}")
+    execution = _plan(arguments).study.execution
+    if execution.processes > 1 and "RANK" not in os.environ:  # not started by torchrun
+        options = ["--plan", str(arguments.plan), f"--{option}", *names, "--device", arguments.device]
+        return launch(execution.processes, [stage, *options])
+    return train([known[name] for name in names], execution, paths.RESULTS, arguments.device)
+
+
 def _train(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.training.loop import train_cells
 
-    plan = _plan(arguments)
     ids = [Path(cell).parent.name if cell.endswith("/run.json") else cell for cell in arguments.cells]
-    if unknown := [cell for cell in ids if cell not in plan.cells]:
-        raise ValueError(f"--cells: {', '.join(unknown)} not among the cells of {arguments.plan}")
-    return train_cells([plan.cells[cell] for cell in ids], plan.study.execution, paths.RESULTS, arguments.device)
+    return _train_with(train_cells, _plan(arguments).cells, ids, arguments, "train", "cells")
+
+
+def _train_trunk(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.training.trunk import train_trunks
+
+    parts = [part for trunk in _plan(arguments).trunks.values() for part in trunk.parts.values()]
+    known = {str(paths.branch_file(part.id, part.steps)): part for part in parts}
+    return _train_with(train_trunks, known, arguments.branches, arguments, "train-trunk", "branches")
 
 
 def _evaluate(stage: str) -> Handler:
@@ -119,6 +147,13 @@ def _schema(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _protocols(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.config.protocols import write_ledger
+
+    write_ledger(arguments.out)
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     top = argparse.ArgumentParser(prog="coupled-adam-bench", description=__doc__)
@@ -142,6 +177,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--workers", type=int, default=1, help="processes (default: %(default)s)")
     sub = stage("train", _train, "train cells, or go on with them; exit status 75: stopped on SIGTERM, run again")
     sub.add_argument("--cells", nargs="+", required=True, help="cell ids, or their run.json")
+    sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
+    sub = stage("train-trunk", _train_trunk, "train what wsd cells share before their decay; exit status as of train")
+    sub.add_argument("--branches", nargs="+", required=True, help="results/trunks/<trunk id>/branch-<step>.json")
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     for name, stage_name, summary in (
         ("test-loss", "test_loss", "measure the loss of trained cells on the test split"),
@@ -173,6 +211,8 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--uri", help="tracking server or database (default: MLFLOW_TRACKING_URI, else results/mlflow.db)")
     out(sub, "summary of the import, JSON")
     out(stage("schema", _schema, "write the JSON schema of studies", plan=False), "the schema")
+    sub = stage("protocols", _protocols, "write the ledger of protocols into its place in a Markdown file", plan=False)
+    out(sub, "docs/protocols.md")
     return top
 
 

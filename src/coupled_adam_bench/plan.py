@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.cells import Cell, block_cells, data_id, expand
+from coupled_adam_bench.cells import Cell, Trunk, block_cells, data_id, expand, find_trunks
 from coupled_adam_bench.config import Block, Study, parse_study
 from coupled_adam_bench.files import read_json
 
@@ -20,6 +20,11 @@ class Plan:
     def block_cells(self, block: Block) -> list[Cell]:
         """Return the cells of one block of the grid."""
         return block_cells(self.study, self.data_id, block)
+
+    @property
+    def trunks(self) -> dict[str, Trunk]:
+        """The trunks by id: what cells of schedule ``wsd`` share before their decay."""
+        return find_trunks(self.cells.values())
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a JSON value; ``cells`` is for readers, :func:`load_plan` derives it anew."""
@@ -39,7 +44,13 @@ class Plan:
         width = max(len(header[0]), *(len(row[0]) for row in rows))
         lines.append(f"{header[0]:<{width}}  {header[1]:>14}  {header[2]:>16}  {header[3]:>8}  {header[4]:>9}")
         lines += [f"{r[0]:<{width}}  {r[1]:>14,}  {r[2]:>16,}  {r[3]:>8,}  {r[4]:>9.2e}" for r in rows]
-        lines += ["", f"together: {sum(r[2] for r in rows):,} tokens, {sum(r[4] for r in rows):.2e} FLOPs"]
+        n_tokens, flops = sum(row[2] for row in rows), sum(row[4] for row in rows)
+        lines += ["", f"together: {n_tokens:,} tokens, {flops:.2e} FLOPs"]
+        if trunks := self.trunks.values():
+            shared = [part for trunk in trunks for part in trunk.parts.values()]
+            n_tokens += sum(trunk.run.n_tokens for trunk in trunks) - sum(part.n_tokens for part in shared)
+            flops += sum(trunk.run.flops for trunk in trunks) - sum(part.flops for part in shared)
+            lines.append(f"trained: {n_tokens:,} tokens, {flops:.2e} FLOPs, what cells share before their decay once")
         return "\n".join(lines) + "\n"
 
 

@@ -13,7 +13,8 @@ LINE_SECONDS = 60.0
 class Progress:
     """Counts units of work and shows count, rate, time left and further fields on ``stream`` (standard error).
 
-    ``total`` is None where it is unknown; ``initial`` is what an earlier run had done and does not count for the rate.
+    ``total`` is None where it is unknown; ``initial`` is what an earlier run had done and does not count for the rate;
+    ``quiet`` shows nothing.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class Progress:
         initial: int = 0,
         stream: TextIO | None = None,
         line_seconds: float = LINE_SECONDS,
+        quiet: bool = False,
     ) -> None:
         self._total = total
         self._unit = unit
@@ -32,11 +34,12 @@ class Progress:
         self._initial = self._done = initial
         self._stream = sys.stderr if stream is None else stream
         self._line_seconds = line_seconds
+        self._quiet = quiet
         self._fields: dict[str, Any] = {}
         self._start = self._last_line = time.monotonic()
         self._bar = (
             tqdm(total=total, initial=initial, unit=unit, desc=description, unit_scale=True, file=self._stream)
-            if self._stream.isatty()
+            if self._stream.isatty() and not quiet
             else None
         )
 
@@ -66,6 +69,8 @@ class Progress:
         self.close()
 
     def _print_line(self) -> None:
+        if self._quiet:
+            return
         self._last_line = time.monotonic()
         seconds = self._last_line - self._start
         rate = (self._done - self._initial) / seconds if seconds > 0 else 0.0

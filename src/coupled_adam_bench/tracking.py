@@ -198,7 +198,7 @@ def _import(
         run = None
     if run is None:
         outcomes.append("created")
-        tags = {"cell": cell.id, "study": plan.study.study, "protocol": plan.study.protocol}
+        tags = {"cell": cell.id, "study": plan.study.study, "protocol": plan.study.protocol_label}
         run = client.create_run(
             experiment_id,
             start_time=source.times()[0],

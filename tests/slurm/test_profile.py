@@ -62,7 +62,7 @@ def test_the_profile_sets_what_rules_of_ours_use():
     rules = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "rules").glob("*.smk")))
     site = yaml.safe_load(with_site_settings(PROFILE.read_text(encoding="utf-8")))
     named = set(site["set-resources"])
-    assert named == {"train_cell", "test_loss", "downstream"}
+    assert named == {"train_cell", "train_trunk", "test_loss", "downstream"}
     for name in named:
         body = re.search(rf"^ *rule {name}:\n((?:    .*|)\n)+", rules, re.MULTILINE)
         assert body, f"rule {name} is in the profile and not in rules/"

@@ -147,7 +147,13 @@ def variations() -> dict[str, dict[str, Any]]:
             | {"parallel": "fsdp", "compile": True, "deterministic": True}
         },
         "evaluation": {
-            "evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic", "limit": 3}}
+            "evaluation": {
+                "word_similarity": "synthetic",
+                "downstream": {"tasks": "synthetic", "limit": 3},
+                "test_loss": {"split": "val", "windows": "random", "n_batches": 3, "batch_sequences": 2},
+                "leading_space": False,
+                "isotropy": "eig_float32",
+            }
         },
     }
 
@@ -161,7 +167,7 @@ def test_what_changes_no_number_is_not_in_an_id(section):
 
 
 def test_every_section_of_a_study_is_tested_here():
-    # The protocol has one value so far, so there is nothing to vary.
+    # A protocol changes settings of training, and with them the ids: see test_protocols.py.
     assert set(Study.model_fields) - set(variations()) == {"data", "models", "training", "grid", "protocol"}
 
 

@@ -36,3 +36,10 @@ def test_a_terminal_gets_a_bar() -> None:
         progress.update(10, loss=2.5)
     assert "100%" in stream.getvalue()
     assert "loss=2.5" in stream.getvalue()
+
+
+def test_a_quiet_one_shows_nothing_anywhere() -> None:
+    for stream in (Terminal(), io.StringIO()):
+        with Progress(10, "step", "train", stream=stream, line_seconds=0, quiet=True) as progress:
+            progress.update(10)
+        assert stream.getvalue() == ""

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -171,6 +172,36 @@ def test_a_changed_protocol_version_reruns_its_stage(stage, rules, copy):
         assert not announced & {"prepare", "train_cell", "test_loss", "embeddings", "downstream", "collect"}
 
 
+@pytest.mark.parametrize(
+    ("setting", "rule"),
+    [
+        ({"leading_space": False}, "embeddings"),
+        ({"isotropy": "eig_float32"}, "embeddings"),
+        ({"test_loss": {"split": "val"}}, "test_loss"),
+        ({"test_loss": {"n_batches": 7}}, None),  # of random windows only
+    ],
+)
+def test_a_protocol_s_setting_of_evaluation_reruns_its_stage(setting, rule, copy):
+    change(copy, evaluation=setting)
+    announced = set(jobs(snakemake(copy, "-n")))
+    assert announced & {"prepare", "train_cell", "test_loss", "embeddings", "downstream"} == ({rule} if rule else set())
+    assert ("collect" in announced) == (rule is not None)
+
+
+def test_a_study_under_another_protocol_is_one_line(tmp_path, tiny_study):
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(tiny_study()))
+
+    def cells(*config: str) -> set[str]:
+        result = snakemake(tmp_path, "train", "-n", *(["--config", *config] if config else []))
+        assert result.returncode == 0, result.stdout + result.stderr
+        return set(re.findall(r"output: results/runs/(\S+)/run\.json", result.stdout + result.stderr))
+
+    corrected, official = cells(), cells("protocol=official", "study=tiny_official")
+    assert len(corrected) == len(official) == 6
+    assert not corrected & official
+    assert {cell.rsplit("_", 1)[0] for cell in corrected} == {cell.rsplit("_", 1)[0] for cell in official}
+
+
 def test_a_diverged_cell_is_a_result_and_the_others_go_on(tmp_path, tiny_study):
     settings = tiny_study(study="diverging")
     settings["models"].append({**settings["models"][0], "name": "wild", "n_layer": 2, "learning_rate": 1e30})
@@ -189,6 +220,36 @@ def test_a_diverged_cell_is_a_result_and_the_others_go_on(tmp_path, tiny_study):
     wild = {row["value"] for row in rows if row["metric"] == "loss" and int(row["n_params"]) > 2000}
     assert wild <= {"", "nan", "NaN"}
     assert any(row["value"] not in ("", "nan", "NaN") for row in rows)
+
+
+def test_cells_of_several_d_share_a_trunk(tmp_path, tiny_study):
+    settings = tiny_study(study="wsd")
+    settings["training"]["schedule"] = "wsd"
+    settings["grid"] = [{"models": ["nano"], "optimizers": ["adamw"], "seeds": [1]}]
+
+    def announced(*steps: int, **execution) -> dict[str, int]:
+        settings["grid"][0]["tokens"] = [{"steps": count} for count in steps]
+        changed = {**settings, "execution": {**settings["execution"], **execution}}
+        (tmp_path / "study.yaml").write_text(yaml.safe_dump(changed))
+        counts = jobs(snakemake(tmp_path, "train", "-n"))
+        return {rule: count for rule, count in counts.items() if rule != "train"}
+
+    assert announced(20, 40, 80, train_cells_per_job=2) == {
+        "prepare": 1, "train_trunk": 3, "train_batch-000": 1, "train_batch-001": 1,
+    }  # fmt: skip
+    assert announced(20, 40) == {"prepare": 1, "train_trunk": 2, "train_cell": 2}
+    result = snakemake(tmp_path, "train")
+    assert result.returncode == 0, result.stdout + result.stderr
+    records = {run.parent: json.loads(run.read_text()) for run in tmp_path.glob("results/runs/*/run.json")}
+    assert sorted((run["step"], run["trunk_steps"]) for run in records.values()) == [(20, 17), (40, 33)]
+    assert announced(20, 40) == {}
+
+    # A larger D goes on with the trunk, a smaller one leaves it earlier, and both train only themselves.
+    assert announced(20, 40, 80) == {"train_trunk": 1, "train_cell": 1}
+    assert announced(20, 30, 40) == {"train_trunk": 2, "train_cell": 1}  # the next branch looks, and finds itself there
+    (longest,) = (folder for folder, run in records.items() if run["step"] == 40)
+    (longest / "run.json").unlink()
+    assert announced(20, 30, 40) == {"train_trunk": 2, "train_cell": 2}
 
 
 def test_a_crashed_cell_leaves_the_others_and_partial_tables(copy):
@@ -245,7 +306,7 @@ def test_two_snakemakes_at_once_do_not_write_over_each_other(tmp_path, tiny_stud
     assert len(list(tmp_path.glob("results/runs/*/run.json"))) == 4
 
 
-@pytest.mark.parametrize("name", ["paper_small", "paper_sgd", "paper_scale", "demo"])
+@pytest.mark.parametrize("name", ["paper_small", "paper_large", "paper_sgd", "paper_scale", "demo"])
 def test_a_dry_run_of_a_shipped_study_is_light(name, tmp_path):
     code = (
         "import sys\n"
@@ -262,7 +323,8 @@ def test_a_dry_run_of_a_shipped_study_is_light(name, tmp_path):
     )  # fmt: skip
     assert "heavy: []" in result.stderr
     training = {rule: count for rule, count in jobs(result).items() if rule.startswith("train_")}
-    expected = {"paper_small": 54, "paper_sgd": 48, "paper_scale": 33, "demo": 12}  # the demo's jobs take three cells
+    # The demo's jobs take three cells.
+    expected = {"paper_small": 54, "paper_large": 8, "paper_sgd": 48, "paper_scale": 33, "demo": 12}
     assert sum(training.values()) == expected[name]
 
 

@@ -1,6 +1,7 @@
 """Sections of a study: models, optimizers and the recipe of training."""
 
 import math
+from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -146,6 +147,10 @@ Optimizer = Annotated[
 ]
 
 
+def _share(fraction: float, steps: int) -> int:
+    return math.ceil(Fraction(str(fraction)) * steps)  # as written: 0.07 x 100 is 7.000000000000001 in floats, so 8
+
+
 class Training(Settings):
     """The recipe that all cells of a study share."""
 
@@ -191,14 +196,19 @@ class Training(Settings):
 
     def warmup(self, steps: int) -> int:
         """Return the warmup of a run of ``steps``, in steps."""
-        return self.warmup_steps if self.warmup_fraction is None else math.ceil(self.warmup_fraction * steps)
+        return self.warmup_steps if self.warmup_fraction is None else _share(self.warmup_fraction, steps)
+
+    def decay_start(self, steps: int) -> int:
+        """Return the first step of ``wsd`` whose learning rate is below the peak, or ``steps`` without one.
+
+        The decay goes from the step before it and never begins inside the warmup. What comes before depends on no D.
+        """
+        return min(steps, 1 + max(self.warmup(steps), steps - _share(self.decay_fraction, steps)))
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.schedule == "wsd" and self.warmup_fraction is not None:
-            raise ValueError(
-                "warmup_fraction: schedule 'wsd' shares one start between several D; use warmup_steps"
-            )
+            raise ValueError("warmup_fraction: schedule 'wsd' shares one start between several D; use warmup_steps")
         if self.data_order == "per_rank" and self.batch_sequences % self.data_ranks:
             raise ValueError(f"data_ranks: {self.data_ranks} does not divide batch_sequences {self.batch_sequences}")
         return self

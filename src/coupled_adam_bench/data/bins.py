@@ -84,6 +84,27 @@ def open_tokens(folder: Path, split: str, verify: bool = True) -> npt.NDArray[np
     return np.memmap(path, dtype=meta.dtype, mode="r")
 
 
+def count_starts(n_tokens: int, seq_len: int) -> int:
+    """Return at how many places a window of ``seq_len`` inputs and their targets can start.
+
+    ``ValueError`` if the tokens are fewer than one window.
+    """
+    if n_tokens <= seq_len:
+        raise ValueError(
+            f"training.seq_len: {seq_len}, but a window needs {seq_len + 1} tokens and there are {n_tokens}"
+        )
+    return n_tokens - seq_len
+
+
+def philox(seed: int, index: int) -> np.random.Philox:
+    """Return stream number ``index`` of ``seed``, independent of all others, without drawing those before it.
+
+    A counter-based generator: the key is the seed, the index is a high word of the counter, and each index has a stream
+    of 2^129 numbers of its own (Salmon et al. 2011).
+    """
+    return np.random.Philox(key=seed % 2**64, counter=[0, 0, index, 0])
+
+
 def sample_offsets(n_tokens: int, seq_len: int, batch_sequences: int, seed: int, step: int) -> npt.NDArray[np.int64]:
     """Return where the windows of one training step start, shape (batch_sequences,), uniform with replacement.
 
@@ -91,13 +112,6 @@ def sample_offsets(n_tokens: int, seq_len: int, batch_sequences: int, seed: int,
     the Philox stream of (seed, step), so it depends on neither batch nor micro-batch size, nor on earlier draws.
     ``ValueError`` if the tokens are fewer than one window.
     """
-    n_starts = n_tokens - seq_len
-    if n_starts < 1:
-        raise ValueError(
-            f"training.seq_len: {seq_len}, but a window needs {seq_len + 1} tokens and there are {n_tokens}"
-        )
-    # A counter-based generator: the key is the seed, the step is a high word of the counter, and each step has a
-    # stream of 2^129 numbers of its own (Salmon et al. 2011).
-    generator = np.random.Philox(key=seed % 2**64, counter=[0, 0, step, 0])
+    n_starts = count_starts(n_tokens, seq_len)
     # The bias of the remainder is below n_starts / 2^64.
-    return (generator.random_raw(batch_sequences) % np.uint64(n_starts)).astype(np.int64)
+    return (philox(seed, step).random_raw(batch_sequences) % np.uint64(n_starts)).astype(np.int64)

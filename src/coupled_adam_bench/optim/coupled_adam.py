@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.optim.optimizer import ParamsT
 
 
@@ -81,15 +82,45 @@ class CoupledAdam(torch.optim.Optimizer):
         if not state:
             state["step"] = torch.tensor(0.0)
             state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-            state["exp_avg_sq"] = parameter.new_zeros(parameter.shape[1])
+            state["exp_avg_sq"] = _local(parameter).new_zeros(parameter.shape[1])
+        if isinstance(parameter, DTensor) and isinstance(grad, DTensor):
+            grad = grad.redistribute(placements=parameter.placements)
         beta1, beta2 = group["betas"]
         state["step"] += 1
         step = state["step"].item()  # a CPU tensor, as in torch.optim.AdamW: no device synchronisation
-        exp_avg, exp_avg_sq = state["exp_avg"], state["exp_avg_sq"]
+        exp_avg, exp_avg_sq = _local(state["exp_avg"]), state["exp_avg_sq"]
 
-        exp_avg.lerp_(grad, 1 - beta1)
-        mean_square = torch.linalg.vector_norm(grad, dim=0).square_().div_(grad.shape[0])
-        exp_avg_sq.lerp_(mean_square, 1 - beta2)
+        exp_avg.lerp_(_local(grad), 1 - beta1)
+        exp_avg_sq.lerp_(_column_means_of_squares(grad), 1 - beta2)
         denominator = exp_avg_sq.mul(group["scale"] / (1 - beta2**step)).sqrt_().add_(group["eps"])
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.addcdiv_(exp_avg, denominator, value=-group["lr"] / (1 - beta1**step))
+        shard = _local(parameter)
+        shard.mul_(1 - group["lr"] * group["weight_decay"])
+        shard.addcdiv_(exp_avg, _columns_of(parameter, denominator), value=-group["lr"] / (1 - beta1**step))
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """Return this process's shard of a DTensor, and any other tensor as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _column_means_of_squares(grad: Tensor) -> Tensor:
+    """Return the mean over all rows of the squares, shape (d_model,); shards add up in one reduction."""
+    sums: Tensor = torch.linalg.vector_norm(_local(grad), dim=0).square_()
+    if isinstance(grad, DTensor):
+        placements = [Partial() if place.is_shard(0) else _column_placement(place) for place in grad.placements]
+        columns = DTensor.from_local(sums, grad.device_mesh, placements, shape=grad.shape[1:], stride=(1,))
+        sums = columns.full_tensor()
+    return sums.div_(grad.shape[0])
+
+
+def _columns_of(parameter: Tensor, row: Tensor) -> Tensor:
+    """Return the part of a row that belongs to the columns of this process's shard of ``parameter``."""
+    if not isinstance(parameter, DTensor):
+        return row
+    mesh = parameter.device_mesh
+    columns = DTensor.from_local(row, mesh, [Replicate()] * mesh.ndim)
+    return columns.redistribute(placements=[_column_placement(place) for place in parameter.placements]).to_local()
+
+
+def _column_placement(place: Placement) -> Placement:
+    return Shard(0) if place.is_shard(1) else Replicate()

@@ -1,5 +1,6 @@
 """From a cell's settings to its two optimizers: one for the embedding, AdamW for everything else."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,10 @@ class Optimizers:
     embedding: torch.optim.Optimizer
     core_peak_lr: float
     embedding_peak_lr: float
+
+    def by_name(self) -> dict[str, torch.optim.Optimizer]:
+        """Return both under the names that checkpoints know."""
+        return {"core": self.core, "embedding": self.embedding}
 
     def set_lr(self, factor: float) -> None:
         """Set both learning rates to ``factor`` times their peaks."""
@@ -36,14 +41,14 @@ class Optimizers:
 
 
 def build_optimizers(
-    model: nn.Module, embedding: Tensor, optimizer: Optimizer, training: Training, peak_lr: float
+    model: nn.Module, embeddings: Sequence[Tensor], optimizer: Optimizer, training: Training, peak_lr: float
 ) -> Optimizers:
-    """Return the optimizers of a model whose (tied) embedding is ``embedding``.
+    """Return the optimizers of a model whose embedding, and head if it is not tied, are ``embeddings``.
 
-    Matrices of the core decay, the position embedding among them, norms do not [C]; the embedding has its own decay.
+    Matrices of the core decay, the position embedding among them, norms do not [C]; embeddings have their own decay.
     """
     betas, eps = (training.beta1, training.beta2), training.eps
-    core = [parameter for parameter in model.parameters() if parameter is not embedding]
+    core = [parameter for parameter in model.parameters() if all(parameter is not other for other in embeddings)]
     groups = [
         {"params": [p for p in core if p.ndim >= 2], "weight_decay": training.weight_decay},
         {"params": [p for p in core if p.ndim < 2], "weight_decay": 0.0},
@@ -55,15 +60,15 @@ def build_optimizers(
     match optimizer:
         case AdamW():
             embedding_optimizer = torch.optim.AdamW(
-                [embedding], lr=peak_lr, betas=betas, eps=eps, weight_decay=decay, fused=True
+                embeddings, lr=peak_lr, betas=betas, eps=eps, weight_decay=decay, fused=True
             )
         case CoupledAdam():
             embedding_optimizer = coupled_adam.CoupledAdam(
-                [embedding], lr=peak_lr, betas=betas, eps=eps, weight_decay=decay, scale=2.0**-optimizer.scale_exponent
+                embeddings, lr=peak_lr, betas=betas, eps=eps, weight_decay=decay, scale=2.0**-optimizer.scale_exponent
             )
         case Sgd():
             embedding_lr = optimizer.lr_factor * peak_lr
             embedding_optimizer = torch.optim.SGD(
-                [embedding], lr=embedding_lr, momentum=optimizer.momentum, weight_decay=decay
+                embeddings, lr=embedding_lr, momentum=optimizer.momentum, weight_decay=decay
             )
     return Optimizers(core_optimizer, embedding_optimizer, peak_lr, embedding_lr)

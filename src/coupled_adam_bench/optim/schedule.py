@@ -8,9 +8,19 @@ from coupled_adam_bench.config import Training
 def learning_rate_factor(step: int, steps: int, training: Training) -> float:
     """Return the learning rate of step ``step`` (from 0) of ``steps`` as a fraction of the peak.
 
-    Linear warmup, (step + 1) / (warmup_steps + 1), then a cosine from 1 to ``min_lr_ratio`` at ``steps`` [P][C].
+    Linear warmup, then ``training.schedule``: every decay goes from 1 at the last step before it to ``min_lr_ratio`` at
+    ``steps``, the end of the last step: a cosine [P][C], a line, or for ``wsd`` a line over the last steps only.
     """
-    if step < training.warmup_steps:
-        return (step + 1) / (training.warmup_steps + 1)
-    progress = (step - training.warmup_steps) / max(1, steps - training.warmup_steps)
-    return training.min_lr_ratio + (1 - training.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    warmup = training.warmup(steps)
+    if step < warmup:
+        return step / warmup if training.warmup_from == "zero" else (step + 1) / (warmup + 1)
+    begin = training.decay_start(steps) - 1 if training.schedule == "wsd" else warmup  # the last step at the peak
+    progress = min(1.0, max(0, step - begin) / max(1, steps - begin))
+    match training.schedule:
+        case "constant":
+            height = 1.0
+        case "cosine":
+            height = 0.5 * (1 + math.cos(math.pi * progress))
+        case "linear" | "wsd":
+            height = 1 - progress
+    return training.min_lr_ratio + (1 - training.min_lr_ratio) * height

@@ -1,73 +1,180 @@
-"""Checkpoints that are whole or ignored, and the lock that keeps two processes out of one cell."""
+"""Checkpoints that are whole or ignored, written while training goes on, and the lock on a cell's folder.
+
+A checkpoint is a folder ``step-00001000/``: the tensors in the format of torch.distributed.checkpoint, a file for each
+process, so that any number of processes can read them again; ``state.json``; and ``checksums.json``, written last,
+before the folder gets its name.
+"""
 
 import fcntl
 import os
 import re
+import shutil
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from coupled_adam_bench.files import atomic_path, sha256_file, write_text
+from coupled_adam_bench.files import read_json, sha256_file, write_json
+from coupled_adam_bench.training.distributed import Group
 
 KEEP = 2  # the newest and, should that one be damaged, the one before
+KEPT = "kept"  # an empty file in a checkpoint that stays as well
+STATE = "state.json"
+CHECKSUMS = "checksums.json"
+
+Described = dict[str, TensorStorageMetadata]
 
 
 class CheckpointError(OSError):
     """A checkpoint could not be written; those before it are untouched."""
 
 
-def _step(path: Path) -> int:
-    match = re.fullmatch(r"step-(\d+)\.pt", path.name)
+def step_of(path: Path) -> int:
+    """Return the step of a checkpoint, -1 for a path that is none."""
+    match = re.fullmatch(r"step-(\d+)", path.name)
     return int(match[1]) if match else -1
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoint files of a folder, the newest first."""
-    return sorted((path for path in folder.glob("step-*.pt") if _step(path) >= 0), key=_step, reverse=True)
+    """Return the checkpoints of a folder, the newest first."""
+    return sorted((path for path in folder.glob("step-*") if step_of(path) >= 0), key=step_of, reverse=True)
 
 
-def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write the state of ``step`` and its SHA-256 atomically, then delete all but the newest two.
-
-    Raises ``CheckpointError`` when the disk refuses, with the earlier checkpoints in place.
-    """
-    path = folder / f"step-{step:08d}.pt"
+def is_whole(path: Path) -> bool:
+    """Tell whether all files of a checkpoint are there with their checksums."""
     try:
-        with atomic_path(path) as temporary:
-            torch.save(state, temporary)
-            # The checksum comes first: without it a checkpoint counts as damaged, with it and no file as absent.
-            write_text(path.with_suffix(".sha256"), sha256_file(temporary) + "\n")
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
-        raise CheckpointError(
-            f"{path}: cannot write the checkpoint ({error}); free disk space and start again: "
-            f"training resumes from the checkpoint before it"
-        ) from error
-    for old in checkpoints(folder)[KEEP:]:
-        old.unlink()
-        old.with_suffix(".sha256").unlink(missing_ok=True)
+        checksums = read_json(path / CHECKSUMS)
+        return all((path / name).is_file() and sha256_file(path / name) == sha for name, sha in checksums.items())
+    except ValueError:
+        return False
 
 
-def load_checkpoint(folder: Path, device: torch.device, identity: dict[str, str]) -> dict[str, Any] | None:
-    """Return the newest whole checkpoint of the cell, or ``None`` without one.
+class Checkpoints:
+    """The checkpoints of one run, the same for all processes of a group.
 
-    A damaged one is named on stderr and passed over. ``identity`` are entries that the state must hold; a checkpoint of
-    other data is passed over likewise, never resumed.
+    ``identity`` is what a checkpoint must say of itself to be resumed.
     """
-    for path in checkpoints(folder):
-        checksum = path.with_suffix(".sha256")
-        if not checksum.is_file() or checksum.read_text(encoding="utf-8").strip() != sha256_file(path):
-            print(f"{path}: damaged (its SHA-256 differs), falling back to the checkpoint before it", file=sys.stderr)
-            continue
-        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-        if state["identity"] != identity:
-            print(f"{path}: belongs to {state['identity']}, not to {identity}; passed over", file=sys.stderr)
-            continue
-        return state
-    return None
+
+    def __init__(self, folder: Path, group: Group, identity: dict[str, str]) -> None:
+        self.folder, self.group, self.identity = folder, group, identity
+        self._writer = ThreadPoolExecutor(1)
+        self._pending: Future[Any] | None = None
+
+    def save(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], kept: bool = False) -> None:
+        """Take a copy of the tensors (sharded ones too) and write the checkpoint of ``step`` beside the training.
+
+        ``state`` is a JSON value. The newest stay, and those that are ``kept``. The one before is waited for: see
+        :meth:`wait`.
+        """
+        self.wait()
+        _accept_single_process()
+        temporary = self.folder / f".step-{step:08d}.tmp"
+        try:
+            written = async_save(
+                tensors,
+                storage_writer=FileSystemWriter(temporary, overwrite=True),
+                process_group=self.group.saves,
+                no_dist=self.group.size == 1,
+            )
+        except OSError as error:
+            raise self._failed(error) from error
+        assert isinstance(written, Future)
+        if self.group.is_first:
+            whole = {"identity": self.identity, "step": step, **state}
+            self._pending = self._writer.submit(self._finish, written, temporary, whole, kept)
+        else:
+            self._pending = written
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is on disk; ``CheckpointError`` if it could not be written."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        try:
+            pending.result()
+        except (OSError, RuntimeError, CheckpointException) as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: BaseException) -> CheckpointError:
+        reason = str(error).strip().splitlines()[-1]  # of the tracebacks that torch.distributed.checkpoint sends
+        return CheckpointError(
+            f"{self.folder}: cannot write the checkpoint ({reason}); free disk space and start again: "
+            f"training resumes from the checkpoint before it"
+        )
+
+    def _finish(self, written: Future[Any], temporary: Path, state: dict[str, Any], kept: bool) -> None:
+        try:
+            written.result()
+            write_json(temporary / STATE, state)
+            if kept:
+                (temporary / KEPT).touch()
+            files = sorted(path.name for path in temporary.iterdir())
+            write_json(temporary / CHECKSUMS, {name: sha256_file(temporary / name) for name in files})
+            final = self.folder / temporary.name.removeprefix(".").removesuffix(".tmp")
+            shutil.rmtree(final, ignore_errors=True)  # of the same step, but damaged or of other data
+            temporary.rename(final)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        for old in [path for path in checkpoints(self.folder) if not (path / KEPT).exists()][KEEP:]:
+            doomed = old.rename(old.with_name(f".{old.name}.tmp"))  # never half a checkpoint under its name
+            shutil.rmtree(doomed, ignore_errors=True)
+
+    def clean(self) -> None:
+        """Remove what a killed process left half written."""
+        if self.group.is_first:
+            for path in self.folder.glob(".step-*.tmp"):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def newest(self, last_step: int | None = None) -> Path | None:
+        """Return the newest whole checkpoint of this identity, not after ``last_step``, or ``None``.
+
+        A damaged one is named on stderr and passed over, as is one of other data.
+        """
+        return self.group.from_first(lambda: self._newest(last_step))
+
+    def _newest(self, last_step: int | None) -> Path | None:
+        for path in checkpoints(self.folder):
+            if last_step is not None and step_of(path) > last_step:
+                continue
+            if not is_whole(path):
+                print(f"{path}: damaged (its SHA-256 differs), falling back to the one before it", file=sys.stderr)
+                continue
+            found = read_json(path / STATE)["identity"]
+            if found != self.identity:
+                print(f"{path}: belongs to {found}, not to {self.identity}; passed over", file=sys.stderr)
+                continue
+            return path
+        return None
+
+
+def load(path: Path, group: Group, allocate: Callable[[Described], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Read the tensors of a checkpoint into those that ``allocate`` makes from their descriptions, and return them.
+
+    A tensor may be sharded otherwise than it was when written. Read only checkpoints of your own: their description is
+    a pickle, as torch.distributed.checkpoint writes it.
+    """
+    reader = FileSystemReader(path)
+    described = reader.read_metadata().state_dict_metadata
+    tensors = allocate({key: value for key, value in described.items() if isinstance(value, TensorStorageMetadata)})
+    _accept_single_process()
+    load_tensors(tensors, storage_reader=reader, process_group=group.saves, no_dist=group.size == 1)
+    return tensors
+
+
+def _accept_single_process() -> None:
+    """Let torch.distributed.checkpoint work without a group, of which it warns each time."""
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled", module="torch.distributed.checkpoint")
 
 
 @contextmanager

@@ -8,9 +8,9 @@ from typing import Any
 from coupled_adam_bench.files import read_json_lines, write_text
 
 
-def rewind(path: Path, step: int) -> None:
-    """Drop the rows after ``step``: training goes on from there and writes them again."""
-    write_text(path, "".join(json.dumps(row) + "\n" for row in read_json_lines(path) if row["step"] <= step))
+def rewind(path: Path, step: int, source: Path) -> None:
+    """Write the rows of ``source``, mostly ``path`` itself, up to ``step``: training goes on from there."""
+    write_text(path, "".join(json.dumps(row) + "\n" for row in read_json_lines(source) if row["step"] <= step))
 
 
 def append(path: Path, row: dict[str, Any]) -> None:

@@ -15,9 +15,9 @@ PEAK = 1e-2
 
 
 def build(optimizer, training=TRAINING):
-    model = GPT2(17, 4, 2, 2, 8)
+    model = GPT2(17, 4, 2, 2, 8, d_ffn=32, tied=True)
     model.init_weights(0, 0.02)
-    return model, build_optimizers(model, model.embedding.weight, optimizer, training, PEAK)
+    return model, build_optimizers(model, model.embedding_parameters(), optimizer, training, PEAK)
 
 
 @pytest.mark.parametrize(

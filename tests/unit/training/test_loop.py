@@ -1,7 +1,6 @@
 import json
 import math
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -18,7 +17,11 @@ from coupled_adam_bench.files import read_json, write_json
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints
-from coupled_adam_bench.training.loop import RESUME_ME, Trainer, train
+from coupled_adam_bench.training.distributed import RESUME_ME, Group
+from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.trainer import Trainer
+
+ALONE = Group(torch.device("cpu"))
 
 
 def cell_of(plan, optimizer="coupled_adam", seed=1):
@@ -29,14 +32,10 @@ def history_of(run_dir: Path) -> list[dict]:
     return [json.loads(line) for line in (run_dir / "history.jsonl").read_text().splitlines()]
 
 
-def numbers(rows: list[dict]) -> list[dict]:
-    return [{key: row[key] for key in row if key not in ("time", "tokens_per_second")} for row in rows]
-
-
 @pytest.fixture
 def undisturbed(tiny_plan, tiny_data, tmp_path):
     cell = cell_of(tiny_plan)
-    assert train(cell, tiny_plan.study.execution, tiny_data, tmp_path / "undisturbed", "cpu") == 0
+    assert train(cell, tiny_plan.study.execution, tiny_data, tmp_path / "undisturbed", ALONE) == 0
     return tmp_path / "undisturbed"
 
 
@@ -60,7 +59,7 @@ def test_a_completed_run_leaves_what_the_contract_names(undisturbed, tiny_plan):
     assert read_json(undisturbed / "cell.json") == json.loads(json.dumps(cell.to_json()))
     assert [row["step"] for row in history_of(undisturbed)] == list(range(5, 61, 5))
     assert (undisturbed / "model" / "tokenizer.json").is_file()
-    assert [path.name for path in checkpoints(undisturbed / "checkpoints")] == ["step-00000060.pt", "step-00000050.pt"]
+    assert [path.name for path in checkpoints(undisturbed / "checkpoints")] == ["step-00000060", "step-00000050"]
     rows = history_of(undisturbed)
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.2
     assert rows[-1]["tokens"] == cell.n_tokens == 60 * 4 * 16
@@ -77,48 +76,10 @@ def test_the_history_measures_the_embedding(undisturbed):
 
 def test_the_loss_of_the_history_is_the_mean_over_its_interval(tiny_plan, tiny_data, tmp_path):
     cell = cell_of(tiny_plan)
-    train(cell, tiny_plan.study.execution, tiny_data, tmp_path / "run", "cpu")
-    trainer = Trainer(cell, tiny_plan.study.execution, tiny_data, tmp_path / "other", "cpu")
+    train(cell, tiny_plan.study.execution, tiny_data, tmp_path / "run", ALONE)
+    trainer = Trainer(cell, tiny_plan.study.execution, tiny_data, tmp_path / "other", ALONE)
     losses = [trainer.train_step(step)[0].item() for step in range(5)]
     assert history_of(tmp_path / "run")[0]["loss"] == pytest.approx(np.mean(losses), rel=1e-6)
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "coupled_adam"])
-def test_killed_at_random_moments_it_ends_with_the_same_bits(optimizer, tiny_data, tiny_study, tmp_path):
-    # Longer than the other runs, so that kills hit the loop and not only the start of Python.
-    settings = tiny_study()
-    settings["grid"][0]["tokens"] = [{"steps": 1500}]
-    settings["execution"] |= {"checkpoint_every": 37}
-    plan = make_plan(parse_study(settings))
-    cell = cell_of(plan, optimizer)
-    train(cell, plan.study.execution, tiny_data, tmp_path / "undisturbed", "cpu")
-    (tmp_path / paths.data_dir(cell.data_id)).parent.mkdir(parents=True)
-    (tmp_path / paths.data_dir(cell.data_id)).symlink_to(tiny_data)
-    write_json(tmp_path / "plan.json", plan.to_json())
-    command = [sys.executable, "-m", "coupled_adam_bench", "train", "--plan", "plan.json", "--cells", cell.id]
-    run_dir = tmp_path / paths.run_dir(cell.id)
-    moments = random.Random(0)
-    kills = 0
-    while kills < 3:
-        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
-        before = len(checkpoints(run_dir / "checkpoints")) and checkpoints(run_dir / "checkpoints")[0].name
-        while process.poll() is None:  # let each attempt get further than the one before
-            newest = checkpoints(run_dir / "checkpoints")
-            if newest and newest[0].name != before:
-                break
-            time.sleep(0.005)
-        time.sleep(moments.uniform(0, 0.2))
-        if process.poll() is not None:
-            break
-        process.kill()
-        process.wait()
-        kills += 1
-    assert kills >= 2
-    assert subprocess.run(command, cwd=tmp_path, stderr=subprocess.DEVNULL).returncode == 0
-    assert (run_dir / "model/model.safetensors").read_bytes() == (
-        tmp_path / "undisturbed/model/model.safetensors"
-    ).read_bytes()
-    assert numbers(history_of(run_dir)) == numbers(history_of(tmp_path / "undisturbed"))
 
 
 @pytest.mark.parametrize("damage", ["cut short", "changed", "checksum lost"])
@@ -126,32 +87,34 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     damage, undisturbed, tiny_plan, tiny_data, tmp_path, capsys, monkeypatch
 ):
     cell, execution = cell_of(tiny_plan), tiny_plan.study.execution
-    trainer = Trainer(cell, execution, tiny_data, tmp_path / "run", "cpu")
+    trainer = Trainer(cell, execution, tiny_data, tmp_path / "run", ALONE)
     trainer.resume()
     for step in range(20):
         trainer.train_step(step)
         trainer.state.step += 1
         if trainer.state.step % 10 == 0:
             trainer.save()
+    trainer.checkpoints.wait()
     newest = checkpoints(tmp_path / "run/checkpoints")[0]
-    assert newest.name == "step-00000020.pt"
-    content = newest.read_bytes()
+    assert newest.name == "step-00000020"
+    file = newest / "__0_0.distcp"
+    content = file.read_bytes()
     if damage == "cut short":
-        newest.write_bytes(content[: len(content) // 2])
+        file.write_bytes(content[: len(content) // 2])
     elif damage == "changed":
-        newest.write_bytes(content[:3000] + bytes([content[3000] ^ 1]) + content[3001:])
+        file.write_bytes(content[:3000] + bytes([content[3000] ^ 1]) + content[3001:])
     else:
-        newest.with_suffix(".sha256").unlink()
-    assert train(cell, execution, tiny_data, tmp_path / "run", "cpu") == 0
-    assert "step-00000020.pt: damaged" in capsys.readouterr().err
+        (newest / "checksums.json").unlink()
+    assert train(cell, execution, tiny_data, tmp_path / "run", ALONE) == 0
+    assert "step-00000020: damaged" in capsys.readouterr().err
     assert (tmp_path / "run/model/model.safetensors").read_bytes() == (
         undisturbed / "model/model.safetensors"
     ).read_bytes()
 
 
 def test_checkpoints_of_other_data_are_not_resumed(undisturbed, tiny_plan, tiny_data, capsys):
-    trainer = Trainer(cell_of(tiny_plan), tiny_plan.study.execution, tiny_data, undisturbed, "cpu")
-    trainer.identity = trainer.identity | {"train_sha256": "another"}
+    trainer = Trainer(cell_of(tiny_plan), tiny_plan.study.execution, tiny_data, undisturbed, ALONE)
+    trainer.checkpoints.identity = trainer.checkpoints.identity | {"train_sha256": "another"}
     trainer.resume()
     assert trainer.state.step == 0
     assert "passed over" in capsys.readouterr().err
@@ -162,7 +125,7 @@ def test_a_finished_run_whose_report_was_lost_comes_back_from_its_last_checkpoin
     weights = (undisturbed / "model/model.safetensors").read_bytes()
     (undisturbed / "run.json").unlink()
     written = [path.stat().st_mtime_ns for path in checkpoints(undisturbed / "checkpoints")]
-    assert train(cell_of(tiny_plan), tiny_plan.study.execution, tiny_data, undisturbed, "cpu") == 0
+    assert train(cell_of(tiny_plan), tiny_plan.study.execution, tiny_data, undisturbed, ALONE) == 0
     assert [path.stat().st_mtime_ns for path in checkpoints(undisturbed / "checkpoints")] == written  # no step was done
     assert (undisturbed / "model/model.safetensors").read_bytes() == weights
 
@@ -174,7 +137,7 @@ def test_the_micro_batch_changes_nothing_beyond_float_error(optimizer, tiny_stud
     plan = make_plan(parse_study(settings))
     cell, execution = cell_of(plan, optimizer), plan.study.execution
     for name, micro in (("whole", None), ("single", 1), ("uneven", 3)):
-        train(cell, execution.model_copy(update={"micro_batch_sequences": micro}), tiny_data, tmp_path / name, "cpu")
+        train(cell, execution.model_copy(update={"micro_batch_sequences": micro}), tiny_data, tmp_path / name, ALONE)
     whole = [row["loss"] for row in history_of(tmp_path / "whole")]
     for name in ("single", "uneven"):
         np.testing.assert_allclose([row["loss"] for row in history_of(tmp_path / name)], whole, rtol=1e-4)
@@ -182,14 +145,14 @@ def test_the_micro_batch_changes_nothing_beyond_float_error(optimizer, tiny_stud
 
 def test_two_seeds_differ_in_weights_and_batches(tiny_plan, tiny_data, tmp_path):
     first, second = (
-        Trainer(cell_of(tiny_plan, seed=seed), tiny_plan.study.execution, tiny_data, tmp_path / str(seed), "cpu")
+        Trainer(cell_of(tiny_plan, seed=seed), tiny_plan.study.execution, tiny_data, tmp_path / str(seed), ALONE)
         for seed in (1, 2)
     )
     assert not torch.equal(first.model.embedding.weight, second.model.embedding.weight)
-    assert not torch.equal(first.batch(0)[0], second.batch(0)[0])
-    assert not torch.equal(first.batch(0)[0], first.batch(1)[0])
-    assert torch.equal(first.batch(7)[0], first.batch(7)[0])
-    inputs, targets = first.batch(0)
+    assert not torch.equal(first.batches.get(0)[0], second.batches.get(0)[0])
+    assert not torch.equal(first.batches.get(0)[0], first.batches.get(1)[0])
+    assert torch.equal(first.batches.get(7)[0], first.batches.get(7)[0])
+    inputs, targets = first.batches.get(0)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
 
 
@@ -199,7 +162,7 @@ def test_divergence_is_a_result_with_its_step(tiny_study, tiny_data, tmp_path):
     settings["training"]["warmup_steps"] = 0
     plan = make_plan(parse_study(settings))
     cell = cell_of(plan, "adamw")
-    assert train(cell, plan.study.execution, tiny_data, tmp_path / "run", "cpu") == 0
+    assert train(cell, plan.study.execution, tiny_data, tmp_path / "run", ALONE) == 0
     run = read_json(tmp_path / "run/run.json")
     assert run["status"] == "diverged"
     assert run["model_sha256"] is None
@@ -228,9 +191,9 @@ def test_sigterm_checkpoints_and_asks_to_be_resumed(tiny_study, tiny_data, tmp_p
     assert process.wait(20) == RESUME_ME
     (checkpoint,) = checkpoints(run_dir / "checkpoints")
     assert not (run_dir / "run.json").exists()
-    trainer = Trainer(cell, plan.study.execution, tiny_data, run_dir, "cpu")
+    trainer = Trainer(cell, plan.study.execution, tiny_data, run_dir, ALONE)
     trainer.resume()
-    assert f"step-{trainer.state.step:08d}.pt" == checkpoint.name
+    assert f"step-{trainer.state.step:08d}" == checkpoint.name
 
 
 def test_two_processes_do_not_train_one_cell(workspace):
@@ -257,7 +220,7 @@ def test_a_full_disk_keeps_the_earlier_checkpoints(workspace, tmp_path):
     assert "cannot write the checkpoint" in result.stderr
     assert "free disk space and start again" in result.stderr
     assert "Traceback" not in result.stderr
-    assert not [path for path in (run_dir / "checkpoints").iterdir() if path.suffix != ".sha256"]
+    assert not list((run_dir / "checkpoints").iterdir())
     assert subprocess.run(command, cwd=folder, capture_output=True).returncode == 0
 
 
@@ -271,7 +234,7 @@ def test_a_bin_that_does_not_match_its_checksum_is_refused(tiny_plan, tiny_data,
     content[100] ^= 1
     (damaged / "train.bin").write_bytes(content)
     with pytest.raises(ValueError, match=r"train\.bin: SHA-256"):
-        train(cell_of(tiny_plan), tiny_plan.study.execution, damaged, tmp_path / "run", "cpu")
+        train(cell_of(tiny_plan), tiny_plan.study.execution, damaged, tmp_path / "run", ALONE)
 
 
 def test_an_unknown_cell_is_named(workspace):
@@ -281,12 +244,12 @@ def test_an_unknown_cell_is_named(workspace):
     assert "--cells: nonsense not among the cells" in result.stderr
 
 
-def test_cuda_is_refused_where_there_is_none(tiny_plan, tiny_data, tmp_path):
-    if torch.cuda.is_available():
-        assert Trainer(cell_of(tiny_plan), tiny_plan.study.execution, tiny_data, tmp_path, "cuda").device.type == "cuda"
-    else:
-        with pytest.raises(ValueError, match="torch sees no GPU"):
-            Trainer(cell_of(tiny_plan), tiny_plan.study.execution, tiny_data, tmp_path, "cuda")
+def test_cuda_is_refused_where_there_is_none(workspace):
+    if not torch.cuda.is_available():
+        folder, _, command = workspace
+        result = subprocess.run([*command[:-1], "cuda"], cwd=folder, capture_output=True, text=True)
+        assert result.returncode == 2
+        assert "torch sees no GPU" in result.stderr
 
 
 def test_bf16_autocast_keeps_fp32_weights_and_trains(tiny_study, tiny_data, tmp_path):
@@ -294,7 +257,7 @@ def test_bf16_autocast_keeps_fp32_weights_and_trains(tiny_study, tiny_data, tmp_
     settings["training"]["precision"] = "bf16"
     plan = make_plan(parse_study(settings))
     cell = cell_of(plan)
-    assert train(cell, plan.study.execution, tiny_data, tmp_path / "run", "cpu") == 0
+    assert train(cell, plan.study.execution, tiny_data, tmp_path / "run", ALONE) == 0
     assert load_model(tmp_path / "run/model").embedding.weight.dtype == torch.float32
     rows = history_of(tmp_path / "run")
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.2
@@ -304,7 +267,7 @@ def test_training_runs_on_the_threads_it_is_given(tiny_plan, tiny_data, tmp_path
     before = torch.get_num_threads()
     try:
         execution = tiny_plan.study.execution.model_copy(update={"train_threads": 2})
-        Trainer(cell_of(tiny_plan), execution, tiny_data, tmp_path, "cpu")
+        Trainer(cell_of(tiny_plan), execution, tiny_data, tmp_path, ALONE)
         assert torch.get_num_threads() == min(2, max(2, os.cpu_count() or 1))
     finally:
         torch.set_num_threads(before)

@@ -1,0 +1,80 @@
+"""The order of the data: which windows of the token bin each training step reads."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from coupled_adam_bench.config import Training
+from coupled_adam_bench.data.bins import count_starts, philox, sample_offsets
+
+_SKIP = 2**20  # offsets drawn at once on the way to a later step: 8 MiB
+
+
+class WindowOrder:
+    """Where the windows of each step start: a pure function of ``n_tokens``, ``training``, ``seed`` and the step.
+
+    What it remembers makes consecutive steps cheap and changes no number: one permutation (8 bytes a window) of
+    ``shuffled``, the generators of ``per_rank``. A window is ``seq_len`` inputs and, one further, their targets.
+
+    - ``with_replacement``: :func:`~coupled_adam_bench.data.bins.sample_offsets`.
+    - ``shuffled``: window i starts at i seq_len. Position p of step t is number g = t batch_sequences + p of the run,
+      which is number g mod n_windows of the permutation of epoch g div n_windows, drawn from (seed, epoch).
+      The tokens behind the last whole window are not read.
+    - ``per_rank`` [C]: positions r k to (r + 1) k of a step, k = batch_sequences / data_ranks, are the next k draws of
+      a generator seeded ``seed + r``. So 4 ranks of seeds 1 and 2 have three streams in common, and three quarters of
+      the windows of each step, seeds 1 and 3 half of them. These are not the authors' very offsets: their generators
+      also initialised the model, and rank 0's drew the evaluation's batches, which must have moved its stream away from
+      the others and left half of the windows in common to seeds 1 and 2, a quarter to 1 and 3 (derived, not measured).
+
+    Raises ``ValueError`` if the tokens are fewer than one window.
+    """
+
+    def __init__(self, n_tokens: int, training: Training, seed: int) -> None:
+        self._n_starts = count_starts(n_tokens, training.seq_len)
+        self._n_windows = (n_tokens - 1) // training.seq_len
+        self._n_tokens, self._training, self._seed = n_tokens, training, seed
+        self._epoch: tuple[int, npt.NDArray[np.int64]] | None = None
+        self._streams: list[torch.Generator] = []
+        self._streams_step = 0
+
+    def starts(self, step: int) -> npt.NDArray[np.int64]:
+        """Return the starts of the windows of step ``step`` (from 0), shape (batch_sequences,)."""
+        match self._training.data_order:
+            case "with_replacement":
+                seq_len, batch_sequences = self._training.seq_len, self._training.batch_sequences
+                return sample_offsets(self._n_tokens, seq_len, batch_sequences, self._seed, step)
+            case "shuffled":
+                return self._shuffled(step)
+            case "per_rank":
+                return self._per_rank(step)
+
+    def _shuffled(self, step: int) -> npt.NDArray[np.int64]:
+        batch = self._training.batch_sequences
+        epochs, places = np.divmod(np.arange(step * batch, (step + 1) * batch), self._n_windows)
+        parts = [self._permutation(epoch)[places[epochs == epoch]] for epoch in range(epochs[0], epochs[-1] + 1)]
+        return np.concatenate(parts) * self._training.seq_len
+
+    def _permutation(self, epoch: int) -> npt.NDArray[np.int64]:
+        if self._epoch is None or self._epoch[0] != epoch:
+            # Sorted by the high bits of raw numbers: Generator.permutation may change with NumPy's version, and argsort
+            # of all bits takes three times as long. Of 9 million windows 40 bits are left for the number.
+            bits = self._n_windows.bit_length()
+            keys = philox(self._seed, epoch).random_raw(self._n_windows) >> bits << bits
+            keys |= np.arange(self._n_windows, dtype=np.uint64)
+            keys.sort()
+            self._epoch = epoch, (keys & np.uint64(2**bits - 1)).astype(np.int64)
+        return self._epoch[1]
+
+    def _per_rank(self, step: int) -> npt.NDArray[np.int64]:
+        ranks = self._training.data_ranks
+        count = self._training.batch_sequences // ranks
+        if not self._streams or step < self._streams_step:
+            self._streams = [torch.Generator().manual_seed(self._seed + rank) for rank in range(ranks)]
+            self._streams_step = 0
+        for stream in self._streams:
+            skipped = (step - self._streams_step) * count
+            for first in range(0, skipped, _SKIP):
+                torch.randint(self._n_starts, (min(_SKIP, skipped - first),), generator=stream)
+        self._streams_step = step + 1
+        draws = [torch.randint(self._n_starts, (count,), generator=stream) for stream in self._streams]
+        return torch.cat(draws).numpy()

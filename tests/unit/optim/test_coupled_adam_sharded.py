@@ -1,0 +1,51 @@
+"""CoupledAdam on DTensors: in shards of rows or columns, uneven ones too, it does what it does on the whole matrix."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+WORKER = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor, DTensor
+from coupled_adam_bench.optim import CoupledAdam
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=3)
+mesh = init_device_mesh("cpu", (3,))
+for placement in (Shard(0), Shard(1), Replicate()):
+    for shape in ((10, 7), (9, 6), (2, 5), (5, 2)):  # uneven, even, and fewer rows or columns than processes
+        generator = torch.Generator().manual_seed(0)
+        start = torch.randn(shape, generator=generator, dtype=torch.float64)
+        whole = torch.nn.Parameter(start.clone())
+        sharded = torch.nn.Parameter(distribute_tensor(start.clone(), mesh, [placement]))
+        settings = {"lr": 0.1, "betas": (0.9, 0.95), "weight_decay": 0.1, "scale": 0.5}
+        optimizers = [CoupledAdam([parameter], **settings) for parameter in (whole, sharded)]
+        for step in range(20):
+            grad = torch.randn(shape, generator=generator, dtype=torch.float64)
+            whole.grad = grad.clone()
+            sharded.grad = distribute_tensor(grad.clone(), mesh, [placement])
+            for optimizer in optimizers:
+                optimizer.step()
+        torch.testing.assert_close(sharded.full_tensor(), whole, rtol=1e-12, atol=1e-12)
+        assert sharded.placements == (placement,)
+        state, expected = (optimizer.state[p] for optimizer, p in zip(optimizers[::-1], (sharded, whole)))
+        torch.testing.assert_close(state["exp_avg_sq"], expected["exp_avg_sq"], rtol=1e-12, atol=0)
+        assert state["exp_avg_sq"].shape == (shape[1],)
+        assert isinstance(state["exp_avg"], DTensor)
+        torch.testing.assert_close(state["exp_avg"].full_tensor(), expected["exp_avg"], rtol=1e-12, atol=1e-15)
+dist.destroy_process_group()
+"""
+
+
+def test_shards_are_updated_like_the_whole(tmp_path: Path):
+    command = [sys.executable, "-c", WORKER, f"file://{tmp_path / 'store'}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True, env=environment) for rank in range(3)
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0, 0], errors[0]

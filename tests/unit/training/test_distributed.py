@@ -1,0 +1,195 @@
+"""The same cell on one process and on several: DDP and FSDP2 over gloo."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from coupled_adam_bench.files import read_json
+from coupled_adam_bench.training.checkpoint import checkpoints
+from coupled_adam_bench.training.distributed import RESUME_ME, STALLED
+
+OPTIMIZERS = ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 20}]
+KEYS = ["adamw", "coupled_adam", "sgd_f20"]
+
+
+def settings_of(tiny_study, steps=40, optimizers=OPTIMIZERS, **execution):
+    settings = tiny_study()
+    settings["grid"][0] |= {"table": None, "optimizers": optimizers, "tokens": [{"steps": steps}], "seeds": [1]}
+    settings["execution"] |= execution
+    return settings
+
+
+def losses_of(workspace, cell_id):
+    lines = (workspace.run_dir(cell_id) / "history.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def train_all(nursery, workspace, processes):
+    pids = nursery.start(workspace.command(*workspace.plan.cells), workspace.folder, processes)
+    statuses = [nursery.wait(pid) for pid in pids]
+    assert statuses == [0] * processes, (workspace.folder / "rank-0.log").read_text()
+
+
+def weights_of(workspace, cell_id):
+    return load_file(workspace.run_dir(cell_id) / "model" / "model.safetensors")
+
+
+def first_cell(workspace):
+    return next(iter(workspace.plan.cells))
+
+
+@pytest.fixture
+def alone(make_workspace, nursery, tiny_study):
+    workspace = make_workspace(settings_of(tiny_study), "alone")
+    train_all(nursery, workspace, 1)
+    return workspace
+
+
+@pytest.mark.parametrize(
+    ("parallel", "processes", "micro"), [("ddp", 2, None), ("fsdp", 2, None), ("fsdp", 4, 1), ("ddp", 2, 1)]
+)
+def test_any_number_of_processes_gives_the_same_curve(
+    parallel, processes, micro, alone, make_workspace, nursery, tiny_study
+):
+    execution = {"parallel": parallel, "train_processes": processes, "micro_batch_sequences": micro}
+    workspace = make_workspace(settings_of(tiny_study, **execution))
+    assert list(workspace.plan.cells) == list(alone.plan.cells)
+    train_all(nursery, workspace, processes)
+    assert [cell.optimizer.key for cell in workspace.plan.cells.values()] == KEYS
+    for cell_id in workspace.plan.cells:
+        np.testing.assert_allclose(losses_of(workspace, cell_id), losses_of(alone, cell_id), rtol=2e-5)
+        ours, theirs = weights_of(workspace, cell_id), weights_of(alone, cell_id)
+        for name, weight in ours.items():
+            np.testing.assert_allclose(weight, theirs[name], atol=2e-3, err_msg=f"{cell_id} {name}")
+        run = read_json(workspace.run_dir(cell_id) / "run.json")["train"]
+        assert (run["processes"], run["parallel"]) == (processes, parallel)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [(("fsdp", 2), ("ddp", 1)), (("ddp", 2), ("fsdp", 4)), (("ddp", 1), ("fsdp", 2))]
+)
+def test_a_stopped_cell_goes_on_with_another_number_of_processes(
+    first, then, alone, make_workspace, nursery, tiny_study
+):
+    """As if a job had been killed: the first run's last checkpoint is taken away."""
+    execution = {"checkpoint_every": 20, "parallel": first[0], "train_processes": first[1]}
+    workspace = make_workspace(settings_of(tiny_study, **execution))
+    train_all(nursery, workspace, first[1])
+    second = make_workspace(settings_of(tiny_study, parallel=then[0], train_processes=then[1]), "second")
+    for cell_id in workspace.plan.cells:
+        run_dir = second.run_dir(cell_id)
+        (run_dir / "checkpoints").mkdir(parents=True)
+        half = workspace.run_dir(cell_id) / "checkpoints/step-00000020"
+        half.rename(run_dir / "checkpoints" / half.name)
+        lines = (workspace.run_dir(cell_id) / "history.jsonl").read_text().splitlines(keepends=True)
+        (run_dir / "history.jsonl").write_text("".join(lines[:4]))
+    train_all(nursery, second, then[1])
+    for cell_id in second.plan.cells:
+        np.testing.assert_allclose(losses_of(second, cell_id), losses_of(alone, cell_id), rtol=2e-5)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_killed_at_twenty_random_moments_it_ends_with_the_same_bits(processes, make_workspace, nursery, tiny_study):
+    settings = settings_of(
+        tiny_study, steps=600, optimizers=["coupled_adam"], checkpoint_every=10, train_processes=processes
+    )
+    calm, disturbed = make_workspace(settings, "calm"), make_workspace(settings, "disturbed")
+    train_all(nursery, calm, processes)
+    cell_id = first_cell(calm)
+    moments = random.Random(processes)
+    folder = disturbed.run_dir(cell_id) / "checkpoints"
+
+    def newest():
+        return [path.name for path in checkpoints(folder)][:1]
+
+    for attempt in range(20):
+        pids = nursery.start(disturbed.command(cell_id), disturbed.folder, processes)
+        before, begun, delay = newest(), time.monotonic(), moments.uniform(0, 0.8)
+        # Every other kill may fall into the start; no attempt gets far, so that there is work for all.
+        while newest() == before and (attempt % 2 or time.monotonic() - begun < delay):
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0, 0.03))
+        assert nursery.is_running(pids[0]), "done before twenty kills: train longer"
+        nursery.kill(pids)
+    train_all(nursery, disturbed, processes)
+    name = "model/model.safetensors"
+    assert (disturbed.run_dir(cell_id) / name).read_bytes() == (calm.run_dir(cell_id) / name).read_bytes()
+    assert losses_of(disturbed, cell_id) == losses_of(calm, cell_id)
+
+
+def wait_for_history(workspace, cell_id):
+    history = workspace.run_dir(cell_id) / "history.jsonl"
+    while not (history.exists() and history.stat().st_size):
+        time.sleep(0.01)
+
+
+def test_a_request_to_stop_at_one_process_stops_all_after_the_same_step(make_workspace, nursery, tiny_study):
+    settings = settings_of(
+        tiny_study, steps=100_000, optimizers=["coupled_adam"], checkpoint_every=100_000, train_processes=2
+    )
+    workspace = make_workspace(settings)
+    cell_id = first_cell(workspace)
+    pids = nursery.start(workspace.command(cell_id), workspace.folder, 2)
+    wait_for_history(workspace, cell_id)
+    os.kill(pids[1], signal.SIGTERM)
+    assert [nursery.wait(pid) for pid in pids] == [RESUME_ME, RESUME_ME]
+    (checkpoint,) = checkpoints(workspace.run_dir(cell_id) / "checkpoints")
+    assert {path.name for path in checkpoint.iterdir()} >= {"__0_0.distcp", "state.json", "checksums.json"}
+    assert not (workspace.run_dir(cell_id) / "run.json").exists()
+
+
+def test_a_stalled_process_is_named(make_workspace, nursery, tiny_study):
+    settings = settings_of(tiny_study, steps=100_000, optimizers=["coupled_adam"], train_processes=2, stall_seconds=1.0)
+    workspace = make_workspace(settings)
+    cell_id = first_cell(workspace)
+    pids = nursery.start(workspace.command(cell_id), workspace.folder, 2)
+    wait_for_history(workspace, cell_id)
+    os.kill(pids[1], signal.SIGSTOP)
+    assert nursery.wait(pids[0]) == STALLED
+    assert "the others wait for rank 1 of 2" in (workspace.folder / "rank-0.log").read_text()
+    assert "goes on from the last checkpoint" in (workspace.folder / "rank-0.log").read_text()
+
+
+def test_an_error_of_the_first_process_rises_in_all(make_workspace, nursery, tiny_study):
+    import fcntl
+
+    workspace = make_workspace(settings_of(tiny_study, optimizers=["coupled_adam"], train_processes=2))
+    cell_id = first_cell(workspace)
+    run_dir = workspace.run_dir(cell_id)
+    run_dir.mkdir(parents=True)
+    with (run_dir / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        pids = nursery.start(workspace.command(cell_id), workspace.folder, 2)
+        assert [nursery.wait(pid) for pid in pids] == [2, 2]
+    for rank in (0, 1):
+        assert "is being trained by another process" in (workspace.folder / f"rank-{rank}.log").read_text()
+
+
+def test_the_command_starts_the_processes_itself_and_forwards_a_request_to_stop(make_workspace, tiny_study):
+    settings = settings_of(tiny_study, steps=80, optimizers=["coupled_adam"], parallel="fsdp", train_processes=2)
+    workspace = make_workspace(settings)
+    cell_id = first_cell(workspace)
+    command = [sys.executable, "-m", "coupled_adam_bench", *workspace.command(cell_id)]
+    process = subprocess.Popen(command, cwd=workspace.folder, stderr=subprocess.PIPE, text=True)
+    wait_for_history(workspace, cell_id)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == RESUME_ME, errors
+    assert checkpoints(workspace.run_dir(cell_id) / "checkpoints")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    result = subprocess.run(
+        [*torchrun, "coupled_adam_bench", *workspace.command(cell_id)],
+        cwd=workspace.folder,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert read_json(workspace.run_dir(cell_id) / "run.json")["train"]["processes"] == 2

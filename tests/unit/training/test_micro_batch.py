@@ -1,0 +1,61 @@
+import math
+
+import pytest
+import torch
+
+from coupled_adam_bench.config import Execution, parse_study
+from coupled_adam_bench.files import read_json
+from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.training import micro_batch
+from coupled_adam_bench.training.distributed import Group
+from coupled_adam_bench.training.loop import train
+
+ALONE = Group(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("sequences", "fitting", "size"),
+    [(96, 96, 96), (96, 500, 96), (96, 95, 48), (96, 40, 32), (12, 5, 4), (7, 3, 3), (5, 0, 1)],
+)
+def test_pieces_are_few_and_equal(sequences, fitting, size):
+    assert micro_batch.pieces(sequences, fitting) == size
+    assert size <= max(1, fitting)
+    assert math.ceil(sequences / size) == math.ceil(sequences / max(1, min(fitting, sequences)))
+
+
+def test_a_sequence_takes_what_is_kept_for_the_backward_pass():
+    weight = torch.randn(32, 32, requires_grad=True)
+
+    def forward_backward(sequences):
+        x = torch.randn(sequences, 10, 32)
+        (x @ weight).exp().sum().backward()  # keeps x, the weight, and the exponential
+
+    fixed, each = micro_batch.measure(forward_backward, torch.device("cpu"))
+    assert (fixed, each) == (0, 4 * (10 * 32 + 10 * 32))
+
+
+def test_less_memory_gives_smaller_pieces():
+    def forward_backward(sequences):
+        weight = torch.ones(1, requires_grad=True)
+        (torch.ones(sequences, 250_000) * weight).sum().backward()  # 1 MB a sequence
+
+    def found(mem_mb, processes=1):
+        execution = Execution(train_mem_mb=mem_mb, train_processes=processes)
+        return micro_batch.find(forward_backward, 64, 1_000_000, execution, ALONE)
+
+    # 16 MB of weights and states and 800 MB for the process are set aside.
+    assert [found(mb) for mb in (10_000, 880, 848, 818, 100)] == [64, 64, 32, 2, 1]
+    assert found(2 * 848, processes=2) == 32
+
+
+def test_a_cell_trains_with_what_was_found(tiny_study, tiny_data, tmp_path):
+    settings = tiny_study()
+    settings["execution"] |= {"micro_batch_sequences": "auto", "train_mem_mb": 801}
+    plan = make_plan(parse_study(settings))
+    cell = next(iter(plan.cells.values()))
+    found = {}
+    for mem_mb in (800, 4000):
+        execution = plan.study.execution.model_copy(update={"train_mem_mb": mem_mb})
+        assert train(cell, execution, tiny_data, tmp_path / str(mem_mb), ALONE) == 0
+        found[mem_mb] = read_json(tmp_path / str(mem_mb) / "run.json")["train"]["micro_batch_sequences"]
+    assert found == {800: 1, 4000: 4}

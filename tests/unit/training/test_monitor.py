@@ -1,0 +1,83 @@
+import json
+import math
+import random
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from coupled_adam_bench.training import monitor
+from coupled_adam_bench.training.monitor import SpikeMonitor, peak_flops, peak_memory_bytes
+
+CPU = torch.device("cpu")
+
+
+def falling(steps, seed=0):
+    noise = random.Random(seed)
+    return [3 + 4 * math.exp(-step / 60) + noise.gauss(0, 0.05) for step in range(steps)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_falling_noisy_loss_has_no_spike(seed):
+    assert SpikeMonitor().update(falling(2000, seed)) == []
+
+
+def test_a_spike_is_found_with_its_step_and_what_was_expected():
+    losses = falling(500)
+    losses[399] += 2.0
+    (spike,) = SpikeMonitor().update(losses)
+    assert (spike["step"], spike["loss"]) == (400, losses[399])
+    assert spike["expected"] == pytest.approx(3.0, abs=0.1)
+
+
+def test_a_spike_does_not_hide_the_next_one():
+    losses = falling(500)
+    for step in (300, 301, 310):
+        losses[step] += 1.0
+    assert [spike["step"] for spike in SpikeMonitor().update(losses)] == [301, 302, 311]
+
+
+def test_a_new_level_becomes_the_expected_one():
+    losses = falling(600)
+    losses[300:] = [loss + 1.0 for loss in losses[300:]]
+    steps = [spike["step"] for spike in SpikeMonitor().update(losses)]
+    assert steps[0] == 301
+    assert steps[-1] < 400
+
+
+def test_the_first_steps_and_non_finite_losses_are_no_spikes():
+    assert SpikeMonitor().update([1.0, 50.0, 1.0]) == []
+    assert SpikeMonitor().update([*falling(200), math.nan, math.inf]) == []
+
+
+def test_it_goes_on_from_a_checkpoint_as_if_never_stopped():
+    losses = falling(400)
+    losses[350] += 3
+    whole, first = SpikeMonitor(), SpikeMonitor()
+    whole.update(losses)
+    first.update(losses[:217])
+    second = SpikeMonitor()
+    second.restore(json.loads(json.dumps(first.to_json())))
+    second.update(losses[217:])
+    assert vars(second) == vars(whole)
+
+
+def test_a_state_on_its_way_to_disk_does_not_change():
+    spikes = SpikeMonitor()
+    state = spikes.to_json()
+    spikes.update([*falling(200), 100.0])
+    assert spikes.spikes
+    assert state["spikes"] == []
+
+
+def test_the_peak_of_a_cpu_is_unknown_and_that_of_a_gpu_goes_by_its_name(monkeypatch):
+    assert peak_flops(CPU) is None
+    for name, peak in (("NVIDIA H200", 989e12), ("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA Unheard-of 1", None)):
+        monkeypatch.setattr(monitor.torch.cuda, "get_device_name", lambda _device, name=name: name)
+        assert peak_flops(torch.device("cuda")) == peak
+
+
+def test_the_peak_memory_of_a_process_is_the_kernels():
+    kilobytes = int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+    assert peak_memory_bytes(CPU) == pytest.approx(kilobytes * 1024, rel=0.01)
