@@ -267,7 +267,7 @@ def test_a_trunk_is_the_cell_at_the_peak(wsd) -> None:
 
 def test_two_processes_share_a_trunk(make_workspace, nursery, tiny_study) -> None:
     settings = settings_of(tiny_study, 20, 40)
-    settings["execution"] |= {"train_processes": 2, "parallel": "fsdp"}
+    settings["execution"] |= {"train_processes": 2}
     shared, alone = make_workspace(settings, "shared"), make_workspace(settings, "alone")
     (trunk_id,) = shared.plan.trunks
     cell_id = next(cell.id for cell in shared.plan.cells.values() if cell.steps == 40)
