@@ -46,7 +46,7 @@ def test_a_study_on_slurm_gives_the_tables_of_the_local_run(slurm_cluster, tiny_
 def test_a_training_job_of_two_processes_that_is_warned_goes_on_in_its_retry(slurm_cluster, tiny_study, tmp_path):
     pytest.importorskip("snakemake_executor_plugin_slurm")
     settings = tiny_study()
-    settings["grid"][0] |= {"table": None, "optimizers": ["coupled_adam"], "tokens": [{"steps": 1500}], "seeds": [1]}
+    settings["grid"][0] |= {"table": None, "optimizers": ["coupled_adam"], "tokens": [{"steps": 600}], "seeds": [1]}
     settings["execution"] |= {
         "train_processes": 2,
         "parallel": "fsdp",
@@ -76,7 +76,7 @@ def test_a_training_job_of_two_processes_that_is_warned_goes_on_in_its_retry(slu
     run_dir = histories[0].parent
     assert json.loads((run_dir / "run.json").read_text())["train"]["processes"] == 2
     final, stopped = sorted((path.name for path in (run_dir / "checkpoints").iterdir()), reverse=True)
-    assert final == "step-00001500"
+    assert final == "step-00000600"
     assert stopped > "step-00000000"
     steps = [json.loads(line)["step"] for line in histories[0].read_text().splitlines()]
-    assert steps == list(range(5, 1501, 5))
+    assert steps == list(range(5, 601, 5))

@@ -232,6 +232,7 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=processes,
+        run_id=str(os.getpid()),
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         max_restarts=0,
