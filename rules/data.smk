@@ -4,21 +4,22 @@
 
 rule data:
     input:
-        DATA_DIR / "meta.json",
+        expand(DATA / "{data}" / "meta.json", data=PLAN.data_ids),
 
 
 rule prepare:
     output:
-        meta=paths.RESULTS / "data" / PLAN.data_id / "meta.json",
+        meta=DATA / "{data}" / "meta.json",
     log:
-        paths.RESULTS / "data" / PLAN.data_id / "logs" / "prepare.log",
+        DATA / "{data}" / "logs" / "prepare.log",
     benchmark:
-        paths.RESULTS / "data" / PLAN.data_id / "logs" / "prepare.tsv"
-    threads: RUN.data_threads
+        DATA / "{data}" / "logs" / "prepare.tsv"
+    threads: execution("data_threads")
     resources:
         mem_mb=4000,
-        runtime=RUN.train_minutes,
+        runtime=execution("train_minutes"),
     params:
         protocol=protocol.DATA,
     shell:
-        "{PYTHON} -m coupled_adam_bench prepare --plan {PLAN_FILE:q} --workers {threads} > {log:q} 2>&1"
+        "{PYTHON} -m coupled_adam_bench prepare --plan {PLAN_FILE:q} --data {wildcards.data:q} --workers {threads}"
+        " > {log:q} 2>&1"

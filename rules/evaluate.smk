@@ -7,7 +7,13 @@ def trained(wildcards):
     return expand(RUNS / "{cell}" / "run.json", cell=BATCHES[wildcards.batch])
 
 
-EVALUATION = STUDY.evaluation.model_dump(mode="json")
+def one_gpu(wildcards):
+    return min(part_of(wildcards).study.execution.gpus, 1)
+
+
+def settings(choose):
+    """Return the function that gives a hash of what ``choose`` takes of a job's evaluation: a change runs it again."""
+    return lambda wildcards: digest(choose(part_of(wildcards).study.evaluation))
 
 
 rule evaluate:
@@ -28,14 +34,14 @@ rule test_loss:
         STUDY_DIR / "logs" / "{batch}.test_loss.log",
     benchmark:
         STUDY_DIR / "logs" / "{batch}.test_loss.tsv"
-    threads: RUN.evaluation_threads
+    threads: execution("evaluation_threads")
     resources:
-        mem_mb=RUN.evaluation_mem_mb,
-        runtime=RUN.evaluation_minutes,
-        gpu=RUN.gpus,
+        mem_mb=execution("evaluation_mem_mb"),
+        runtime=execution("evaluation_minutes"),
+        gpu=one_gpu,
     params:
         protocol=protocol.TEST_LOSS,
-        settings=digest(STUDY.evaluation.protocol_settings()["test_loss"]),
+        settings=settings(lambda found: found.protocol_settings()["test_loss"]),
         cells=lambda wildcards: BATCHES[wildcards.batch],
     shell:
         ENVIRONMENT + " {PYTHON} -m coupled_adam_bench test-loss --plan {PLAN_FILE:q}"
@@ -51,13 +57,15 @@ rule embeddings:
         STUDY_DIR / "logs" / "{batch}.embeddings.log",
     benchmark:
         STUDY_DIR / "logs" / "{batch}.embeddings.tsv"
-    threads: RUN.evaluation_threads
+    threads: execution("evaluation_threads")
     resources:
-        mem_mb=RUN.evaluation_mem_mb,
-        runtime=RUN.evaluation_minutes,
+        mem_mb=execution("evaluation_mem_mb"),
+        runtime=execution("evaluation_minutes"),
     params:
         protocol=protocol.EMBEDDINGS,
-        settings=digest([EVALUATION["word_similarity"], STUDY.evaluation.protocol_settings()["embeddings"]]),
+        settings=settings(
+            lambda found: [found.model_dump(mode="json")["word_similarity"], found.protocol_settings()["embeddings"]]
+        ),
         cells=lambda wildcards: BATCHES[wildcards.batch],
     shell:
         ENVIRONMENT + " {PYTHON} -m coupled_adam_bench embeddings --plan {PLAN_FILE:q}"
@@ -73,14 +81,14 @@ rule downstream:
         STUDY_DIR / "logs" / "{batch}.lm_eval.log",
     benchmark:
         STUDY_DIR / "logs" / "{batch}.lm_eval.tsv"
-    threads: RUN.evaluation_threads
+    threads: execution("evaluation_threads")
     resources:
-        mem_mb=RUN.evaluation_mem_mb,
-        runtime=RUN.evaluation_minutes,
-        gpu=RUN.gpus,
+        mem_mb=execution("evaluation_mem_mb"),
+        runtime=execution("evaluation_minutes"),
+        gpu=one_gpu,
     params:
         protocol=protocol.DOWNSTREAM,
-        settings=digest(EVALUATION["downstream"]),
+        settings=settings(lambda found: found.downstream.model_dump(mode="json")),
         cells=lambda wildcards: BATCHES[wildcards.batch],
     shell:
         ENVIRONMENT + " {PYTHON} -m coupled_adam_bench downstream --plan {PLAN_FILE:q}"

@@ -13,13 +13,16 @@ localrules:
     track,
 
 
-TABLES = sorted({block.table for block in STUDY.grid if block.table})
+TABLES = sorted({block.table for part in PLAN.parts for block in part.study.grid if block.table})
 TABLE_FILES = expand(STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, format=("tex", "html"))
 FIGURE_FILES = expand(STUDY_DIR / "figures" / "{figure}.{format}", figure=FIGURES, format=("svg", "pdf"))
 # What labels, groups and notes are made of: a change of these renders again and computes nothing else.
 LABELS = digest(
     {
-        "study": STUDY.model_dump(mode="json", include={"title", "protocol", "models", "grid"}),
+        "title": PLAN.title,
+        "parts": [
+            part.study.model_dump(mode="json", include={"title", "protocol", "models", "grid"}) for part in PLAN.parts
+        ],
         "cells": CELLS,
     }
 )

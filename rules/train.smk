@@ -13,6 +13,8 @@ rule train:
 WARNING = "'--signal=TERM@120'"
 TRAIN = ENVIRONMENT + " {PYTHON} -m coupled_adam_bench train --plan {PLAN_FILE:q} --cells {output:q} > {log:q} 2>&1"
 
+TRAINING = batches("train_cells_per_job")
+ALONE = [job for job in TRAINING if job in PLAN.cells]
 TRUNKS = PLAN.trunks
 # Where cells leave their trunks, as (trunk, step).
 BRANCH_OF = {cell: (trunk, part.steps) for trunk in TRUNKS for cell, part in TRUNKS[trunk].parts.items()}
@@ -37,10 +39,14 @@ def branch_before(wildcards):
     return branch_files(before[-1:], [paths.branch_file(trunk, end)])
 
 
+def data_of(cell):
+    return DATA / cell.data_id / "meta.json"
+
+
 # A job for each branch, so that the cells of a small D need not wait for the end of the trunk.
 rule train_trunk:
     input:
-        DATA_DIR / "meta.json",
+        lambda wildcards: data_of(TRUNKS[wildcards.trunk].run),
         branch_before,
     output:
         paths.trunk_dir("{trunk}") / "branch-{step}.json",
@@ -48,11 +54,11 @@ rule train_trunk:
         paths.trunk_dir("{trunk}") / "logs" / "branch-{step}.log",
     benchmark:
         paths.trunk_dir("{trunk}") / "logs" / "branch-{step}.tsv"
-    threads: RUN.train_threads
+    threads: execution("training_threads")
     resources:
-        mem_mb=RUN.train_mem_mb,
-        runtime=RUN.train_minutes,
-        gpu=RUN.gpus,
+        mem_mb=execution("train_mem_mb"),
+        runtime=execution("train_minutes"),
+        gpu=execution("gpus"),
         slurm_extra=WARNING,
     params:
         protocol=protocol.TRAIN,
@@ -61,11 +67,11 @@ rule train_trunk:
         " > {log:q} 2>&1"
 
 
-if RUN.train_cells_per_job == 1:
+if ALONE:
 
     rule train_cell:
         input:
-            DATA_DIR / "meta.json",
+            lambda wildcards: data_of(PLAN.cells[wildcards.cell]),
             lambda wildcards: branches_of([wildcards.cell]),
         output:
             RUNS / "{cell}" / "run.json",
@@ -73,27 +79,30 @@ if RUN.train_cells_per_job == 1:
             RUNS / "{cell}" / "logs" / "train.log",
         benchmark:
             RUNS / "{cell}" / "logs" / "train.tsv"
-        threads: RUN.train_threads
+        wildcard_constraints:
+            cell="|".join(map(re.escape, ALONE)),
+        threads: execution("training_threads")
         resources:
-            mem_mb=RUN.train_mem_mb,
-            runtime=RUN.train_minutes,
-            gpu=RUN.gpus,
+            mem_mb=execution("train_mem_mb"),
+            runtime=execution("train_minutes"),
+            gpu=execution("gpus"),
             slurm_extra=WARNING,
         params:
             protocol=protocol.TRAIN,
         shell:
             TRAIN
 
-else:
 
-    # Should one cell of a job crash, the others come back from their last checkpoints in seconds.
-    for batch, cells in batches(RUN.train_cells_per_job).items():
+# Should one cell of a job crash, the others come back from their last checkpoints in seconds.
+for batch, cells in TRAINING.items():
+    if batch not in ALONE:
+        RUN = PLAN.part_of(cells).study.execution
 
         rule:
             name:
                 f"train_{batch}"
             input:
-                DATA_DIR / "meta.json",
+                data_of(PLAN.cells[cells[0]]),
                 branches_of(cells),
             output:
                 expand(RUNS / "{cell}" / "run.json", cell=cells),
@@ -103,7 +112,7 @@ else:
                 STUDY_DIR / "logs" / f"train_{batch}.tsv"
             # The longest first, so that no core waits for the last one.
             priority: sum(PLAN.cells[cell].n_tokens * PLAN.cells[cell].n_params for cell in cells)
-            threads: RUN.train_threads
+            threads: RUN.training_threads
             resources:
                 mem_mb=RUN.train_mem_mb,
                 runtime=RUN.train_minutes,

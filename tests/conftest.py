@@ -68,6 +68,6 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from coupled_adam_bench.data.prepare import prepare
 
     plan = make_plan(parse_study(tiny_settings()))
-    folder = tmp_path_factory.mktemp("data") / plan.data_id
-    prepare(plan, folder, workers=1)
+    folder = tmp_path_factory.mktemp("data") / plan.parts[0].data_id
+    prepare(plan.parts[0], folder, workers=1)
     return folder

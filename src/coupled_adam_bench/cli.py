@@ -22,7 +22,8 @@ def _prepare(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.data.prepare import prepare
 
     plan = _plan(arguments)
-    prepare(plan, paths.data_dir(plan.data_id), arguments.workers)
+    for data_id in arguments.data or plan.data_ids:
+        prepare(plan.part_with_data(data_id), paths.data_dir(data_id), arguments.workers)
     return 0
 
 
@@ -39,7 +40,7 @@ def _train_with(
 
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"--{option}: {', '.join(unknown)} not among the {option} of {arguments.plan}")
-    execution = _plan(arguments).study.execution
+    execution = _plan(arguments).part_of(known[name].id for name in names).study.execution
     if execution.processes > 1 and "RANK" not in os.environ:  # not started by torchrun
         options = ["--plan", str(arguments.plan), f"--{option}", *names, "--device", arguments.device]
         return launch(execution.processes, [stage, *options])
@@ -65,17 +66,19 @@ def _evaluate(stage: str) -> Handler:
     def handler(arguments: argparse.Namespace) -> int:
         from coupled_adam_bench.evaluation.stage import run_stage
 
-        return run_stage(stage, _plan(arguments), arguments.cells, arguments.index, arguments.device)
+        part = _plan(arguments).part_of(arguments.cells)
+        return run_stage(stage, part, arguments.cells, arguments.index, arguments.device)
 
     return handler
 
 
 def _write_plan(arguments: argparse.Namespace) -> int:
-    from coupled_adam_bench.config import load_study
+    from coupled_adam_bench.config import load_any_study
     from coupled_adam_bench.files import write_json
     from coupled_adam_bench.plan import make_plan
 
-    write_json(arguments.out, make_plan(load_study(arguments.study)).to_json())
+    plan = make_plan(load_any_study(arguments.study), [arguments.study.parent])
+    write_json(arguments.out, plan.to_json())
     return 0
 
 
@@ -120,7 +123,7 @@ def _manifest(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.report.manifest import write_manifest
 
     plan = _plan(arguments)
-    write_manifest(plan, paths.study_dir(plan.study.study))
+    write_manifest(plan, paths.study_dir(plan.name))
     return 0
 
 
@@ -128,7 +131,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.report.page import write_report
 
     plan = _plan(arguments)
-    write_report(plan, paths.study_dir(plan.study.study), arguments.templates)
+    write_report(plan, paths.study_dir(plan.name), arguments.templates)
     return 0
 
 
@@ -170,10 +173,11 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--out", type=Path, required=True, help=what)
 
     sub = stage("plan", _write_plan, "validate a study and write its plan", plan=False)
-    sub.add_argument("--study", type=Path, required=True, help="a study's YAML file")
+    sub.add_argument("--study", type=Path, required=True, help="a study's YAML file; its parts, if any, lie beside it")
     out(sub, "the plan, JSON")
     out(stage("describe", _describe, "list the cells of a study and what they cost"), "the list, text")
     sub = stage("prepare", _prepare, "turn text into token bins under results/data/")
+    sub.add_argument("--data", nargs="+", help="data ids (default: all of the study)")
     sub.add_argument("--workers", type=int, default=1, help="processes (default: %(default)s)")
     sub = stage("train", _train, "train cells, or go on with them; exit status 75: stopped on SIGTERM, run again")
     sub.add_argument("--cells", nargs="+", required=True, help="cell ids, or their run.json")

@@ -50,7 +50,7 @@ def import_study(
     seconds for a server that does not answer.
     """
     uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{paths.MLFLOW_DB}"
-    name = experiment or plan.study.study
+    name = experiment or plan.name
     client = _client(uri)
     with _errors_of(uri):
         experiment_id = _experiment(client, name, uri)
@@ -198,7 +198,7 @@ def _import(
         run = None
     if run is None:
         outcomes.append("created")
-        tags = {"cell": cell.id, "study": plan.study.study, "protocol": plan.study.protocol_label}
+        tags = {"cell": cell.id, "study": plan.name, "protocol": plan.protocol_label}
         run = client.create_run(
             experiment_id,
             start_time=source.times()[0],
@@ -247,7 +247,7 @@ def _history_metrics(history: list[dict[str, Any]], last_step: int) -> "list[Met
         for row in history
         if row["step"] > last_step
         for name, value in row.items()
-        if name not in ("step", "time")
+        if name not in ("step", "time") and value is not None  # what a device cannot tell
     ]
 
 

@@ -64,7 +64,7 @@ def test_the_large_grid_is_table_2(paper_large):
 
 
 def test_the_large_scale_trains_as_the_paper_says(paper_large):
-    training = paper_large.study.training
+    training = paper_large.parts[0].study.training
     assert training.batch_sequences * training.seq_len == 524_288
     for cell in paper_large.cells.values():
         assert training.warmup(cell.steps) == cell.steps // 100

@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 import yaml
 
-from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.config import parse_any_study, parse_study
 from coupled_adam_bench.files import read_json
 from coupled_adam_bench.schema_json import SCHEMA_FILE, study_schema, write_schema
 
@@ -27,17 +27,18 @@ def test_the_file_is_what_the_classes_say(tmp_path):
 
 
 def test_studies_are_shipped():
-    assert {path.stem for path in STUDIES} >= {"demo", "local_text", "paper_small", "paper_sgd", "paper_scale"}
+    papers = {"paper", "paper_small", "paper_large", "paper_sgd", "paper_scale"}
+    assert {path.stem for path in STUDIES} >= {"demo", "local_text", *papers}
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_a_shipped_study_is_valid_twice(path, validator):
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     validator.validate(values)
-    study = parse_study(values)
+    study = parse_any_study(values)
     assert study.study == path.stem
     validator.validate(study.model_dump(mode="json"))
-    assert parse_study(study.model_dump(mode="json")) == study
+    assert parse_any_study(study.model_dump(mode="json")) == study
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)

@@ -135,6 +135,17 @@ def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path):
     assert json.loads(Path(copy).read_text()) == json.loads((folder / "cell.json").read_text())
 
 
+def test_what_a_device_cannot_tell_is_left_out(plan, database, tmp_path):
+    cell = next(iter(plan.cells.values()))
+    write_history(tmp_path / cell.id, [1])
+    with (tmp_path / cell.id / "history.jsonl").open("a") as file:
+        file.write(json.dumps(history_row(2) | {"mfu": None}) + "\n")
+    import_study(plan, database, "cannot tell", tmp_path)
+    client, runs = runs_of(database, "cannot tell")
+    assert {point.step for point in client.get_metric_history(runs[cell.id].info.run_id, "loss")} == {1, 2}
+    assert "mfu" not in runs[cell.id].data.metrics
+
+
 def test_artifacts_of_a_local_database_lie_beside_it(plan, database, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cell = next(iter(plan.cells.values()))

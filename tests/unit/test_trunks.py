@@ -105,10 +105,10 @@ def test_model_seed_data_and_protocol_are_in_a_trunk_s_id(wsd, monkeypatch: pyte
     reference = part_of(plan).id
     assert part_of(wsd(40, seeds=[2])).id.rsplit("_", 1)[1] != reference.rsplit("_", 1)[1]
     assert part_of(wsd(40, optimizers=["coupled_adam"])).id.rsplit("_", 1)[1] != reference.rsplit("_", 1)[1]
-    wider = plan.study.models[0].model_copy(update={"d_model": 16})
-    assert part_of(make_plan(plan.study.model_copy(update={"models": (wider,)}))).id != reference
-    data = plan.study.data.model_copy(update={"vocab_size": 128})
-    assert part_of(make_plan(plan.study.model_copy(update={"data": data}))).id != reference
+    wider = plan.parts[0].study.models[0].model_copy(update={"d_model": 16})
+    assert part_of(make_plan(plan.parts[0].study.model_copy(update={"models": (wider,)}))).id != reference
+    data = plan.parts[0].study.data.model_copy(update={"vocab_size": 128})
+    assert part_of(make_plan(plan.parts[0].study.model_copy(update={"data": data}))).id != reference
     monkeypatch.setattr(protocol, "TRAIN", protocol.TRAIN + 1)
     assert part_of(wsd(40)).id != reference
 

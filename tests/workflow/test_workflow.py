@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -306,7 +307,7 @@ def test_two_snakemakes_at_once_do_not_write_over_each_other(tmp_path, tiny_stud
     assert len(list(tmp_path.glob("results/runs/*/run.json"))) == 4
 
 
-@pytest.mark.parametrize("name", ["paper_small", "paper_large", "paper_sgd", "paper_scale", "demo"])
+@pytest.mark.parametrize("name", ["paper", "paper_small", "paper_large", "paper_sgd", "paper_scale", "demo"])
 def test_a_dry_run_of_a_shipped_study_is_light(name, tmp_path):
     code = (
         "import sys\n"
@@ -324,8 +325,13 @@ def test_a_dry_run_of_a_shipped_study_is_light(name, tmp_path):
     assert "heavy: []" in result.stderr
     training = {rule: count for rule, count in jobs(result).items() if rule.startswith("train_")}
     # The demo's jobs take three cells.
-    expected = {"paper_small": 54, "paper_large": 8, "paper_sgd": 48, "paper_scale": 33, "demo": 12}
+    expected = {"paper": 128, "paper_small": 54, "paper_large": 8, "paper_sgd": 48, "paper_scale": 33, "demo": 12}
     assert sum(training.values()) == expected[name]
+    found = set(
+        re.findall(r"^rule (\w+):(?:\n    .*)*?\n    resources: .*gpu=(\d+)", result.stdout + result.stderr, re.M)
+    )
+    if name == "paper":  # training takes the GPUs of the cell's own study, an evaluation one
+        assert found == {("train_cell", "1"), ("train_cell", "8"), ("test_loss", "1"), ("downstream", "1")}
 
 
 def test_dry_run_of_the_contract_s_targets(finished):
@@ -367,3 +373,130 @@ def test_tables_from_results_alone_need_no_torch(copy):
             cwd=copy, check=True, env={**os.environ, "PYTHONPATH": str(blocked)}, timeout=30,
         )  # fmt: skip
     assert (copy / "results/tiny/tables/table1.tex").is_file()
+
+
+# A study made of studies: two texts, two recipes, and cells that two of them share.
+
+PARTS = ("short", "long", "again")
+
+
+def three_studies(tiny_study) -> dict[str, dict]:
+    """Return two optimizers with two seeds, with longer sequences of another text, and the first again."""
+    short, long, again = (tiny_study(study=name) for name in PARTS)
+    short["grid"][0] |= {"seeds": [1, 2]}
+    short["execution"] |= {"train_cells_per_job": 4}
+    long["data"] = {**long["data"], "name": "other", "source": {**long["data"]["source"], "seed": 5}}
+    long["training"]["seq_len"] = 32
+    long["grid"][0] |= {"table": "table2", "seeds": [1]}
+    again["grid"][0] |= {"table": "table7", "seeds": [1, 2]}
+    return {"short": short, "long": long, "again": again}
+
+
+def write_composite(folder: Path, parts: dict[str, dict]) -> Path:
+    for name, settings in parts.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings))
+    (folder / "study.yaml").write_text(yaml.safe_dump({"study": "whole", "title": "All", "studies": [*parts]}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def composite(tmp_path_factory, tiny_study):
+    """A working directory in which the composite study has run through, and what Snakemake said."""
+    folder = write_composite(tmp_path_factory.mktemp("composite"), three_studies(tiny_study))
+    result = snakemake(folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return folder, result
+
+
+def test_each_text_is_prepared_and_each_cell_trained_once(composite):
+    folder, result = composite
+    cells = [json.loads(path.read_text()) for path in sorted((folder / "results/runs").glob("*/cell.json"))]
+    found = Counter((cell["optimizer_key"], cell["seed"], cell["training"]["seq_len"]) for cell in cells)
+    short = [(key, seed, 16) for key in ("adamw", "coupled_adam") for seed in (1, 2)]
+    assert found == Counter([*short, ("adamw", 1, 32), ("coupled_adam", 1, 32)])
+    data = {path.name.split("-")[0]: path.name for path in (folder / "results/data").iterdir()}
+    assert set(data) == {"tiny", "other"}
+    texts = {(cell["training"]["seq_len"], cell["data_id"]) for cell in cells}
+    assert texts == {(16, data["tiny"]), (32, data["other"])}
+    announced = jobs(result)
+    # The first study's four cells in one job, the second's in one each; the third has no others.
+    training = {rule: count for rule, count in announced.items() if rule.startswith("train")}
+    assert training == {"train_batch-000": 1, "train_cell": 2}
+    assert announced["prepare"] == 2
+    assert announced["downstream"] == 2  # up to six cells each, none with cells of two studies
+
+
+def test_one_results_folder_has_the_tables_of_all_parts(composite):
+    folder, _ = composite
+    study = folder / "results/whole"
+    assert {path.name for path in (folder / "results").iterdir() if path.is_dir()} == {
+        "data", "runs", "whole", "mlflow-artifacts",
+    }  # fmt: skip
+    assert sorted(path.name for path in (study / "tables").glob("*.tex")) == ["table1.tex", "table2.tex", "table7.tex"]
+    with (study / "results.csv").open() as file:
+        found = list(csv.DictReader(file))
+    assert {row["study"] for row in found} == {"whole"}
+    losses = [row for row in found if (row["task"], row["metric"]) == ("test", "loss")]
+    n_params = Counter(int(row["n_params"]) for row in losses)
+    short = 64 * 8 + 16 * 8 + 12 * 64 + 2 * 8 + 8
+    assert n_params == {short: 4, short + 16 * 8: 2}
+    large = f"{(short + 16 * 8) / 1000:.2f}K"
+    assert large in (study / "tables/table2.tex").read_text()
+    assert large not in (study / "tables/table1.tex").read_text() + (study / "tables/table7.tex").read_text()
+    assert "Study: All." in (study / "tables/table2.tex").read_text()
+    manifest = json.loads((study / "manifest.json").read_text())
+    assert [part["study"] for part in manifest["parts"]] == list(PARTS)
+    assert [data["meta"]["data_id"] for data in manifest["data"]] == [data["id"] for data in manifest["data"]]
+    page = (study / "report/index.html").read_text()
+    assert "6 runs" in page
+    assert all(data["id"] in page for data in manifest["data"])
+
+
+def test_each_part_is_evaluated_with_its_own_settings(composite):
+    folder, _ = composite
+    for run in (folder / "results/runs").iterdir():
+        seq_len = json.loads((run / "cell.json").read_text())["training"]["seq_len"]
+        assert json.loads((run / "lm_eval.json").read_text())["settings"]["max_length"] == seq_len
+
+
+def test_the_runs_are_one_experiment(composite):
+    from mlflow import MlflowClient
+
+    folder, _ = composite
+    client = MlflowClient(f"sqlite:///{folder}/results/mlflow.db")
+    assert {experiment.name for experiment in client.search_experiments()} <= {"Default", "whole"}
+    assert len(client.search_runs([client.get_experiment_by_name("whole").experiment_id])) == 6
+
+
+def test_a_second_run_does_nothing_and_a_part_alone_finds_its_runs(composite):
+    folder, _ = composite
+    assert jobs(snakemake(folder, "-n")) == {}
+    alone = jobs(snakemake(folder, "-n", study=folder / "long.yaml"))
+    assert not {"prepare", "train_cell"} & set(alone)
+    assert alone["downstream"] == 1  # its own index of evaluations that are there
+
+
+def test_a_changed_evaluation_of_one_part_reruns_no_other(composite, tmp_path):
+    folder = shutil.copytree(composite[0], tmp_path / "copy", symlinks=True)
+    settings = yaml.safe_load((folder / "long.yaml").read_text())
+    settings["evaluation"]["downstream"]["limit"] = 3
+    (folder / "long.yaml").write_text(yaml.safe_dump(settings))
+    counts = jobs(snakemake(folder, "-n"))
+    assert counts["downstream"] == 1
+    assert not {"prepare", "test_loss", "embeddings"} & set(counts)
+    assert not any(rule.startswith("train") for rule in counts)
+
+
+def test_a_wrong_part_stops_before_the_first_job(tmp_path, tiny_study):
+    parts = three_studies(tiny_study)
+    parts["long"]["training"]["momentum"] = 1
+    write_composite(tmp_path, parts)
+    (tmp_path / "again.yaml").unlink()
+    result = snakemake(tmp_path)
+    said = result.stdout + result.stderr
+    assert result.returncode != 0
+    assert f"whole: {tmp_path / 'long.yaml'}: 1 invalid setting(s)" in said
+    assert "training.momentum: unknown key" in said
+    assert f"no again.yaml in {tmp_path} or" in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "results").exists()

@@ -5,12 +5,13 @@ change a number live in ``data``, ``models``, ``training`` and ``optimizers``; `
 """
 
 from coupled_adam_bench.config.base import Settings
+from coupled_adam_bench.config.composite import Composite, load_any_study, parse_any_study
 from coupled_adam_bench.config.data import Data, FilesSource, HubSource, Paths, Split, SyntheticSource
+from coupled_adam_bench.config.execution import Execution
 from coupled_adam_bench.config.study import (
     Block,
     Downstream,
     Evaluation,
-    Execution,
     Study,
     TestLoss,
     Tokens,
@@ -23,6 +24,7 @@ from coupled_adam_bench.config.training import AdamW, CoupledAdam, Model, Optimi
 __all__ = [
     "AdamW",
     "Block",
+    "Composite",
     "CoupledAdam",
     "Data",
     "Downstream",
@@ -42,6 +44,8 @@ __all__ = [
     "Tokens",
     "Training",
     "WordSimilaritySet",
+    "load_any_study",
     "load_study",
+    "parse_any_study",
     "parse_study",
 ]

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Sequence
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -24,6 +24,16 @@ _MESSAGES = {
 _WITHOUT_VALUE = ("missing", "extra_forbidden", "union_tag_not_found", "union_tag_invalid", "too_short")
 
 Location = tuple[int | str, ...]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validate(model: type[Model], values: Any, origin: str) -> Model:
+    """Return ``values`` as settings; ``ValueError`` lists every wrong field: its place, its value, what is allowed."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        lines = describe_errors(error, model, values)
+        raise ValueError("\n  ".join([f"{origin}: {len(lines)} invalid setting(s)", *lines])) from None
 
 
 def describe_errors(error: ValidationError, root: type[BaseModel], values: Any) -> list[str]:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from coupled_adam_bench.config.base import Count, Name, Seed, Settings
 from coupled_adam_bench.config.data import Data, Paths
-from coupled_adam_bench.config.errors import describe_errors
+from coupled_adam_bench.config.errors import validate
+from coupled_adam_bench.config.execution import Execution
 from coupled_adam_bench.config.protocols import PROTOCOLS, Protocol, as_yaml, departures, fill, preset
 from coupled_adam_bench.config.training import ModelOrPreset, Optimizer, Training
 from coupled_adam_bench.presets import PAPER_TASKS, PAPER_WORD_SIMILARITY
@@ -19,6 +20,15 @@ from coupled_adam_bench.presets import PAPER_TASKS, PAPER_WORD_SIMILARITY
 STUDY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._\-]*$"
 # What else lies in results/.
 RESERVED_STUDY_NAMES = ("data", "runs", "trunks", "mlflow.db", "mlflow-artifacts")
+
+
+def _not_reserved(name: str) -> str:
+    if name in RESERVED_STUDY_NAMES:
+        raise ValueError(f"{name} is taken; results/ also holds {', '.join(RESERVED_STUDY_NAMES)}")
+    return name
+
+
+StudyName = Annotated[str, Field(pattern=STUDY_PATTERN), AfterValidator(_not_reserved)]
 
 
 def _duplicates(values: Iterable[Any]) -> list[str]:
@@ -138,59 +148,10 @@ class Block(Settings):
             yield f"seeds: {self.table} rests on a t-test and needs at least 2 seeds"
 
 
-class Execution(Settings):
-    """How the work is done: nothing here changes a number beyond float error or is part of a cell's id."""
-
-    train_threads: int = Field(1, gt=0)
-    evaluation_threads: int = Field(1, gt=0)
-    data_threads: int = Field(2, gt=0)
-    gpus: int = Field(0, ge=0)
-    """GPUs of a training job; an evaluation job takes one of them."""
-    train_processes: int | None = Field(None, gt=0)
-    """Processes that train a cell together, each on its part of the batch; without it one per GPU, or one."""
-    parallel: Literal["ddp", "fsdp"] = "ddp"
-    """``ddp``: a copy of the model in each process; ``fsdp``: weights, gradients and optimizer states in shards."""
-    micro_batch_sequences: int | Literal["auto"] | None = None
-    """Sequences per forward pass of a process; ``auto``: as many as its memory holds; all of its batch without it."""
-    compile: bool = False
-    """``torch.compile`` the layers: faster on GPUs, needs a C++ compiler on CPUs and up to a minute at the start."""
-    deterministic: bool = False
-    """Only kernels that give the same bits again, on GPUs too, where it is slower; a CPU always does."""
-    stall_seconds: float = Field(600.0, gt=0)
-    """A process of several that is this long behind the others ends the job, which says its rank."""
-    evaluation_batch_sequences: int = Field(16, gt=0)
-    train_cells_per_job: int = Field(1, gt=0)
-    """Cells that one training job takes in turn: more for tiny models, which train as fast as torch starts."""
-    evaluation_cells_per_job: int = Field(1, gt=0)
-    """Cells that one evaluation job takes: more for tiny models, whose evaluation is shorter than lm-eval's start."""
-    log_every: int = Field(10, gt=0)
-    """Steps between lines of ``history.jsonl``."""
-    checkpoint_every: int = Field(1000, gt=0)
-    """Steps between checkpoints."""
-    train_mem_mb: int = Field(4000, gt=0)
-    train_minutes: int = Field(1440, gt=0)
-    evaluation_mem_mb: int = Field(8000, gt=0)
-    """lm-eval holds the logits of a batch twice: 8 bytes x evaluation_batch_sequences x seq_len x vocab_size."""
-    evaluation_minutes: int = Field(240, gt=0)
-
-    @property
-    def processes(self) -> int:
-        """Processes that train a cell."""
-        return self.train_processes or max(1, self.gpus)
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.gpus and self.processes != self.gpus:
-            raise ValueError(f"train_processes: {self.processes}, but gpus: {self.gpus}; each GPU takes one process")
-        if isinstance(self.micro_batch_sequences, int) and self.micro_batch_sequences < 1:
-            raise ValueError(f"micro_batch_sequences: {self.micro_batch_sequences} must be 1 or more, or auto")
-        return self
-
-
 class Study(Settings):
     """A study: one YAML file."""
 
-    study: Annotated[str, Field(pattern=STUDY_PATTERN)]
+    study: StudyName
     """Its name; results go to ``results/<study>/``."""
     title: str = ""
     protocol: Protocol = "corrected"
@@ -251,8 +212,6 @@ class Study(Settings):
 
     @model_validator(mode="after")
     def _sources_fit(self) -> Self:
-        if self.study in RESERVED_STUDY_NAMES:
-            raise ValueError(f"study: {self.study} is taken; results/ also holds {', '.join(RESERVED_STUDY_NAMES)}")
         if self.data.source.kind == "files" and not self.paths.text:
             raise ValueError("paths.text: missing; the source 'files' needs folders, files or globs")
         if self.data.tokenizer == "file" and self.paths.tokenizer is None:
@@ -270,19 +229,19 @@ def parse_study(values: Any, origin: str = "study") -> Study:
 
     Raises ``ValueError`` that lists every wrong field: its place, its value and what is allowed.
     """
-    try:
-        return Study.model_validate(values)
-    except ValidationError as error:
-        lines = describe_errors(error, Study, values)
-        raise ValueError("\n  ".join([f"{origin}: {len(lines)} invalid setting(s)", *lines])) from None
+    return validate(Study, values, origin)
 
 
-def load_study(path: Path) -> Study:
-    """Read and validate a study's YAML or JSON file."""
+def read_study_file(path: Path) -> Any:
+    """Read a study's YAML or JSON file, without validation."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path}: no such study file") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: not valid YAML: {error}") from None
-    return parse_study(values, str(path))
+
+
+def load_study(path: Path) -> Study:
+    """Read and validate a study's YAML or JSON file."""
+    return parse_study(read_study_file(path), str(path))

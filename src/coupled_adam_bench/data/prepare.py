@@ -18,7 +18,7 @@ from coupled_adam_bench.data.synthetic import language
 from coupled_adam_bench.data.synthetic_sets import write_evaluation_sets
 from coupled_adam_bench.data.tokenizers import load_encoder, save_tokenizer
 from coupled_adam_bench.files import atomic_path, write_json
-from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.plan import Part
 from coupled_adam_bench.progress import Progress
 
 SHARD_CHARACTERS = 8 * 2**20
@@ -26,8 +26,8 @@ SHARD_CHARACTERS = 8 * 2**20
 _COPY_BYTES = 2**24
 
 
-def prepare(plan: Plan, out: Path, workers: int) -> None:
-    """Write the plan's data to ``out``: token bins, ``unigram.npy``, tokenizer, evaluation sets and ``meta.json``.
+def prepare(part: Part, out: Path, workers: int) -> None:
+    """Write the part's data to ``out``: token bins, ``unigram.npy``, tokenizer, evaluation sets and ``meta.json``.
 
     ``unigram.npy`` is int64[vocab_size], how often each token is in train. Everything is bit for bit the same for any
     number of ``workers``. If interrupted, the next call takes over the finished shards in ``out/shards``; complete data
@@ -35,8 +35,8 @@ def prepare(plan: Plan, out: Path, workers: int) -> None:
     the disk is full.
     """
     try:
-        if not _is_complete(plan, out):
-            _prepare(plan, out, workers)
+        if not _is_complete(part, out):
+            _prepare(part, out, workers)
         shutil.rmtree(shards_dir(out), ignore_errors=True)
     except OSError as error:
         # A full disk, a quota, a limit on the size of files.
@@ -49,17 +49,17 @@ def prepare(plan: Plan, out: Path, workers: int) -> None:
         raise
 
 
-def _is_complete(plan: Plan, out: Path) -> bool:
-    """Say whether ``out`` has the plan's data, judged by ``meta.json``, which is written last, and the bins' sizes."""
+def _is_complete(part: Part, out: Path) -> bool:
+    """Say whether ``out`` has the part's data, judged by ``meta.json``, which is written last, and the bins' sizes."""
     if not (out / META).is_file():
         return False
     meta = load_meta(out)
-    sizes = {out / part.file: part.n_tokens * np.dtype(meta.dtype).itemsize for part in meta.splits.values()}
-    return meta.data_id == plan.data_id and all(p.is_file() and p.stat().st_size == size for p, size in sizes.items())
+    sizes = {out / split.file: split.n_tokens * np.dtype(meta.dtype).itemsize for split in meta.splits.values()}
+    return meta.data_id == part.data_id and all(p.is_file() and p.stat().st_size == size for p, size in sizes.items())
 
 
-def _prepare(plan: Plan, out: Path, workers: int) -> None:
-    study = plan.study
+def _prepare(part: Part, out: Path, workers: int) -> None:
+    study = part.study
     source = study.data.source
     out.mkdir(parents=True, exist_ok=True)
     (out / META).unlink(missing_ok=True)
@@ -77,8 +77,8 @@ def _prepare(plan: Plan, out: Path, workers: int) -> None:
     corpus = Corpus(study)
     total = source.n_tokens if isinstance(source, SyntheticSource) else None
     n_documents = n_kept = 0
-    with Progress(total, "token", f"prepare {plan.data_id}") as progress:
-        for shard, is_new in make_shards(_jobs(plan, out, corpus), workers):
+    with Progress(total, "token", f"prepare {part.data_id}") as progress:
+        for shard, is_new in make_shards(_jobs(part, out, corpus), workers):
             shards.append(shard)
             n_documents += sum(shard.n_documents)
             n_kept += not is_new
@@ -90,7 +90,7 @@ def _prepare(plan: Plan, out: Path, workers: int) -> None:
     bins = {split: _assemble(split, shards, out, study.data.vocab_size) for split in SPLITS}
     encoder = load_encoder(study.data.tokenizer, out / TOKENIZER)
     meta = Meta(
-        data_id=plan.data_id,
+        data_id=part.data_id,
         vocab_size=study.data.vocab_size,
         n_vocab=encoder.n_vocab,
         eot_id=encoder.eot_id,
@@ -102,22 +102,22 @@ def _prepare(plan: Plan, out: Path, workers: int) -> None:
     write_json(out / META, meta.to_json())
 
 
-def _jobs(plan: Plan, out: Path, corpus: Corpus) -> Iterator[ShardJob]:
+def _jobs(part: Part, out: Path, corpus: Corpus) -> Iterator[ShardJob]:
     """Cut the source into the jobs of its shards: the same for any number of workers and after any restart."""
-    data = plan.study.data
+    data = part.study.data
     if isinstance(data.source, SyntheticSource):
         for index in range(language(data.source).n_shards):
-            yield ShardJob(plan.data_id, data, out, index)
+            yield ShardJob(part.data_id, data, out, index)
         return
     index, texts, n_characters = 0, [], 0
     for text in corpus:
         texts.append(text)
         n_characters += len(text)
         if n_characters >= SHARD_CHARACTERS:
-            yield ShardJob(plan.data_id, data, out, index, tuple(texts))
+            yield ShardJob(part.data_id, data, out, index, tuple(texts))
             index, texts, n_characters = index + 1, [], 0
     if texts:
-        yield ShardJob(plan.data_id, data, out, index, tuple(texts))
+        yield ShardJob(part.data_id, data, out, index, tuple(texts))
 
 
 def _check_sizes(shards: list[Shard], training: Training) -> None:

@@ -21,7 +21,7 @@ from coupled_adam_bench.device import pick_device
 from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, Row, row
 from coupled_adam_bench.evaluation.task_files import TaskFile, find_tasks, generated_tasks, mirrored_task, user_folder
 from coupled_adam_bench.files import sha256_file, write_text
-from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.plan import Part
 
 RANDOM_SEED, OTHER_SEED = 0, 1234
 """lm-eval's own defaults: Python's generator, and all others."""
@@ -31,12 +31,12 @@ WITH_STDERR = ("acc", "acc_norm")
 """Means over items."""
 
 
-def plan_tasks(plan: Plan) -> list[tuple[TaskFile, dict[str, Any] | None]]:
+def plan_tasks(part: Part) -> list[tuple[TaskFile, dict[str, Any] | None]]:
     """Return the study's tasks, each with the task that stands in for it, None for one that lm-eval loads as it is."""
-    study = plan.study
+    study = part.study
     downstream = study.evaluation.downstream
     if downstream.tasks == "synthetic":
-        return [*generated_tasks(paths.data_dir(plan.data_id) / "tasks")]
+        return [*generated_tasks(paths.data_dir(part.data_id) / "tasks")]
     tasks = find_tasks(downstream.tasks, user_folder(study.paths.tasks))
     if study.paths.hub_mirror is None:
         return [(task, None) for task in tasks]
@@ -44,35 +44,35 @@ def plan_tasks(plan: Plan) -> list[tuple[TaskFile, dict[str, Any] | None]]:
     return [(task, mirrored_task(task, mirror, downstream.num_fewshot)) for task in tasks]
 
 
-def settings(plan: Plan) -> dict[str, Any]:
+def settings(part: Part) -> dict[str, Any]:
     """Return what can change the numbers: tasks and the contents of their files, shots, limit and lm-eval itself."""
     tasks = {}
-    for task, stand_in in plan_tasks(plan):
+    for task, stand_in in plan_tasks(part):
         data_files = stand_in["dataset_kwargs"]["data_files"] if stand_in else {}
         hashes = {split: sha256_file(Path(path)) for split, path in data_files.items()}
         tasks[task.name] = {"yaml": sha256_file(task.path), "data": hashes}
-    downstream = plan.study.evaluation.downstream
+    downstream = part.study.evaluation.downstream
     return {
         "tasks": tasks,
         "num_fewshot": downstream.num_fewshot,
         "limit": downstream.limit,
-        "max_length": plan.study.training.seq_len,
-        "precision": plan.study.training.precision,
+        "max_length": part.study.training.seq_len,
+        "precision": part.study.training.precision,
         "lm_eval": version("lm_eval"),
     }
 
 
 @contextmanager
-def open_evaluator(plan: Plan, device: str) -> Iterator[Evaluator]:
+def open_evaluator(part: Part, device: str) -> Iterator[Evaluator]:
     """Import lm-eval, load the tasks with their data and yield the evaluator.
 
     ``ValueError`` for a task that cannot be loaded, such as one whose dataset is on an unreachable hub.
     """
     _quiet()
     device = pick_device(device)
-    study = plan.study
+    study = part.study
     downstream = study.evaluation.downstream
-    tasks = plan_tasks(plan)
+    tasks = plan_tasks(part)
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder:
         loaded = _load_tasks(tasks, user_folder(study.paths.tasks), Path(folder), downstream.num_fewshot)
 

@@ -23,34 +23,34 @@ from coupled_adam_bench.evaluation.word_similarity import (
     word_similarity_rows,
 )
 from coupled_adam_bench.files import digest
-from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.plan import Part
 
 # By architecture; the input's where the head is untied.
 EMBEDDING_KEYS = {"gpt2": "transformer.wte.weight", "stablelm": "model.embed_tokens.weight"}
 VARIANTS = {"embeddings_centered": subtract_mean, "embeddings_abtt": all_but_the_top}
 
 
-def settings(plan: Plan) -> dict[str, Any]:
+def settings(part: Part) -> dict[str, Any]:
     """Return what can change the numbers: the protocol's settings and the contents of the word-similarity sets."""
-    return plan.study.evaluation.protocol_settings()["embeddings"] | {
+    return part.study.evaluation.protocol_settings()["embeddings"] | {
         "word_similarity": [
             {"name": spec.name, "pairs_sha256": digest(read_pairs(path, spec), 64)}
-            for spec, path in set_files(plan.study, paths.data_dir(plan.data_id))
+            for spec, path in set_files(part.study, paths.data_dir(part.data_id))
         ]
     }
 
 
 @contextmanager
-def open_evaluator(plan: Plan, device: str) -> Iterator[Evaluator]:  # noqa: ARG001 - runs on the CPU
+def open_evaluator(part: Part, device: str) -> Iterator[Evaluator]:  # noqa: ARG001 - runs on the CPU
     """Yield the evaluator, with the word pairs and unigram counts read once."""
-    folder = paths.data_dir(plan.data_id)
+    folder = paths.data_dir(part.data_id)
     unigram_counts = np.load(folder / "unigram.npy")
     tokenizer = load_tokenizer(folder / "tokenizer")
-    word_level = plan.study.data.tokenizer == "word"
-    evaluation = plan.study.evaluation
+    word_level = part.study.data.tokenizer == "word"
+    evaluation = part.study.evaluation
     sets = [
         single_token_pairs(spec.name, read_pairs(path, spec), tokenizer, word_level, evaluation.leading_space)
-        for spec, path in set_files(plan.study, folder)
+        for spec, path in set_files(part.study, folder)
     ]
 
     def evaluate(cell: Cell, model: Path) -> Evaluation:

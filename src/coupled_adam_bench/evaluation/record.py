@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.plan import Part
 from coupled_adam_bench.results.schema import METRICS
 
 Row = dict[str, Any]
@@ -36,9 +36,9 @@ class Stage:
     version: int
     tasks: frozenset[str]
     """Tasks of the table columns it fills."""
-    settings: Callable[[Plan], dict[str, Any]]
+    settings: Callable[[Part], dict[str, Any]]
     """Everything but the model that can change its numbers."""
-    open: Callable[[Plan, str], AbstractContextManager[Evaluator]]
+    open: Callable[[Part, str], AbstractContextManager[Evaluator]]
     """Load once what all cells share; the string is the device."""
 
     def undefined_rows(self) -> list[Row]:

@@ -10,7 +10,7 @@ from coupled_adam_bench import paths, protocol
 from coupled_adam_bench.evaluation import downstream, embedding_geometry, test_loss
 from coupled_adam_bench.evaluation.record import Evaluation, Stage
 from coupled_adam_bench.files import digest, read_json, sha256_file, write_json
-from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.plan import Part
 from coupled_adam_bench.results.schema import METRICS
 
 _COLUMNS = frozenset((metric.task, metric.name) for metric in METRICS.values())
@@ -30,7 +30,7 @@ STAGES = {
 }
 
 
-def run_stage(stage: str, plan: Plan, cell_ids: list[str], index: Path, device: str = "auto") -> int:
+def run_stage(stage: str, part: Part, cell_ids: list[str], index: Path, device: str = "auto") -> int:
     """Evaluate trained cells and write ``results/runs/<cell>/<stage>.json`` of each, then ``index``; return 0 or 1.
 
     A file that is there with the same settings, version and model is kept; a diverged cell gets NaN and its reason. If
@@ -39,11 +39,11 @@ def run_stage(stage: str, plan: Plan, cell_ids: list[str], index: Path, device: 
     """
     if stage not in STAGES:
         raise ValueError(f"stage: {stage!r} is not one of {', '.join(STAGES)}")
-    if unknown := [cell_id for cell_id in cell_ids if cell_id not in plan.cells]:
-        raise ValueError(f"cells: {', '.join(unknown)} not in study {plan.study.study!r}")
+    if unknown := [cell_id for cell_id in cell_ids if cell_id not in part.cells]:
+        raise ValueError(f"cells: {', '.join(unknown)} not in study {part.study.study!r}")
     index.unlink(missing_ok=True)
     chosen = STAGES[stage]
-    settings = chosen.settings(plan)
+    settings = chosen.settings(part)
     failed = []
     pending: dict[str, str] = {}
     for cell_id in cell_ids:
@@ -53,11 +53,11 @@ def run_stage(stage: str, plan: Plan, cell_ids: list[str], index: Path, device: 
         except Exception as error:
             failed.append(_report(chosen, cell_id, error))
     if pending:
-        with chosen.open(plan, device) as evaluate:
+        with chosen.open(part, device) as evaluate:
             for cell_id, model_sha256 in pending.items():
                 start = time.perf_counter()
                 try:
-                    evaluation = evaluate(plan.cells[cell_id], paths.run_dir(cell_id) / "model")
+                    evaluation = evaluate(part.cells[cell_id], paths.run_dir(cell_id) / "model")
                     record = _record(chosen, cell_id, settings, model_sha256, evaluation)
                     write_json(_file(chosen, cell_id), record | {"seconds": time.perf_counter() - start})
                 except Exception as error:

@@ -18,7 +18,7 @@ from coupled_adam_bench.config import TestLoss
 from coupled_adam_bench.data.bins import open_tokens
 from coupled_adam_bench.device import pick_device
 from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, row
-from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.plan import Part
 
 if TYPE_CHECKING:
     from coupled_adam_bench.models.base import LanguageModel
@@ -101,21 +101,21 @@ def mean_loss(model: "LanguageModel", found: Iterable[Batch], device: str, bf16:
     return math.fsum(sums) / n_predicted, n_predicted
 
 
-def settings(plan: Plan) -> dict[str, Any]:
+def settings(part: Part) -> dict[str, Any]:
     """Return what can change the numbers beside the model, its context length, its seed and its data."""
-    study = plan.study
+    study = part.study
     return study.evaluation.protocol_settings()["test_loss"] | {"precision": study.training.precision}
 
 
 @contextmanager
-def open_evaluator(plan: Plan, device: str) -> Iterator[Evaluator]:
+def open_evaluator(part: Part, device: str) -> Iterator[Evaluator]:
     """Yield the evaluator, with the held-out tokens opened once."""
     from coupled_adam_bench.models.export import load_model
 
     device = pick_device(device)
-    study = plan.study
+    study = part.study
     test_loss = study.evaluation.test_loss
-    tokens = open_tokens(paths.data_dir(plan.data_id), test_loss.split)
+    tokens = open_tokens(paths.data_dir(part.data_id), test_loss.split)
     batch_sequences = study.execution.evaluation_batch_sequences
     bf16 = study.training.precision == "bf16"
 

@@ -47,22 +47,28 @@ def _cell(cell: Cell, folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder / 'run.json'}: not the record of a run ({error!r}); train again") from None
 
 
+def _data(data_id: str, meta: Path) -> dict[str, Any]:
+    return {"id": data_id, "meta": read_json(meta) if meta.is_file() else None}
+
+
 def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESULTS) -> None:
     """Write ``manifest.json`` of a study whose results, tests, tables and figures lie in ``study_dir``.
 
     ``results_root`` is the folder of ``runs`` and ``data``. Runs and data that are not there are noted as such.
     """
-    meta = results_root / "data" / plan.data_id / "meta.json"
     versions = {name.lower(): value for name, value in vars(protocol).items() if name.isupper()}
     files = [path for pattern in _HASHED for path in sorted(study_dir.glob(pattern)) if not path.name.startswith(".")]
     manifest = {
-        "study": plan.study.model_dump(mode="json", exclude={"paths"}),  # no path changes a number
-        "protocol": {"name": plan.study.protocol_label, "versions": versions},
+        "study": plan.name,
+        "title": plan.title,
+        # No path changes a number.
+        "parts": [part.study.model_dump(mode="json", exclude={"paths"}) for part in plan.parts],
+        "protocol": {"name": plan.protocol_label, "versions": versions},
         "git_revision": git_revision(),
         "packages": _versions(),
         "platform": platform.platform(),
         "sha256": {path.relative_to(study_dir).as_posix(): sha256_file(path) for path in files},
-        "data": {"id": plan.data_id, "meta": read_json(meta) if meta.is_file() else None},
+        "data": [_data(data_id, results_root / "data" / data_id / "meta.json") for data_id in plan.data_ids],
         "cells": [_cell(cell, results_root / "runs" / cell.id) for cell in plan.cells.values()],
     }
     write_json(study_dir / "manifest.json", manifest)

@@ -179,7 +179,8 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path) -> None:
         "plural": formats.plural,
     }
     page = environment.get_template("report.html.j2").render(
-        study=plan.study,
+        plan=plan,
+        generated=any(part.study.data.source.kind == "synthetic" for part in plan.parts),
         statuses=Counter(cell["status"] for cell in manifest["cells"]),
         verdicts=verdicts(cards),
         cards={card.table: card for card in cards},

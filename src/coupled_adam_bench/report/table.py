@@ -103,7 +103,7 @@ def _row(group: Group, key: str, values: Values, best: Winners) -> Row:
 def _caption(plan: Plan, groups: tuple[Group, ...]) -> str:
     labels = list(dict.fromkeys(cells[0].optimizer.label for group in groups for cells in group.cells.values()))
     what = " and ".join(labels) if len(labels) == 2 else "Embedding optimizers"
-    return f"{what} at D training tokens and N parameters. Study: {plan.study.title or plan.study.study}."
+    return f"{what} at D training tokens and N parameters. Study: {plan.title or plan.name}."
 
 
 def _seed_note(groups: tuple[Group, ...]) -> str:
@@ -155,9 +155,9 @@ def _build(plan: Plan, name: str, groups: tuple[Group, ...], values: Values, bes
         _seed_note(groups),
         _bold_note(name),
         *_missing_notes(groups, values, [value for row in rows for value in row.cells]),
-        f"Protocol: {plan.study.protocol_label}.",
+        f"Protocol: {plan.protocol_label}.",
     )
-    return Table(name, plan.study.study, _caption(plan, groups), columns, tokens_groups, notes)
+    return Table(name, plan.name, _caption(plan, groups), columns, tokens_groups, notes)
 
 
 def build_tables(plan: Plan, results: "DataFrame", tests: "DataFrame") -> tuple[Table, ...]:

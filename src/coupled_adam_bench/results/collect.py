@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import Study
 from coupled_adam_bench.files import read_json
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.schema import METRICS, RESULT_COLUMNS
@@ -21,7 +20,7 @@ _TYPES: dict[str, type] = {name: int if name in _INTEGERS else str for name in R
 _KEY = ("study", "n_params", "n_tokens", "optimizer", "seed", "task", "metric")
 
 
-def _read_evaluation(path: Path, cell: Cell, study: Study) -> dict[str, Any]:
+def _read_evaluation(path: Path, cell: Cell, plan: Plan) -> dict[str, Any]:
     evaluation = read_json(path)
     try:
         owner, status, settings = evaluation["cell"], evaluation["status"], {**evaluation["settings"]}
@@ -32,11 +31,11 @@ def _read_evaluation(path: Path, cell: Cell, study: Study) -> dict[str, Any]:
         raise ValueError(f"{path}: belongs to cell {owner!r}, not to {cell.id!r}; delete it and run again")
     if status not in ("ok", "diverged"):
         raise ValueError(f"{path}: status is {status!r}, not 'ok' or 'diverged'; delete it and run again")
-    expected = study.evaluation.protocol_settings()[path.stem]
+    expected = plan.part_of([cell.id]).study.evaluation.protocol_settings()[path.stem]
     if others := [f"{key} {settings.get(key)!r}" for key, value in expected.items() if settings.get(key) != value]:
         raise ValueError(
             f"{path}: measured with {', '.join(others)} by another study that has this cell; "
-            f"delete {paths.study_dir(study.study) / 'evaluation'} and run again"
+            f"delete {paths.study_dir(plan.name) / 'evaluation'} and run again"
         )
     for task, metric, value, _ in rows:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -44,14 +43,14 @@ def _read_evaluation(path: Path, cell: Cell, study: Study) -> dict[str, Any]:
     return {"status": status, "model_sha256": evaluation["model_sha256"], "rows": rows}
 
 
-def _cell_rows(cell: Cell, study: Study, folder: Path, partial: bool) -> list[tuple[str, str, float, str]]:
+def _cell_rows(cell: Cell, plan: Plan, folder: Path, partial: bool) -> list[tuple[str, str, float, str]]:
     """Return (task, metric, value, unit) of one cell, with NaN for the tables' metrics of a diverged one."""
     files = [folder / name for name in EVALUATIONS]
     missing = [path for path in files if not path.is_file()]
     if missing and not partial:
         names = ", ".join(str(path) for path in missing)
         raise ValueError(f"{names}: missing; evaluate this cell first, or collect partial results")
-    evaluations = {path: _read_evaluation(path, cell, study) for path in files if path not in missing}
+    evaluations = {path: _read_evaluation(path, cell, plan) for path in files if path not in missing}
     if len({evaluation["model_sha256"] for evaluation in evaluations.values()}) > 1:
         raise ValueError(f"{folder}: its evaluations belong to different models; delete them and run again")
     rows = [row for evaluation in evaluations.values() for row in evaluation["rows"]]
@@ -76,8 +75,8 @@ def collect(plan: Plan, runs: Path = paths.RESULTS / "runs", partial: bool = Fal
     records = []
     for cell in plan.cells.values():
         key = (cell.n_params, cell.n_tokens, cell.optimizer.key, cell.seed)
-        for task, metric, value, unit in _cell_rows(cell, plan.study, runs / cell.id, partial):
-            row = (plan.study.study, *key, task, metric, float(value), unit, plan.study.protocol_label)
+        for task, metric, value, unit in _cell_rows(cell, plan, runs / cell.id, partial):
+            row = (plan.name, *key, task, metric, float(value), unit, plan.protocol_label)
             records.append(dict(zip(RESULT_COLUMNS, row, strict=True)))
     return typed_frame(records, _TYPES)
 

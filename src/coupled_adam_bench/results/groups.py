@@ -46,11 +46,12 @@ def table_groups(plan: Plan) -> dict[str, tuple[Group, ...]]:
     All blocks of a table count together. Raises ``ValueError`` for a group of Table 1 without exactly two optimizers.
     """
     found: dict[tuple[str, int, int], dict[str, dict[str, Cell]]] = {}
-    for block in plan.study.grid:
-        if block.table is not None:
-            for cell in plan.block_cells(block):
-                optimizers = found.setdefault((block.table, cell.n_tokens, cell.n_params), {})
-                optimizers.setdefault(cell.optimizer.key, {}).setdefault(cell.id, cell)
+    for part in plan.parts:
+        for block in part.study.grid:
+            if block.table is not None:
+                for cell in part.block_cells(block):
+                    optimizers = found.setdefault((block.table, cell.n_tokens, cell.n_params), {})
+                    optimizers.setdefault(cell.optimizer.key, {}).setdefault(cell.id, cell)
     tables: dict[str, tuple[Group, ...]] = {}
     for (table, n_tokens, n_params), optimizers in sorted(found.items(), key=lambda item: item[0]):
         cells = {key: tuple(cells.values()) for key, cells in optimizers.items()}
@@ -69,8 +70,8 @@ def table_groups(plan: Plan) -> dict[str, tuple[Group, ...]]:
 
 def table_values(plan: Plan, results: "DataFrame") -> Values:
     """Return the tables' values of ``results.csv``; ``ValueError`` if it belongs to another study."""
-    if others := set(results["study"]) - {plan.study.study}:
-        raise ValueError(f"results.csv: study {sorted(others)}, the plan is of {plan.study.study!r}; collect again")
+    if others := set(results["study"]) - {plan.name}:
+        raise ValueError(f"results.csv: study {sorted(others)}, the plan is of {plan.name!r}; collect again")
     return {
         (row["n_params"], row["n_tokens"], row["optimizer"], row["seed"], row["metric"]): row["value"]
         for row in results.to_dict("records")

@@ -21,7 +21,7 @@ from coupled_adam_bench.files import sha256_file, write_json
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import save_model
-from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.plan import Part
 
 DATA_ID = "tiny-0123456789"
 STUDY = {
@@ -39,62 +39,62 @@ STUDY = {
 }
 
 
-def write_model(plan: Plan, cell_id: str, seed: int, eot_id: int) -> LanguageModel:
+def write_model(part: Part, cell_id: str, seed: int, eot_id: int) -> LanguageModel:
     """Save an untrained model, its weights far from initialisation, as training would."""
-    cell = plan.cells[cell_id]
+    cell = part.cells[cell_id]
     model = build_model(cell.model, cell.vocab_size, cell.training.seq_len)
     model.init_weights(seed, 0.5)
     folder = paths.run_dir(cell_id)
-    tokenizer = paths.data_dir(plan.data_id) / "tokenizer"
+    tokenizer = paths.data_dir(part.data_id) / "tokenizer"
     save_model(model, folder / "model", tokenizer, eot_id)
     sha256 = sha256_file(folder / "model" / "model.safetensors")
     write_json(folder / "run.json", {"cell": cell_id, "status": "completed", "reason": None, "model_sha256": sha256})
     return model
 
 
-def write_data(plan: Plan, tokens: np.ndarray) -> None:
+def write_data(part: Part, tokens: np.ndarray) -> None:
     """Write bins with ``tokens`` in each split, counts and the generated evaluation sets."""
-    folder = paths.data_dir(plan.data_id)
-    vocab_size = plan.study.data.vocab_size
+    folder = paths.data_dir(part.data_id)
+    vocab_size = part.study.data.vocab_size
     splits = {}
     for split in ("train", "val", "test"):
         folder.mkdir(parents=True, exist_ok=True)
         tokens.astype(token_dtype(vocab_size)).tofile(folder / f"{split}.bin")
         splits[split] = Bin(f"{split}.bin", len(tokens), 1, sha256_file(folder / f"{split}.bin"))
     np.save(folder / "unigram.npy", np.bincount(tokens, minlength=121))
-    language = Language(plan.study.data.source)
-    save_tokenizer(plan.study, language.names, folder / "tokenizer")
+    language = Language(part.study.data.source)
+    save_tokenizer(part.study, language.names, folder / "tokenizer")
     write_evaluation_sets(language, folder)
-    meta = Meta(plan.data_id, vocab_size, 121, 120, "<u2", "word", splits, {})
+    meta = Meta(part.data_id, vocab_size, 121, 120, "<u2", "word", splits, {})
     write_json(folder / "meta.json", meta.to_json())
 
 
 @pytest.fixture(scope="session")
-def finished_study(tmp_path_factory) -> tuple[Path, Plan]:
+def finished_study(tmp_path_factory) -> tuple[Path, Part]:
     root = tmp_path_factory.mktemp("finished")
     study = parse_study(STUDY)
-    plan = Plan(study, DATA_ID, expand(study, DATA_ID))
+    part = Part(study, DATA_ID, expand(study, DATA_ID))
     before = Path.cwd()
     os.chdir(root)
     try:
-        write_data(plan, np.random.default_rng(0).integers(0, 121, 500))
-        for seed, cell_id in enumerate(plan.cells):
-            write_model(plan, cell_id, seed, eot_id=120)
+        write_data(part, np.random.default_rng(0).integers(0, 121, 500))
+        for seed, cell_id in enumerate(part.cells):
+            write_model(part, cell_id, seed, eot_id=120)
     finally:
         os.chdir(before)
-    return root, plan
+    return root, part
 
 
 @pytest.fixture
-def plan(finished_study, tmp_path, monkeypatch) -> Plan:
-    """The plan of a finished study in a working directory of its own."""
-    root, plan = finished_study
+def part(finished_study, tmp_path, monkeypatch) -> Part:
+    """The part of a finished study in a working directory of its own."""
+    root, part = finished_study
     shutil.copytree(root / "results", tmp_path / "results")
     monkeypatch.chdir(tmp_path)
-    return plan
+    return part
 
 
 @pytest.fixture(scope="session")
 def save_cell():
-    """The function ``write_model(plan, cell_id, seed, eot_id)``."""
+    """The function ``write_model(part, cell_id, seed, eot_id)``."""
     return write_model

@@ -14,7 +14,7 @@ from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.evaluation import downstream
 from coupled_adam_bench.files import write_json
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.plan import Part
 from coupled_adam_bench.presets import PAPER_TASKS
 
 DATA_ID = "bytes-0123456789"
@@ -97,7 +97,7 @@ def byte_tokenizer(folder: Path) -> None:
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names})
 
 
-def make_plan(names, evaluated: dict | None = None, **where) -> Plan:
+def make_part(names, evaluated: dict | None = None, **where) -> Part:
     study = parse_study(
         {
             "study": "bytes",
@@ -110,7 +110,7 @@ def make_plan(names, evaluated: dict | None = None, **where) -> Plan:
             "execution": {"evaluation_batch_sequences": 3},
         }
     )
-    return Plan(study, DATA_ID, expand(study, DATA_ID))
+    return Part(study, DATA_ID, expand(study, DATA_ID))
 
 
 @pytest.fixture
@@ -122,16 +122,16 @@ def mirror(tmp_path, monkeypatch, save_cell) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     byte_tokenizer(paths.data_dir(DATA_ID) / "tokenizer")
-    plan = make_plan(["race"])
-    for seed, cell_id in enumerate(plan.cells):
-        save_cell(plan, cell_id, seed, eot_id=256)
+    part = make_part(["race"])
+    for seed, cell_id in enumerate(part.cells):
+        save_cell(part, cell_id, seed, eot_id=256)
     return "mirror"
 
 
-def evaluate(plan: Plan, n_cells: int = 1) -> list[dict]:
+def evaluate(part: Part, n_cells: int = 1) -> list[dict]:
     found = []
-    with downstream.open_evaluator(plan, "cpu") as evaluator:
-        for cell in list(plan.cells.values())[:n_cells]:
+    with downstream.open_evaluator(part, "cpu") as evaluator:
+        for cell in list(part.cells.values())[:n_cells]:
             evaluation = evaluator(cell, paths.run_dir(cell.id) / "model")
             rows = {(row["task"], row["metric"]): row["value"] for row in evaluation.results}
             assert len(rows) == len(evaluation.results)
@@ -237,10 +237,10 @@ def expected_by_hand(score: Scorer) -> dict[str, list[float]]:
 
 
 def test_the_seven_tasks_of_the_paper_by_hand(mirror):
-    plan = make_plan(PAPER_TASKS, hub_mirror=mirror)
-    first, second = evaluate(plan, n_cells=2)
+    part = make_part(PAPER_TASKS, hub_mirror=mirror)
+    first, second = evaluate(part, n_cells=2)
     stderrs = []
-    for cell_id, found in zip(plan.cells, (first, second), strict=True):
+    for cell_id, found in zip(part.cells, (first, second), strict=True):
         expected = expected_by_hand(Scorer(paths.run_dir(cell_id) / "model"))
         rows = found["rows"]
         for task in PAPER_TASKS:
@@ -257,24 +257,24 @@ def test_the_seven_tasks_of_the_paper_by_hand(mirror):
         assert found["undefined"] == []
     assert first["tasks"]["arc_easy"] == {"version": 1.0, "num_fewshot": 0, "original": 5, "effective": 5}
     assert first["rows"] != second["rows"]
-    assert evaluate(plan, n_cells=2) == [first, second]  # the same again, from tasks loaded anew
+    assert evaluate(part, n_cells=2) == [first, second]  # the same again, from tasks loaded anew
 
 
 def test_limit_and_examples(mirror):
-    plan = make_plan(["arc_easy", "truthfulqa_mc2"], {"limit": 2}, hub_mirror=mirror)
-    (limited,) = evaluate(plan)
+    part = make_part(["arc_easy", "truthfulqa_mc2"], {"limit": 2}, hub_mirror=mirror)
+    (limited,) = evaluate(part)
     assert {name: task["effective"] for name, task in limited["tasks"].items()} == {"arc_easy": 2, "truthfulqa_mc2": 2}
     assert limited["tasks"]["arc_easy"]["original"] == 5
 
-    plan = make_plan(["arc_easy", "truthfulqa_mc2"], {"num_fewshot": 1}, hub_mirror=mirror)
-    (shots,) = evaluate(plan)
+    part = make_part(["arc_easy", "truthfulqa_mc2"], {"num_fewshot": 1}, hub_mirror=mirror)
+    (shots,) = evaluate(part)
     # TruthfulQA has its examples in the prompt and says so, which lm-eval does not overrule.
     assert {name: task["num_fewshot"] for name, task in shots["tasks"].items()} == {"arc_easy": 1, "truthfulqa_mc2": 0}
-    assert evaluate(plan) == [shots]
+    assert evaluate(part) == [shots]
 
 
 def test_one_item_has_no_standard_error(mirror):
-    (found,) = evaluate(make_plan(["arc_easy"], {"limit": 1}, hub_mirror=mirror))
+    (found,) = evaluate(make_part(["arc_easy"], {"limit": 1}, hub_mirror=mirror))
     assert found["rows"]["arc_easy", "acc"] in (0.0, 1.0)
     assert math.isnan(found["rows"]["arc_easy", "acc_stderr"])
     assert math.isnan(found["rows"]["average", "acc_stderr"])
@@ -305,7 +305,7 @@ def write_own_tasks(folder: Path) -> None:
 
 def test_own_tasks_beside_mirrored_ones(mirror):
     write_own_tasks(Path("tasks"))
-    (found,) = evaluate(make_plan(["own_a", "arc_easy", "own_norm"], hub_mirror=mirror, tasks="tasks"))
+    (found,) = evaluate(make_part(["own_a", "arc_easy", "own_norm"], hub_mirror=mirror, tasks="tasks"))
     rows = found["rows"]
     assert 0 <= rows["own_a", "acc"] <= 1
     assert math.isnan(rows["own_norm", "acc"]) and 0 <= rows["own_norm", "acc_norm"] <= 1
@@ -315,8 +315,8 @@ def test_own_tasks_beside_mirrored_ones(mirror):
 
 def test_a_group_counts_as_one_task(mirror):
     write_own_tasks(Path("tasks"))
-    (group,) = evaluate(make_plan(["own", "own_norm"], tasks="tasks"))
-    (members,) = evaluate(make_plan(["own_a", "own_b"], tasks="tasks"))
+    (group,) = evaluate(make_part(["own", "own_norm"], tasks="tasks"))
+    (members,) = evaluate(make_part(["own_a", "own_b"], tasks="tasks"))
     assert group["rows"]["own", "acc"] == members["rows"]["average", "acc"]  # members of equal size
     assert 0 < group["rows"]["own", "acc_stderr"] < 1
     assert ("own_a", "acc") not in group["rows"]
@@ -343,18 +343,18 @@ def test_task_rows_by_hand():
 def test_unreachable_hub_says_what_to_do(mirror):
     with (
         pytest.raises(ValueError, match=r"(?s)'arc_easy' cannot be loaded: .*set paths\.hub_mirror"),
-        downstream.open_evaluator(make_plan(["arc_easy"]), "cpu"),
+        downstream.open_evaluator(make_part(["arc_easy"]), "cpu"),
     ):
         pass
 
 
 def test_settings_follow_contents_not_places(mirror):
-    before = downstream.settings(make_plan(["race", "arc_easy"], hub_mirror=mirror))
+    before = downstream.settings(make_part(["race", "arc_easy"], hub_mirror=mirror))
     Path("mirror").rename("elsewhere")
-    assert downstream.settings(make_plan(["race", "arc_easy"], hub_mirror="elsewhere")) == before
+    assert downstream.settings(make_part(["race", "arc_easy"], hub_mirror="elsewhere")) == before
     with Path("elsewhere/EleutherAI/race/high/test.jsonl").open("a") as file:
         file.write(json.dumps(RACE[0]) + "\n")
-    after = downstream.settings(make_plan(["race", "arc_easy"], hub_mirror="elsewhere"))
+    after = downstream.settings(make_part(["race", "arc_easy"], hub_mirror="elsewhere"))
     assert after["tasks"]["race"] != before["tasks"]["race"]
     assert after["tasks"]["arc_easy"] == before["tasks"]["arc_easy"]
     json.dumps(before, allow_nan=False)

@@ -19,6 +19,7 @@ from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDING_KEYS, rea
 from coupled_adam_bench.evaluation.stage import STAGES, run_stage
 from coupled_adam_bench.files import digest, read_json, sha256_file, write_json
 from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.schema import METRICS
 
 INDEX = Path("index.json")
@@ -37,9 +38,9 @@ def values_of(cell_id: str, stage: str) -> dict[tuple[str, str], float]:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_files_and_index(plan, stage, capsys):
-    cell_ids = list(plan.cells)
-    assert run_stage(stage, plan, cell_ids, INDEX) == 0
+def test_files_and_index(part, stage, capsys):
+    cell_ids = list(part.cells)
+    assert run_stage(stage, part, cell_ids, INDEX) == 0
     index = read_json(INDEX)
     assert list(index) == cell_ids
     for cell_id in cell_ids:
@@ -57,7 +58,7 @@ def test_files_and_index(plan, stage, capsys):
     log = capsys.readouterr().err
     assert all(f"{stage}: {cell_id}: " in log for cell_id in cell_ids)
 
-    assert run_stage(stage, plan, cell_ids, INDEX) == 0  # kept
+    assert run_stage(stage, part, cell_ids, INDEX) == 0  # kept
     assert {cell_id: file_of(cell_id, stage).read_bytes() for cell_id in cell_ids} == first
     assert capsys.readouterr().err.count("kept") == 2
 
@@ -68,18 +69,18 @@ def test_every_column_of_the_tables_has_a_stage():
     assert len(tasks) == len(set(tasks))
 
 
-def test_embedding_rows(plan):
-    cell_id = next(iter(plan.cells))
-    assert run_stage("embeddings", plan, [cell_id], INDEX) == 0
+def test_embedding_rows(part):
+    cell_id = next(iter(part.cells))
+    assert run_stage("embeddings", part, [cell_id], INDEX) == 0
     values = values_of(cell_id, "embeddings")
     embeddings = load_model(paths.run_dir(cell_id) / "model").embedding.weight.detach().double().numpy()
-    counts = np.load(paths.data_dir(plan.data_id) / "unigram.npy")
+    counts = np.load(paths.data_dir(part.data_id) / "unigram.npy")
     for name, value in embedding_metrics(embeddings, counts, "both_signs").items():
         assert values["embeddings", name] == pytest.approx(value, rel=1e-12)
     centered = embeddings - embeddings.mean(axis=0)
     assert values["embeddings_centered", "isotropy"] == pytest.approx(isotropy(centered, "both_signs"), rel=1e-12)
-    words = {word: i for i, word in enumerate(load_words(plan))}
-    pairs = [line.split("\t") for line in generated(plan, "word_similarity/synthetic.tsv")]
+    words = {word: i for i, word in enumerate(load_words(part))}
+    pairs = [line.split("\t") for line in generated(part, "word_similarity/synthetic.tsv")]
 
     def r_bar(matrix):
         unit = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
@@ -93,10 +94,10 @@ def test_embedding_rows(plan):
     assert values["embeddings_abtt", "r_bar"] == pytest.approx(r_bar(centered - centered @ top.T @ top), rel=1e-9)
 
 
-def test_embedding_rows_under_the_protocol_official(plan):
-    cell_id = next(iter(plan.cells))
+def test_embedding_rows_under_the_protocol_official(part):
+    cell_id = next(iter(part.cells))
     changes = {"protocol": "official", "evaluation": {"word_similarity": "synthetic"}}
-    official = replace(plan, study=parse_study(plan.study.model_dump(mode="json") | changes))
+    official = replace(part, study=parse_study(part.study.model_dump(mode="json") | changes))
     assert run_stage("embeddings", official, [cell_id], INDEX) == 0
     settings = read_json(file_of(cell_id, "embeddings"))["settings"]
     assert (settings["isotropy"], settings["leading_space"]) == ("eig_float32", False)
@@ -111,36 +112,36 @@ def test_embedding_rows_under_the_protocol_official(plan):
     assert values["embeddings_abtt", "isotropy"] == round(values["embeddings_abtt", "isotropy"], 4)
 
 
-def test_the_embedding_of_either_architecture_is_found(plan, save_cell):
-    cell_id, cell = next(iter(plan.cells.items()))
+def test_the_embedding_of_either_architecture_is_found(part, save_cell):
+    cell_id, cell = next(iter(part.cells.items()))
     found = {}
     for architecture in ("gpt2", "stablelm"):
         changed = replace(cell, model=cell.model.model_copy(update={"architecture": architecture, "tied": False}))
-        model = save_cell(replace(plan, cells={cell_id: changed}), cell_id, 5, eot_id=120)
+        model = save_cell(replace(part, cells={cell_id: changed}), cell_id, 5, eot_id=120)
         found[architecture] = read_embeddings(paths.run_dir(cell_id) / "model", EMBEDDING_KEYS[architecture])
         np.testing.assert_array_equal(found[architecture], model.embedding.weight.detach().numpy())
     assert found["gpt2"].shape == found["stablelm"].shape == (128, 8)
 
 
-def generated(plan, name: str) -> list[str]:
-    return (paths.data_dir(plan.data_id) / name).read_text().splitlines()
+def generated(part, name: str) -> list[str]:
+    return (paths.data_dir(part.data_id) / name).read_text().splitlines()
 
 
-def load_words(plan) -> list[str]:
-    vocabulary = read_json(paths.data_dir(plan.data_id) / "tokenizer" / "tokenizer.json")["model"]["vocab"]
+def load_words(part) -> list[str]:
+    vocabulary = read_json(paths.data_dir(part.data_id) / "tokenizer" / "tokenizer.json")["model"]["vocab"]
     return sorted(vocabulary, key=vocabulary.get)
 
 
-def test_synthetic_tasks_by_hand(plan):
-    cell_id = next(iter(plan.cells))
-    assert run_stage("lm_eval", plan, [cell_id], INDEX) == 0
+def test_synthetic_tasks_by_hand(part):
+    cell_id = next(iter(part.cells))
+    assert run_stage("lm_eval", part, [cell_id], INDEX) == 0
     values = values_of(cell_id, "lm_eval")
     model = load_model(paths.run_dir(cell_id) / "model").double()
-    ids = {word: i for i, word in enumerate(load_words(plan))}
+    ids = {word: i for i, word in enumerate(load_words(part))}
     accuracies = []
     for task in ("synthetic_grammar", "synthetic_topic"):
         right = []
-        for line in generated(plan, f"tasks/{task}.jsonl"):
+        for line in generated(part, f"tasks/{task}.jsonl"):
             item = json.loads(line)
             context = [ids[word] for word in item["context"].split()]
             scores = []
@@ -155,28 +156,28 @@ def test_synthetic_tasks_by_hand(plan):
     assert values["average", "acc"] == pytest.approx(np.mean(accuracies), abs=1e-12)
 
 
-def test_a_diverged_cell_is_a_result(plan, capsys):
-    good, bad = plan.cells
+def test_a_diverged_cell_is_a_result(part, capsys):
+    good, bad = part.cells
     shutil.rmtree(paths.run_dir(bad) / "model")
     run = {"cell": bad, "status": "diverged", "reason": "loss is NaN in step 2", "model_sha256": None}
     write_json(paths.run_dir(bad) / "run.json", run)
     for stage in ("test_loss", "embeddings"):
-        assert run_stage(stage, plan, [bad, good], INDEX) == 0
+        assert run_stage(stage, part, [bad, good], INDEX) == 0
         record = read_json(file_of(bad, stage))
         assert (record["status"], record["reason"]) == ("diverged", "loss is NaN in step 2")
         values = values_of(bad, stage)
         assert values and all(math.isnan(value) for value in values.values())
         assert set(values) == {(m.task, m.name) for m in METRICS.values() if m.task in STAGES[stage].tasks}
         before = file_of(bad, stage).stat().st_mtime_ns
-        assert run_stage(stage, plan, [bad], INDEX) == 0
+        assert run_stage(stage, part, [bad], INDEX) == 0
         assert file_of(bad, stage).stat().st_mtime_ns == before
     assert "diverged (loss is NaN in step 2)" in capsys.readouterr().err
 
 
-def test_an_undefined_value_has_its_reason(plan):
-    (paths.data_dir(plan.data_id) / "word_similarity/synthetic.tsv").write_text("nobody\tknows\t3\n")
-    cell_id = next(iter(plan.cells))
-    assert run_stage("embeddings", plan, [cell_id], INDEX) == 0
+def test_an_undefined_value_has_its_reason(part):
+    (paths.data_dir(part.data_id) / "word_similarity/synthetic.tsv").write_text("nobody\tknows\t3\n")
+    cell_id = next(iter(part.cells))
+    assert run_stage("embeddings", part, [cell_id], INDEX) == 0
     record = read_json(file_of(cell_id, "embeddings"))
     assert record["status"] == "ok"
     assert record["reason"] == "synthetic: 0 of 1 pairs are single tokens, 3 are needed"
@@ -184,29 +185,29 @@ def test_an_undefined_value_has_its_reason(plan):
     assert math.isnan(values["word_similarity", "r_bar"]) and math.isfinite(values["embeddings", "isotropy"])
 
 
-def test_what_changes_is_evaluated_again(plan, save_cell, monkeypatch):
-    cell_id = next(iter(plan.cells))
-    assert run_stage("embeddings", plan, [cell_id], INDEX) == 0
+def test_what_changes_is_evaluated_again(part, save_cell, monkeypatch):
+    cell_id = next(iter(part.cells))
+    assert run_stage("embeddings", part, [cell_id], INDEX) == 0
     file = file_of(cell_id, "embeddings")
     record = read_json(file)
 
     def evaluated_again() -> bool:
         write_json(file, read_json(file) | {"mark": 1})
-        assert run_stage("embeddings", plan, [cell_id], INDEX) == 0
+        assert run_stage("embeddings", part, [cell_id], INDEX) == 0
         return "mark" not in read_json(file)
 
     assert not evaluated_again()
-    save_cell(plan, cell_id, seed=7, eot_id=120)  # another model
+    save_cell(part, cell_id, seed=7, eot_id=120)  # another model
     assert evaluated_again()
     assert values_of(cell_id, "embeddings")["embeddings", "isotropy"] != record["results"][0]["value"]
-    with (paths.data_dir(plan.data_id) / "word_similarity/synthetic.tsv").open("a") as pairs:
+    with (paths.data_dir(part.data_id) / "word_similarity/synthetic.tsv").open("a") as pairs:
         pairs.write("ba\tbe\t3\n")  # another setting
     assert evaluated_again()
     newer = replace(STAGES["embeddings"], version=STAGES["embeddings"].version + 1)
     monkeypatch.setitem(STAGES, "embeddings", newer)  # other mathematics
     assert evaluated_again()
     file.write_text("{")  # cut off by a full disk
-    assert run_stage("embeddings", plan, [cell_id], INDEX) == 0
+    assert run_stage("embeddings", part, [cell_id], INDEX) == 0
     assert read_json(file)["status"] == "ok"
 
 
@@ -226,11 +227,11 @@ def test_what_changes_is_evaluated_again(plan, save_cell, monkeypatch):
         (lambda folder: (folder / "model/config.json").write_text("{}"), "KeyError"),
     ],
 )
-def test_one_broken_cell_does_not_stop_the_others(plan, capsys, damage, message):
-    bad, good = plan.cells
+def test_one_broken_cell_does_not_stop_the_others(part, capsys, damage, message):
+    bad, good = part.cells
     INDEX.write_text("of an earlier run")
     damage(paths.run_dir(bad))
-    assert run_stage("test_loss", plan, [bad, good], INDEX) == 1
+    assert run_stage("test_loss", part, [bad, good], INDEX) == 1
     assert not INDEX.exists()
     assert not file_of(bad, "test_loss").exists()
     assert math.isfinite(values_of(good, "test_loss")["test", "loss"])
@@ -240,22 +241,22 @@ def test_one_broken_cell_does_not_stop_the_others(plan, capsys, damage, message)
     assert ("Traceback" in log) == (message == "KeyError")
 
 
-def test_unknown_stage_and_cell(plan):
+def test_unknown_stage_and_cell(part):
     with pytest.raises(ValueError, match="stage: 'perplexity' is not one of test_loss, embeddings, lm_eval"):
-        run_stage("perplexity", plan, [], INDEX)
+        run_stage("perplexity", part, [], INDEX)
     with pytest.raises(ValueError, match="cells: nobody not in study 'tiny'"):
-        run_stage("test_loss", plan, [*plan.cells, "nobody"], INDEX)
+        run_stage("test_loss", part, [*part.cells, "nobody"], INDEX)
 
 
-def test_the_embeddings_stage_needs_no_torch(plan):
-    write_json(Path("plan.json"), plan.to_json())
+def test_the_embeddings_stage_needs_no_torch(part):
+    write_json(Path("plan.json"), Plan("tiny", "", (part,)).to_json())
     code = """
         import sys
         from pathlib import Path
         sys.modules["torch"] = sys.modules["transformers"] = sys.modules["lm_eval"] = None
         from coupled_adam_bench.evaluation.stage import run_stage
         from coupled_adam_bench.plan import load_plan
-        plan = load_plan(Path("plan.json"))
-        sys.exit(run_stage("embeddings", plan, list(plan.cells), Path("index.json")))
+        (part,) = load_plan(Path("plan.json")).parts
+        sys.exit(run_stage("embeddings", part, list(part.cells), Path("index.json")))
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)

@@ -18,7 +18,7 @@ from coupled_adam_bench.evaluation.test_loss import (
 )
 from coupled_adam_bench.evaluation.test_loss import settings as settings_of
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.plan import Part
 
 RANDOM = config.TestLoss(split="val", windows="random", n_batches=5, batch_sequences=3)
 
@@ -52,8 +52,8 @@ def loss_in_plain_words(model, tokens: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("n_tokens", [2, 40, 41, 42, 175])  # shorter than, as long as and longer than windows of 40
-def test_against_the_definition_for_any_batch_size(plan, n_tokens):
-    model = load_model(paths.run_dir(next(iter(plan.cells))) / "model")
+def test_against_the_definition_for_any_batch_size(part, n_tokens):
+    model = load_model(paths.run_dir(next(iter(part.cells))) / "model")
     tokens = np.random.default_rng(0).integers(0, 121, n_tokens).astype(np.uint16)
     found = {size: mean_loss(model, windows(tokens, model.seq_len, size), "cpu", False) for size in (1, 2, 3, 16)}
     expected = loss_in_plain_words(model, tokens)
@@ -70,11 +70,11 @@ def test_too_few_tokens_are_refused():
     assert len(list(batches(np.zeros(41, dtype=np.uint16), 40, RANDOM, 1, 15))) == 1
 
 
-def test_evaluator_reads_the_test_split(plan):
-    cell_id, cell = next(iter(plan.cells.items()))
+def test_evaluator_reads_the_test_split(part):
+    cell_id, cell = next(iter(part.cells.items()))
     folder = paths.run_dir(cell_id) / "model"
-    tokens = np.fromfile(paths.data_dir(plan.data_id) / "test.bin", dtype="<u2")
-    with open_evaluator(plan, "auto") as evaluate:
+    tokens = np.fromfile(paths.data_dir(part.data_id) / "test.bin", dtype="<u2")
+    with open_evaluator(part, "auto") as evaluate:
         found = evaluate(cell, folder)
     loss, _ = mean_loss(load_model(folder), windows(tokens, 40, 7), "cpu", False)
     assert found.results == [
@@ -109,8 +109,8 @@ def test_random_offsets_depend_on_the_seed_and_on_nothing_else():
     assert set(many.tolist()) == {0, 1, 2}  # the last window ends with the last token
 
 
-def test_the_loss_of_random_windows_is_the_mean_over_batches_for_any_batch_size(plan):
-    model = load_model(paths.run_dir(next(iter(plan.cells))) / "model")
+def test_the_loss_of_random_windows_is_the_mean_over_batches_for_any_batch_size(part):
+    model = load_model(paths.run_dir(next(iter(part.cells))) / "model")
     tokens = np.random.default_rng(3).integers(0, 121, 300).astype(np.uint16)
     offsets = random_offsets(300, 40, RANDOM, 7)
     means = []
@@ -123,19 +123,19 @@ def test_the_loss_of_random_windows_is_the_mean_over_batches_for_any_batch_size(
         assert n_predicted == 15 * 40
 
 
-def with_test_loss(plan: Plan, test_loss: config.TestLoss) -> Plan:
-    evaluation = plan.study.evaluation.model_copy(update={"test_loss": test_loss})
-    return Plan(plan.study.model_copy(update={"evaluation": evaluation}), plan.data_id, plan.cells)
+def with_test_loss(part: Part, test_loss: config.TestLoss) -> Part:
+    evaluation = part.study.evaluation.model_copy(update={"test_loss": test_loss})
+    return Part(part.study.model_copy(update={"evaluation": evaluation}), part.data_id, part.cells)
 
 
-def test_evaluator_takes_split_and_windows_from_the_study_and_the_seed_from_the_cell(plan):
-    cell_id, cell = next(iter(plan.cells.items()))
+def test_evaluator_takes_split_and_windows_from_the_study_and_the_seed_from_the_cell(part):
+    cell_id, cell = next(iter(part.cells.items()))
     folder = paths.run_dir(cell_id) / "model"
     values = {}
     for split in ("val", "test"):
         test_loss = RANDOM.model_copy(update={"split": split})
-        tokens = np.fromfile(paths.data_dir(plan.data_id) / f"{split}.bin", dtype="<u2")
-        with open_evaluator(with_test_loss(plan, test_loss), "cpu") as evaluate:
+        tokens = np.fromfile(paths.data_dir(part.data_id) / f"{split}.bin", dtype="<u2")
+        with open_evaluator(with_test_loss(part, test_loss), "cpu") as evaluate:
             for seed in (cell.seed, cell.seed + 1):
                 found = evaluate(replace(cell, seed=seed), folder)
                 offsets = random_offsets(len(tokens), 40, test_loss, seed)
@@ -146,10 +146,10 @@ def test_evaluator_takes_split_and_windows_from_the_study_and_the_seed_from_the_
     assert values["val", cell.seed] != values["val", cell.seed + 1]
 
 
-def test_settings_have_all_that_changes_the_numbers_and_nothing_else(plan):
-    assert settings_of(plan) == {"split": "test", "windows": "all", "precision": "fp32"}
-    ignored = with_test_loss(plan, config.TestLoss(n_batches=3, batch_sequences=2))
-    assert settings_of(ignored) == settings_of(plan)
-    assert settings_of(with_test_loss(plan, RANDOM)) == {
+def test_settings_have_all_that_changes_the_numbers_and_nothing_else(part):
+    assert settings_of(part) == {"split": "test", "windows": "all", "precision": "fp32"}
+    ignored = with_test_loss(part, config.TestLoss(n_batches=3, batch_sequences=2))
+    assert settings_of(ignored) == settings_of(part)
+    assert settings_of(with_test_loss(part, RANDOM)) == {
         "split": "val", "windows": "random", "n_batches": 5, "batch_sequences": 3, "precision": "fp32"
     }  # fmt: skip

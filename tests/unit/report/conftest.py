@@ -12,7 +12,7 @@ import pytest
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Evaluation, parse_study
 from coupled_adam_bench.files import write_json
-from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.plan import Plan, make_part, make_plan
 from coupled_adam_bench.report.figures import write_figures
 from coupled_adam_bench.report.manifest import write_manifest
 from coupled_adam_bench.report.page import write_report
@@ -115,7 +115,7 @@ def build(plan: Plan, root: Path) -> Path:
     """Run all stages from evaluation files to report and return the study's folder."""
     for cell in plan.cells.values():
         write_fake_run(cell, root / "runs" / cell.id)
-    study_dir = root / plan.study.study
+    study_dir = root / plan.name
     write_json(study_dir / "plan.json", plan.to_json())
     results, tests = study_dir / "results.csv", study_dir / "tests.csv"
     write_results(collect(plan, root / "runs"), results)
@@ -139,6 +139,18 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Fake:
     """The drawn study, all stages run once; do not write into it."""
     root = tmp_path_factory.mktemp("results")
     plan = make_plan(parse_study(fake_settings()))
+    return Fake(plan, root, build(plan, root))
+
+
+@pytest.fixture(scope="session")
+def fake_in_parts(fake: Fake, tmp_path_factory: pytest.TempPathFactory) -> Fake:
+    """The drawn study cut into one for each table and put together again; do not write into it."""
+    root, settings = tmp_path_factory.mktemp("results"), fake_settings()
+    parts = []
+    for table in ("table1", "table2", "table7"):
+        grid = [block for block in settings["grid"] if block["table"] == table]
+        parts.append(make_part(parse_study({**settings, "study": table, "title": table, "grid": grid})))
+    plan = Plan(fake.plan.name, fake.plan.title, tuple(parts))
     return Fake(plan, root, build(plan, root))
 
 

@@ -139,7 +139,8 @@ def test_published_numbers_stand_beside_ours(fake: Any, page: str) -> None:
 
 def test_manifest(fake: Any) -> None:
     manifest = json.loads((fake.study_dir / "manifest.json").read_text())
-    assert manifest["study"]["study"] == "fake"
+    assert manifest["study"] == "fake"
+    assert [part["study"] for part in manifest["parts"]] == ["fake"]
     assert manifest["protocol"]["versions"]["statistics"] == protocol.STATISTICS
     assert manifest["packages"]["numpy"] == version("numpy")
     assert "ruff" not in manifest["packages"]
@@ -148,7 +149,7 @@ def test_manifest(fake: Any) -> None:
         assert hashlib.sha256((fake.study_dir / name).read_bytes()).hexdigest() == digest
     assert [cell["cell"] for cell in manifest["cells"]] == list(fake.plan.cells)
     assert manifest["cells"][0]["train"]["seconds"] == 12.5
-    assert manifest["data"] == {"id": fake.plan.data_id, "meta": None}
+    assert manifest["data"] == [{"id": data_id, "meta": None} for data_id in fake.plan.data_ids]
     assert manifest["git_revision"] is None or re.fullmatch(r"[0-9a-f]{40}(-dirty)?", manifest["git_revision"])
 
 

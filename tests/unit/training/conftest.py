@@ -102,7 +102,7 @@ def make_workspace(tiny_data: Path, tmp_path: Path) -> Callable[..., Workspace]:
     def make(settings: dict[str, Any], name: str = "workspace") -> Workspace:
         plan = make_plan(parse_study(settings))
         folder = tmp_path / name
-        data = folder / paths.data_dir(plan.data_id)
+        data = folder / paths.data_dir(plan.parts[0].data_id)
         data.parent.mkdir(parents=True)
         data.symlink_to(tiny_data)
         write_json(folder / "plan.json", plan.to_json())

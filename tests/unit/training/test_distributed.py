@@ -125,9 +125,12 @@ def test_killed_at_twenty_random_moments_it_ends_with_the_same_bits(processes, m
     assert losses_of(disturbed, cell_id) == losses_of(calm, cell_id)
 
 
-def wait_for_history(workspace, cell_id):
+def wait_for_history(workspace, cell_id, is_running):
     history = workspace.run_dir(cell_id) / "history.jsonl"
+    deadline = time.monotonic() + 120
     while not (history.exists() and history.stat().st_size):
+        assert is_running(), "ended before its first line"
+        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
@@ -138,7 +141,7 @@ def test_a_request_to_stop_at_one_process_stops_all_after_the_same_step(make_wor
     workspace = make_workspace(settings)
     cell_id = first_cell(workspace)
     pids = nursery.start(workspace.command(cell_id), workspace.folder, 2)
-    wait_for_history(workspace, cell_id)
+    wait_for_history(workspace, cell_id, lambda: nursery.is_running(pids[0]))
     os.kill(pids[1], signal.SIGTERM)
     assert [nursery.wait(pid) for pid in pids] == [RESUME_ME, RESUME_ME]
     (checkpoint,) = checkpoints(workspace.run_dir(cell_id) / "checkpoints")
@@ -151,7 +154,7 @@ def test_a_stalled_process_is_named(make_workspace, nursery, tiny_study):
     workspace = make_workspace(settings)
     cell_id = first_cell(workspace)
     pids = nursery.start(workspace.command(cell_id), workspace.folder, 2)
-    wait_for_history(workspace, cell_id)
+    wait_for_history(workspace, cell_id, lambda: nursery.is_running(pids[0]))
     os.kill(pids[1], signal.SIGSTOP)
     assert nursery.wait(pids[0]) == STALLED
     assert "the others wait for rank 1 of 2" in (workspace.folder / "rank-0.log").read_text()
@@ -179,7 +182,7 @@ def test_the_command_starts_the_processes_itself_and_forwards_a_request_to_stop(
     cell_id = first_cell(workspace)
     command = [sys.executable, "-m", "coupled_adam_bench", *workspace.command(cell_id)]
     process = subprocess.Popen(command, cwd=workspace.folder, stderr=subprocess.PIPE, text=True)
-    wait_for_history(workspace, cell_id)
+    wait_for_history(workspace, cell_id, lambda: process.poll() is None)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == RESUME_ME, errors

@@ -25,7 +25,7 @@ def curve(tiny_study, tiny_data, folder, model, optimizer):
     settings["grid"][0] |= {"table": None, "optimizers": [optimizer], "seeds": [1]}
     plan = make_plan(parse_study(settings))
     (cell,) = plan.cells.values()
-    assert train(cell, plan.study.execution, tiny_data, folder, Group(torch.device("cpu"))) == 0
+    assert train(cell, plan.parts[0].study.execution, tiny_data, folder, Group(torch.device("cpu"))) == 0
     rows = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     return [row["loss"] for row in rows]
 

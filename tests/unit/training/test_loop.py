@@ -35,7 +35,7 @@ def history_of(run_dir: Path) -> list[dict]:
 @pytest.fixture
 def undisturbed(tiny_plan, tiny_data, tmp_path):
     cell = cell_of(tiny_plan)
-    assert train(cell, tiny_plan.study.execution, tiny_data, tmp_path / "undisturbed", ALONE) == 0
+    assert train(cell, tiny_plan.parts[0].study.execution, tiny_data, tmp_path / "undisturbed", ALONE) == 0
     return tmp_path / "undisturbed"
 
 
@@ -76,8 +76,8 @@ def test_the_history_measures_the_embedding(undisturbed):
 
 def test_the_loss_of_the_history_is_the_mean_over_its_interval(tiny_plan, tiny_data, tmp_path):
     cell = cell_of(tiny_plan)
-    train(cell, tiny_plan.study.execution, tiny_data, tmp_path / "run", ALONE)
-    trainer = Trainer(cell, tiny_plan.study.execution, tiny_data, tmp_path / "other", ALONE)
+    train(cell, tiny_plan.parts[0].study.execution, tiny_data, tmp_path / "run", ALONE)
+    trainer = Trainer(cell, tiny_plan.parts[0].study.execution, tiny_data, tmp_path / "other", ALONE)
     losses = [trainer.train_step(step)[0].item() for step in range(5)]
     assert history_of(tmp_path / "run")[0]["loss"] == pytest.approx(np.mean(losses), rel=1e-6)
 
@@ -86,7 +86,7 @@ def test_the_loss_of_the_history_is_the_mean_over_its_interval(tiny_plan, tiny_d
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     damage, undisturbed, tiny_plan, tiny_data, tmp_path, capsys, monkeypatch
 ):
-    cell, execution = cell_of(tiny_plan), tiny_plan.study.execution
+    cell, execution = cell_of(tiny_plan), tiny_plan.parts[0].study.execution
     trainer = Trainer(cell, execution, tiny_data, tmp_path / "run", ALONE)
     trainer.resume()
     for step in range(20):
@@ -113,7 +113,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
 
 
 def test_checkpoints_of_other_data_are_not_resumed(undisturbed, tiny_plan, tiny_data, capsys):
-    trainer = Trainer(cell_of(tiny_plan), tiny_plan.study.execution, tiny_data, undisturbed, ALONE)
+    trainer = Trainer(cell_of(tiny_plan), tiny_plan.parts[0].study.execution, tiny_data, undisturbed, ALONE)
     trainer.checkpoints.identity = trainer.checkpoints.identity | {"train_sha256": "another"}
     trainer.resume()
     assert trainer.state.step == 0
@@ -125,7 +125,7 @@ def test_a_finished_run_whose_report_was_lost_comes_back_from_its_last_checkpoin
     weights = (undisturbed / "model/model.safetensors").read_bytes()
     (undisturbed / "run.json").unlink()
     written = [path.stat().st_mtime_ns for path in checkpoints(undisturbed / "checkpoints")]
-    assert train(cell_of(tiny_plan), tiny_plan.study.execution, tiny_data, undisturbed, ALONE) == 0
+    assert train(cell_of(tiny_plan), tiny_plan.parts[0].study.execution, tiny_data, undisturbed, ALONE) == 0
     assert [path.stat().st_mtime_ns for path in checkpoints(undisturbed / "checkpoints")] == written  # no step was done
     assert (undisturbed / "model/model.safetensors").read_bytes() == weights
 
@@ -135,7 +135,7 @@ def test_the_micro_batch_changes_nothing_beyond_float_error(optimizer, tiny_stud
     settings = tiny_study()
     settings["grid"][0] |= {"table": None, "optimizers": ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 100}]}
     plan = make_plan(parse_study(settings))
-    cell, execution = cell_of(plan, optimizer), plan.study.execution
+    cell, execution = cell_of(plan, optimizer), plan.parts[0].study.execution
     for name, micro in (("whole", None), ("single", 1), ("uneven", 3)):
         train(cell, execution.model_copy(update={"micro_batch_sequences": micro}), tiny_data, tmp_path / name, ALONE)
     whole = [row["loss"] for row in history_of(tmp_path / "whole")]
@@ -145,7 +145,9 @@ def test_the_micro_batch_changes_nothing_beyond_float_error(optimizer, tiny_stud
 
 def test_two_seeds_differ_in_weights_and_batches(tiny_plan, tiny_data, tmp_path):
     first, second = (
-        Trainer(cell_of(tiny_plan, seed=seed), tiny_plan.study.execution, tiny_data, tmp_path / str(seed), ALONE)
+        Trainer(
+            cell_of(tiny_plan, seed=seed), tiny_plan.parts[0].study.execution, tiny_data, tmp_path / str(seed), ALONE
+        )
         for seed in (1, 2)
     )
     assert not torch.equal(first.model.embedding.weight, second.model.embedding.weight)
@@ -162,7 +164,7 @@ def test_divergence_is_a_result_with_its_step(tiny_study, tiny_data, tmp_path):
     settings["training"]["warmup_steps"] = 0
     plan = make_plan(parse_study(settings))
     cell = cell_of(plan, "adamw")
-    assert train(cell, plan.study.execution, tiny_data, tmp_path / "run", ALONE) == 0
+    assert train(cell, plan.parts[0].study.execution, tiny_data, tmp_path / "run", ALONE) == 0
     run = read_json(tmp_path / "run/run.json")
     assert run["status"] == "diverged"
     assert run["model_sha256"] is None
@@ -191,7 +193,7 @@ def test_sigterm_checkpoints_and_asks_to_be_resumed(tiny_study, tiny_data, tmp_p
     assert process.wait(20) == RESUME_ME
     (checkpoint,) = checkpoints(run_dir / "checkpoints")
     assert not (run_dir / "run.json").exists()
-    trainer = Trainer(cell, plan.study.execution, tiny_data, run_dir, ALONE)
+    trainer = Trainer(cell, plan.parts[0].study.execution, tiny_data, run_dir, ALONE)
     trainer.resume()
     assert f"step-{trainer.state.step:08d}" == checkpoint.name
 
@@ -234,7 +236,7 @@ def test_a_bin_that_does_not_match_its_checksum_is_refused(tiny_plan, tiny_data,
     content[100] ^= 1
     (damaged / "train.bin").write_bytes(content)
     with pytest.raises(ValueError, match=r"train\.bin: SHA-256"):
-        train(cell_of(tiny_plan), tiny_plan.study.execution, damaged, tmp_path / "run", ALONE)
+        train(cell_of(tiny_plan), tiny_plan.parts[0].study.execution, damaged, tmp_path / "run", ALONE)
 
 
 def test_an_unknown_cell_is_named(workspace):
@@ -257,7 +259,7 @@ def test_bf16_autocast_keeps_fp32_weights_and_trains(tiny_study, tiny_data, tmp_
     settings["training"]["precision"] = "bf16"
     plan = make_plan(parse_study(settings))
     cell = cell_of(plan)
-    assert train(cell, plan.study.execution, tiny_data, tmp_path / "run", ALONE) == 0
+    assert train(cell, plan.parts[0].study.execution, tiny_data, tmp_path / "run", ALONE) == 0
     assert load_model(tmp_path / "run/model").embedding.weight.dtype == torch.float32
     rows = history_of(tmp_path / "run")
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.2
@@ -266,7 +268,7 @@ def test_bf16_autocast_keeps_fp32_weights_and_trains(tiny_study, tiny_data, tmp_
 def test_training_runs_on_the_threads_it_is_given(tiny_plan, tiny_data, tmp_path):
     before = torch.get_num_threads()
     try:
-        execution = tiny_plan.study.execution.model_copy(update={"train_threads": 2})
+        execution = tiny_plan.parts[0].study.execution.model_copy(update={"train_threads": 2})
         Trainer(cell_of(tiny_plan), execution, tiny_data, tmp_path, ALONE)
         assert torch.get_num_threads() == min(2, max(2, os.cpu_count() or 1))
     finally:

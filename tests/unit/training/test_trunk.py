@@ -39,7 +39,7 @@ class Results:
         (trunk,) = plan.trunks.values()
         trunk_dir = self.folder / "trunks" / trunk.run.id
         for part in sorted(trunk.parts.values(), key=lambda part: part.steps):
-            if status := train_trunk(part, plan.study.execution, self.data_dir, trunk_dir, ALONE):
+            if status := train_trunk(part, plan.parts[0].study.execution, self.data_dir, trunk_dir, ALONE):
                 return status
         return 0
 
@@ -48,7 +48,7 @@ class Results:
         (cell,) = (cell for cell in plan.cells.values() if cell.steps == steps)
         run_dir = self.folder / "runs" / cell.id
         trunks = None if alone else self.folder / "trunks"
-        assert train(cell, plan.study.execution, self.data_dir, run_dir, ALONE, trunks) == 0
+        assert train(cell, plan.parts[0].study.execution, self.data_dir, run_dir, ALONE, trunks) == 0
         run = read_json(run_dir / "run.json")
         columns = ("step", "tokens", "loss", "lr", "grad_norm", "mean_norm", "mean_norm_ratio")
         rows = read_json_lines(run_dir / "history.jsonl")
@@ -197,7 +197,7 @@ def test_a_begun_cell_takes_its_trunk_only_if_that_is_further(
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "train_step", stopped)
         run_dir = shared.folder / "runs" / cell.id
-        assert train(cell, plan.study.execution, shared.data_dir, run_dir, ALONE) == RESUME_ME
+        assert train(cell, plan.parts[0].study.execution, shared.data_dir, run_dir, ALONE) == RESUME_ME
     shared.trunk(plan)
     outcome = shared.cell(plan, 40)
     assert outcome["trunk_steps"] == expected
@@ -225,8 +225,8 @@ def test_a_trunk_of_other_data_is_passed_over(results, wsd, tiny_data: Path, tmp
 
 def test_a_trunk_that_diverges_lets_its_cells_tell(results, wsd) -> None:
     plan, shared, alone = wsd(20, 40, grad_clip=1e30), results("shared"), results("alone")
-    wild = plan.study.models[0].model_copy(update={"learning_rate": 1e25})
-    plan = make_plan(plan.study.model_copy(update={"models": (wild,)}))
+    wild = plan.parts[0].study.models[0].model_copy(update={"learning_rate": 1e25})
+    plan = make_plan(plan.parts[0].study.model_copy(update={"models": (wild,)}))
     assert shared.trunk(plan) == 0
     records = [read_json(path) for path in shared.folder.glob("trunks/*/branch-*.json")]
     assert {(record["status"], record["step"]) for record in records} == {("diverged", records[0]["step"])}
@@ -246,7 +246,7 @@ def test_the_command_line(results, wsd, monkeypatch: pytest.MonkeyPatch, capsys:
     command = ["train-trunk", "--plan", "plan.json", "--device", "cpu", "--branches"]
     assert main([*command, branch]) == 0
     assert read_json(Path(branch))["step"] == 33
-    assert train_trunks(list(trunk.parts.values()), plan.study.execution, shared.folder, "cpu") == 0
+    assert train_trunks(list(trunk.parts.values()), plan.parts[0].study.execution, shared.folder, "cpu") == 0
     (cell,) = (cell for cell in plan.cells.values() if cell.steps == 40)
     assert main(["train", "--plan", "plan.json", "--device", "cpu", "--cells", cell.id]) == 0
     assert read_json(shared.folder / "runs" / cell.id / "run.json")["trunk_steps"] == 33
