@@ -1,10 +1,10 @@
 """Training steps of the project's own Trainer against a plain reference loop, in turn, with the same loss curve.
 
-Prints JSON: tokens/s of both, the median over blocks of steps of their ratio, MFU, peak memory, and the largest relative
-difference of the losses. The reference is what a simple script does: the eager model, all logits and
+Prints JSON: tokens/s of both, the median over blocks of steps of their ratio, MFU, peak memory, and the largest
+relative difference of the losses. The reference is what a simple script does: the eager model, all logits and
 torch.nn.functional.cross_entropy, clip_grad_norm_ and torch.optim.AdamW as PyTorch sets it up, with --threads threads
 and the system's own allocator settings. Ours is one process per GPU, or --processes of --threads / --processes threads
-each, with the allocator settings of rules/common.smk. Both run as processes of their own and wait while the other works.
+each, with the allocator settings of rules/common.smk. Both are processes of their own and wait while the other works.
 
     python benchmarks/training.py [--cases NAME ...] [--blocks 7] [--out FILE]
 """
@@ -33,7 +33,6 @@ from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.data.bins import open_tokens
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.device import pick_device
-from coupled_adam_bench.files import read_json
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.plan import Plan, make_plan
@@ -42,6 +41,8 @@ from coupled_adam_bench.training.monitor import peak_flops, peak_memory_bytes
 from coupled_adam_bench.training.order import WindowOrder
 from coupled_adam_bench.training.trainer import Trainer
 
+# Other processes may keep this many CPUs busy in a block that counts; so many blocks are tried for each that is wanted.
+_QUIET, _MOST = 0.15, 8
 SMALL = {"name": "gpt2-4x128", "n_layer": 4, "n_head": 4, "d_model": 128, "learning_rate": 1e-3}
 Step = Callable[[int], tuple[Tensor, Any]]
 
@@ -104,7 +105,7 @@ def make_case(case: Case, execution: dict[str, Any]) -> Plan:
 
 
 def reference_step(cell: Cell, data: Path, micro: int, device: torch.device) -> Step:
-    """Return the training step of a plain loop: same weights, batches, recipe and model code as ours, nothing shared."""
+    """Return the training step of a plain loop: weights, batches, recipe and model code are ours, nothing is shared."""
     training = cell.training
     tokens = torch.from_numpy(open_tokens(data, "train").astype("int64"))
     order = WindowOrder(len(tokens), training, cell.seed)
@@ -138,11 +139,22 @@ def reference_step(cell: Cell, data: Path, micro: int, device: torch.device) -> 
     return step
 
 
-def matmul_flops(device: torch.device) -> float:
-    """Return the best rate of a float32 product of two 1024 x 1024 matrices, in FLOP/s."""
-    factor = torch.rand(1024, 1024, device=device)
+def busy_seconds() -> float | None:
+    """Return how long this machine's CPUs have worked since its start, in all; ``None`` where it does not tell."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return None
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, stat.read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_rate(device: torch.device) -> float | None:
+    """Return the dense bf16 peak of a known GPU; of a CPU the best rate of a float32 product of 1024 squared."""
+    if device.type == "cuda":
+        return peak_flops(device)
+    factor = torch.rand(1024, 1024)
     seconds = []
-    for _ in range(20):
+    for _ in range(5):
         start = time.perf_counter()
         factor @ factor
         seconds.append(time.perf_counter() - start)
@@ -153,7 +165,7 @@ def work(setting: dict[str, Any], folder: Path) -> None:
     """Do as many steps as each line of standard input says, and answer with seconds, losses and peak memory."""
     torch.set_num_threads(setting["threads"])
     plan = make_case(Case(*setting["case"]), setting["execution"])
-    cell, execution = next(iter(plan.cells.values())), plan.study.execution
+    cell, execution = next(iter(plan.cells.values())), plan.parts[0].study.execution
     with open_group(setting["device"], execution.stall_seconds) as group:
         if group.device.type == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32, as the Trainer
@@ -162,16 +174,22 @@ def work(setting: dict[str, Any], folder: Path) -> None:
             step = Trainer(cell, execution, folder / "data", folder / "run", group).train_step
         else:
             step = reference_step(cell, folder / "data", setting["case"][-1], group.device)
-        print(json.dumps({"matmul_flops": matmul_flops(group.device)}), flush=True)
         done = 0
         for line in sys.stdin:
-            start = time.perf_counter()
+            start, start_cpu = time.perf_counter(), time.process_time()
             losses = [step(number)[0] for number in range(done, done + int(line))]
             done += int(line)
             mean = group.sum(torch.stack(losses).double()) / group.size
             values = mean.tolist()  # waits for the device
-            answer = {"seconds": time.perf_counter() - start, "losses": values}
-            print(json.dumps(answer | {"peak_bytes": peak_memory_bytes(group.device)}), flush=True)
+            seconds = time.perf_counter() - start
+            answer = {
+                "seconds": seconds,
+                "peak_flops": None if setting["ours"] else peak_rate(group.device),
+                "cpu_seconds": time.process_time() - start_cpu,
+                "losses": values,
+                "peak_bytes": peak_memory_bytes(group.device),
+            }
+            print(json.dumps(answer), flush=True)
 
 
 class Workers:
@@ -188,7 +206,6 @@ class Workers:
             self.processes.append(
                 subprocess.Popen(command, env=variables, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             )
-        self.ready = self._answers()
 
     def _answers(self) -> list[dict[str, Any]]:
         answers = []
@@ -218,7 +235,7 @@ def both(case: Case, arguments: argparse.Namespace, folder: Path) -> Iterator[di
         execution |= {"gpus": processes, "micro_batch_sequences": "auto"}
     else:
         execution |= {"train_processes": processes}
-    prepare(make_case(case, execution), folder / "data", 1)
+    prepare(make_case(case, execution).parts[0], folder / "data", 1)
     plain = {name: value for name, value in os.environ.items() if name not in SETTINGS and name != "OMP_NUM_THREADS"}
     product = plain | SETTINGS | {"OMP_NUM_THREADS": str(execution["train_threads"])}
     setting = {"case": case, "execution": execution, "device": device}
@@ -238,41 +255,58 @@ def both(case: Case, arguments: argparse.Namespace, folder: Path) -> Iterator[di
             each.end()
 
 
+def block(workers: Workers, n_steps: int) -> tuple[list[dict[str, Any]], float]:
+    """Return the answers to ``n_steps`` steps and the CPUs that other processes kept busy meanwhile."""
+    before, start = busy_seconds(), time.perf_counter()
+    answers = workers.steps(n_steps)
+    seconds, after = time.perf_counter() - start, busy_seconds()
+    if before is None or after is None:
+        return answers, 0.0
+    return answers, (after - before - sum(answer["cpu_seconds"] for answer in answers)) / seconds
+
+
 def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
-    plan = make_case(case, {})
-    cell = next(iter(plan.cells.values()))
+    cell = next(iter(make_case(case, {}).cells.values()))
     n_steps = arguments.steps or case.steps
-    tokens = n_steps * case.batch_sequences * case.seq_len
-    losses: dict[str, list[float]] = {"reference": [], "ours": []}
-    speeds: dict[str, list[float]] = {"reference": [], "ours": []}
-    peaks: dict[str, int] = {}
-    with tempfile.TemporaryDirectory() as name, both(case, arguments, Path(name)) as workers:
-        matmul = workers["reference"].ready[0]["matmul_flops"]
-        for block in range(arguments.blocks + 1):
-            for loop in ("reference", "ours") if block % 2 else ("ours", "reference"):
-                answers = workers[loop].steps(n_steps)
-                losses[loop] += answers[0]["losses"]
-                peaks[loop] = sum(answer["peak_bytes"] for answer in answers)
-                if block:  # the first warms up
-                    speeds[loop].append(tokens / max(answer["seconds"] for answer in answers))
-    peak = peak_flops(torch.device("cuda")) if pick_device(arguments.device) == "cuda" else matmul
-    median = {loop: statistics.median(values) for loop, values in speeds.items()}
-    ratios = [ours / reference for ours, reference in zip(speeds["ours"], speeds["reference"], strict=True)]
-    pairs = list(zip(losses["ours"], losses["reference"], strict=True))
     flops = cell.model.flops_per_token(case.vocab_size, case.seq_len)
-    used = {loop: flops * speed / (peak * (arguments.processes if loop == "ours" else 1)) for loop, speed in median.items()} if peak else None
+    losses: dict[str, list[float]] = {"reference": [], "ours": []}
+    peak_bytes: dict[str, int] = {}
+    peaks: list[float] = []
+    blocks: list[dict[str, float]] = []
+    with tempfile.TemporaryDirectory() as name, both(case, arguments, Path(name)) as workers:
+        while len(blocks) <= _MOST * arguments.blocks and sum(each["quiet"] for each in blocks[1:]) < arguments.blocks:
+            row: dict[str, float] = {"quiet": True}
+            for loop in ("reference", "ours") if len(blocks) % 2 else ("ours", "reference"):
+                answers, others = block(workers[loop], n_steps)
+                losses[loop] += answers[0]["losses"]
+                peak_bytes[loop] = sum(answer["peak_bytes"] for answer in answers)
+                seconds = max(answer["seconds"] for answer in answers)
+                row[loop] = n_steps * case.batch_sequences * case.seq_len / seconds
+                row["quiet"] &= others < _QUIET
+                peaks += filter(None, [answers[0]["peak_flops"]])
+            blocks.append(row)
+    measured = blocks[1:]  # the first one warmed up
+    quiet = [row for row in measured if row["quiet"]] or measured
+    speeds = {loop: statistics.median(row[loop] for row in quiet) for loop in losses}
+    peak, gpus = max(peaks, default=None), arguments.processes if pick_device(arguments.device) == "cuda" else 1
+    pairs = list(zip(losses["ours"], losses["reference"], strict=True))
     return {
         "case": case._asdict(),
-        "tokens_per_second": median,
-        "best_tokens_per_second": {loop: max(values) for loop, values in speeds.items()},
-        "ratio": statistics.median(ratios),
-        "ratios": ratios,
+        "blocks": len(measured),
+        "quiet_blocks": sum(row["quiet"] for row in measured),
+        "tokens_per_second": speeds,
+        "ratio": statistics.median(row["ours"] / row["reference"] for row in quiet),
         "flops_per_token": flops,
-        "mfu": used,
-        "peak_bytes": peaks,
-        "peak_ratio": peaks["ours"] / peaks["reference"],
-        "losses": losses,
+        "peak_flops": peak,
+        "mfu": {
+            "reference": peak and flops * speeds["reference"] / peak,
+            "ours": peak and flops * speeds["ours"] / (peak * gpus),
+        },
+        "peak_bytes": peak_bytes,
+        "peak_bytes_ratio": peak_bytes["ours"] / peak_bytes["reference"],
         "max_relative_loss_difference": max(abs(ours - reference) / reference for ours, reference in pairs),
+        "all_blocks": measured,
+        "losses": losses,
     }
 
 

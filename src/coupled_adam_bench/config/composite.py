@@ -10,10 +10,10 @@ from pydantic import Field, model_validator
 from coupled_adam_bench.config.base import Settings
 from coupled_adam_bench.config.data import Paths
 from coupled_adam_bench.config.errors import validate
+from coupled_adam_bench.config.execution import Execution
 from coupled_adam_bench.config.protocols import Protocol
 from coupled_adam_bench.config.study import (
     STUDY_PATTERN,
-    Execution,
     Study,
     StudyName,
     parse_study,

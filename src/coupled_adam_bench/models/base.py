@@ -59,6 +59,7 @@ class LanguageModel(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self.vocab_size, self.seq_len, self.tied = vocab_size, seq_len, tied
+        self.compiled = False
         self.n_layer, self.n_head, self.d_model, self.d_ffn = n_layer, n_head, d_model, d_ffn
         # Initial values are drawn in the order in which modules are set here.
         self.embedding = nn.Embedding(vocab_size, d_model)
@@ -112,6 +113,12 @@ class LanguageModel(nn.Module, ABC):
         """Return the logits of the next token, shape BTV: for tests and small inputs."""
         return F.linear(self.hidden(tokens_BT), self.head_weight)
 
+    def compile_layers(self) -> None:
+        """Have ``torch.compile`` make kernels of each layer and of the softmax, at the first call."""
+        self.compiled = True
+        for block in self.blocks:
+            block.compile()
+
     def forward(
         self, tokens_BT: Tensor, targets_BT: Tensor, reduction: Literal["mean", "sum", "none"] = "mean"
     ) -> Tensor:
@@ -119,5 +126,5 @@ class LanguageModel(nn.Module, ABC):
         hidden_TD = self.hidden(tokens_BT).flatten(0, 1)
         if reduction == "none":
             return token_cross_entropy(hidden_TD, self.head_weight, targets_BT.flatten()).view_as(targets_BT)
-        loss = sum_cross_entropy(hidden_TD, self.head_weight, targets_BT.flatten())
+        loss = sum_cross_entropy(hidden_TD, self.head_weight, targets_BT.flatten(), compiled=self.compiled)
         return loss if reduction == "sum" else loss / (targets_BT != IGNORED).sum()

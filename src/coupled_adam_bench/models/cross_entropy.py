@@ -3,24 +3,39 @@
 Shapes: T tokens of all sequences in a row, C of them in a chunk, D = d_model, V = vocab_size.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 IGNORED = -100
-# Logits held at once, in numbers. On a CPU just under the 32 MiB that glibc can keep instead of fetching it
-# from the kernel page by page in every step; GPUs want larger products.
-_CHUNK_NUMBERS = {"cpu": 8_000_000, "cuda": 2**28}
-
-
-def _chunk_size(hidden_TD: Tensor, weight_VD: Tensor) -> int:
-    return max(16, _CHUNK_NUMBERS.get(hidden_TD.device.type, 2**28) // weight_VD.shape[0])
+# Tokens whose logits are held at once. CPU: the products are at their full speed and the logits still in the cache (see
+# docs/performance.md); GPU: products large enough for all its multiprocessors.
+_CHUNK_TOKENS = {"cpu": 256, "cuda": 4096}
 
 
 def _compute_dtype(hidden_TD: Tensor) -> torch.dtype:
     device = hidden_TD.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_TD.dtype
+
+
+def _softmax(logits_CV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the softmax in the dtype of the logits, which are lost, and their maxima and sums of exponentials.
+
+    All is computed, and the sums (shape C1) are kept, in at least float32.
+    """
+    exact_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
+    max_C1 = exact_CV.amax(1, keepdim=True)
+    exp_CV = exact_CV.sub_(max_C1).exp_()
+    sum_C1 = exp_CV.sum(1, keepdim=True)
+    return exp_CV.div_(sum_C1).to(logits_CV.dtype), max_C1, sum_C1
+
+
+@functools.cache
+def _softmax_of(compiled: bool) -> Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]:
+    return torch.compile(_softmax) if compiled else _softmax
 
 
 class _SumCrossEntropy(torch.autograd.Function):
@@ -31,27 +46,29 @@ class _SumCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor:
-        dtype = _compute_dtype(hidden_TD)
-        with torch.autocast(hidden_TD.device.type, enabled=False):
+    def forward(ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, compiled: bool) -> Tensor:
+        dtype, device = _compute_dtype(hidden_TD), hidden_TD.device
+        softmax, chunk = _softmax_of(compiled), _CHUNK_TOKENS[device.type]
+        with torch.autocast(device.type, enabled=False):
             hidden, weight = hidden_TD.to(dtype), weight_VD.to(dtype)
             grad_hidden_TD = torch.empty_like(hidden_TD)
             grad_weight_VD = torch.zeros_like(weight_VD)
-            loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
-            chunk = _chunk_size(hidden_TD, weight_VD)
+            loss = torch.zeros((), dtype=torch.promote_types(dtype, torch.float32), device=device)
+            all_logits_CV = hidden.new_empty(min(chunk, len(hidden)), len(weight))  # one buffer for all chunks
             for start in range(0, len(targets_T), chunk):
                 rows = slice(start, start + chunk)
-                targets_C = targets_T[rows]
-                kept_C = targets_C != IGNORED
-                safe_C1 = targets_C.clamp(min=0)[:, None]
-                log_probs_CV = torch.log_softmax(hidden[rows] @ weight.T, 1, dtype=torch.float32)
-                loss -= log_probs_CV.gather(1, safe_C1).squeeze(1).mul(kept_C).sum()
-                grad_CV = log_probs_CV.exp_()
-                grad_CV.scatter_add_(1, safe_C1, torch.full_like(safe_C1, -1, dtype=torch.float32))
-                grad_CV = grad_CV.to(dtype)
+                hidden_CD, kept_C1 = hidden[rows], targets_T[rows, None] != IGNORED
+                safe_C1 = targets_T[rows, None].clamp(min=0)
+                logits_CV = torch.mm(hidden_CD, weight.T, out=all_logits_CV[: len(hidden_CD)])
+                target_logits_C1 = logits_CV.gather(1, safe_C1)
+                grad_CV, max_C1, sum_C1 = softmax(logits_CV)
+                loss_C1 = sum_C1.log() - (target_logits_C1 - max_C1)
+                loss += loss_C1.where(kept_C1, 0).sum()
+                # softmax - 1 from the loss: bfloat16 would round a softmax near 1 to 1.
+                grad_CV.scatter_(1, safe_C1, loss_C1.neg().expm1().to(dtype))
                 # Ignored rows are masked here, where a row has D numbers and not V.
-                grad_hidden_TD[rows] = (grad_CV @ weight) * kept_C[:, None]
-                kept_hidden_CD = hidden[rows] * kept_C[:, None]
+                torch.mul(grad_CV @ weight, kept_C1, out=grad_hidden_TD[rows])
+                kept_hidden_CD = hidden_CD * kept_C1
                 if dtype == grad_weight_VD.dtype:
                     grad_weight_VD.addmm_(grad_CV.T, kept_hidden_CD)
                 else:
@@ -60,31 +77,34 @@ class _SumCrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None, None]:
         grad_hidden_TD, grad_weight_VD = ctx.saved_tensors
         (scale,) = grad_outputs
-        return grad_hidden_TD * scale, grad_weight_VD * scale, None
+        # In place: they are of no use to anyone else, and a second backward pass through the same loss is refused.
+        return grad_hidden_TD.mul_(scale), grad_weight_VD.mul_(scale), None, None
 
 
-def sum_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor:
-    """Return the sum over tokens of ``-log softmax(hidden @ weight.T)[target]`` in nats, as a float32 scalar.
+def sum_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, *, compiled: bool = False) -> Tensor:
+    """Return the sum over tokens of ``-log softmax(hidden @ weight.T)[target]`` in nats: a scalar, at least float32.
 
-    Targets of -100 are ignored. Differentiable once; under autocast the products are taken in its dtype.
+    Targets of -100 are ignored. Differentiable once; under autocast the products are taken in its dtype. ``compiled``:
+    what lies between the products is one kernel of ``torch.compile``, which pays on GPUs.
     """
-    return _SumCrossEntropy.apply(hidden_TD, weight_VD, targets_T)  # type: ignore[no-any-return, no-untyped-call]
+    return _SumCrossEntropy.apply(hidden_TD, weight_VD, targets_T, compiled)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @torch.no_grad()
 def token_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor:
-    """Return each token's cross-entropy in nats, without gradient: float32, shape T, 0 where the target is -100."""
-    chunk = _chunk_size(hidden_TD, weight_VD)
+    """Return each token's cross-entropy in nats, without gradient: at least float32, shape T, 0 where ignored."""
+    chunk = _CHUNK_TOKENS[hidden_TD.device.type]
     losses = [
         torch.nn.functional.cross_entropy(
-            (hidden_TD[start : start + chunk] @ weight_VD.T).float(),
+            logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32)),
             targets_T[start : start + chunk],
             reduction="none",
             ignore_index=IGNORED,
         )
         for start in range(0, len(targets_T), chunk)
+        for logits_CV in [hidden_TD[start : start + chunk] @ weight_VD.T]
     ]
     return torch.cat(losses)

@@ -64,8 +64,7 @@ class Trainer:
         self.model.init_weights(cell.seed, training.init_std)
         self.model.to(self.device)
         if execution.compile:
-            for block in self.model.blocks:
-                block.compile()
+            self.model.compile_layers()
         self.module = group.parallelize(self.model, list(self.model.blocks), execution.parallel)
         self.optimizers: Optimizers = build_optimizers(
             self.model, self.model.embedding_parameters(), cell.optimizer, training, cell.model.learning_rate

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -16,17 +18,58 @@ def head() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return hidden, weight, targets
 
 
-@pytest.mark.parametrize("chunk_numbers", [1, 41 * 20, 2**24], ids=["chunks of 16", "chunks of 20", "one chunk"])
-def test_loss_and_gradients_equal_those_of_torch(head, chunk_numbers, monkeypatch):
-    monkeypatch.setitem(cross_entropy._CHUNK_NUMBERS, "cpu", chunk_numbers)
+@pytest.mark.parametrize("chunk_tokens", [1, 16, 20, 70, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_loss_and_gradients_equal_those_of_torch(head, chunk_tokens, dtype, monkeypatch):
+    monkeypatch.setitem(cross_entropy._CHUNK_TOKENS, "cpu", chunk_tokens)
     hidden, weight, targets = head
-    hidden32, weight32 = (x.detach().float().requires_grad_() for x in (hidden, weight))
-    (3 * sum_cross_entropy(hidden32, weight32, targets)).backward()
+    ours_hidden, ours_weight = (x.detach().to(dtype).requires_grad_() for x in (hidden, weight))
+    loss = sum_cross_entropy(ours_hidden, ours_weight, targets)
+    (3 * loss).backward()
     expected = F.cross_entropy(hidden @ weight.T, targets, reduction="sum")
     (3 * expected).backward()
-    torch.testing.assert_close(sum_cross_entropy(hidden32, weight32, targets).double(), expected, rtol=1e-6, atol=0)
-    torch.testing.assert_close(hidden32.grad.double(), hidden.grad, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(weight32.grad.double(), weight.grad, rtol=1e-5, atol=1e-5)
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    assert loss.dtype == dtype
+    torch.testing.assert_close(loss.double(), expected, rtol=tolerance, atol=0)
+    torch.testing.assert_close(ours_hidden.grad.double(), hidden.grad, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(ours_weight.grad.double(), weight.grad, rtol=tolerance, atol=tolerance)
+
+
+def test_extreme_logits_neither_overflow_nor_lose_the_gradient():
+    weight = torch.tensor([[1e4], [-1e4], [0.0]], dtype=torch.float64, requires_grad=True)
+    hidden = torch.tensor([[1.0], [1.0], [-1.0]], dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([0, 1, 1])  # certain and right, certain and wrong, certain and right
+    loss = sum_cross_entropy(hidden, weight, targets)
+    loss.backward()
+    assert loss.item() == 2e4
+    torch.testing.assert_close(hidden.grad, torch.tensor([[0.0], [2e4], [0.0]], dtype=torch.float64))
+    losses = token_cross_entropy(hidden, weight, targets)
+    torch.testing.assert_close(losses, torch.tensor([0.0, 2e4, 0.0], dtype=torch.float64))
+
+
+def test_a_probability_near_one_keeps_its_gradient_in_bf16():
+    # In bfloat16 softmax rounds to 1 at a margin of 8, while p - 1 = -1 / (1 + e^8) does not round to 0.
+    hidden = torch.ones(1, 1, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = sum_cross_entropy(hidden, torch.tensor([[8.0], [0.0]]), torch.tensor([0]))
+    loss.backward()
+    assert hidden.grad.item() == pytest.approx(-8 / (1 + math.exp(8)), rel=0.01)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_seen_in_the_loss(head, value):
+    hidden, weight, targets = (x.detach().clone() for x in head)
+    hidden[7, 2] = value
+    assert not torch.isfinite(sum_cross_entropy(hidden, weight, targets))
+
+
+def test_without_any_target_loss_and_gradients_are_zero(head):
+    hidden, weight, targets = head
+    loss = sum_cross_entropy(hidden, weight, torch.full_like(targets, cross_entropy.IGNORED))
+    loss.backward()
+    assert loss.item() == 0
+    assert not hidden.grad.any()
+    assert not weight.grad.any()
 
 
 def test_gradient_of_the_head_sums_to_zero_over_the_vocabulary(head):
