@@ -59,7 +59,6 @@ class LanguageModel(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self.vocab_size, self.seq_len, self.tied = vocab_size, seq_len, tied
-        self.compiled = False
         self.n_layer, self.n_head, self.d_model, self.d_ffn = n_layer, n_head, d_model, d_ffn
         # Initial values are drawn in the order in which modules are set here.
         self.embedding = nn.Embedding(vocab_size, d_model)
@@ -114,8 +113,7 @@ class LanguageModel(nn.Module, ABC):
         return F.linear(self.hidden(tokens_BT), self.head_weight)
 
     def compile_layers(self) -> None:
-        """Have ``torch.compile`` make kernels of each layer and of the softmax, at the first call."""
-        self.compiled = True
+        """Have ``torch.compile`` make kernels of each layer, at the first call."""
         for block in self.blocks:
             block.compile()
 
@@ -126,5 +124,5 @@ class LanguageModel(nn.Module, ABC):
         hidden_TD = self.hidden(tokens_BT).flatten(0, 1)
         if reduction == "none":
             return token_cross_entropy(hidden_TD, self.head_weight, targets_BT.flatten()).view_as(targets_BT)
-        loss = sum_cross_entropy(hidden_TD, self.head_weight, targets_BT.flatten(), compiled=self.compiled)
+        loss = sum_cross_entropy(hidden_TD, self.head_weight, targets_BT.flatten())
         return loss if reduction == "sum" else loss / (targets_BT != IGNORED).sum()

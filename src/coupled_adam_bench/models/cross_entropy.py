@@ -3,8 +3,6 @@
 Shapes: T tokens of all sequences in a row, C of them in a chunk, D = d_model, V = vocab_size.
 """
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,21 +19,25 @@ def _compute_dtype(hidden_TD: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_TD.dtype
 
 
-def _softmax(logits_CV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the softmax in the dtype of the logits, which are lost, and their maxima and sums of exponentials.
-
-    All is computed, and the sums (shape C1) are kept, in at least float32.
-    """
+def _in_place(logits_CV: Tensor, targets_C1: Tensor) -> tuple[Tensor, Tensor]:
+    """Return softmax and losses (shape C1) by passes over logits that lie in the cache, and are lost."""
+    target_logits_C1 = logits_CV.gather(1, targets_C1)
     exact_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
     max_C1 = exact_CV.amax(1, keepdim=True)
     exp_CV = exact_CV.sub_(max_C1).exp_()
     sum_C1 = exp_CV.sum(1, keepdim=True)
-    return exp_CV.div_(sum_C1).to(logits_CV.dtype), max_C1, sum_C1
+    return exp_CV.div_(sum_C1).to(logits_CV.dtype), sum_C1.log() - (target_logits_C1 - max_C1)
 
 
-@functools.cache
-def _softmax_of(compiled: bool) -> Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]:
-    return torch.compile(_softmax) if compiled else _softmax
+def _by_log_softmax(logits_CV: Tensor, targets_C1: Tensor) -> tuple[Tensor, Tensor]:
+    """Return softmax and losses (shape C1) by torch's one kernel for all passes, which pays where memory is far."""
+    exact = torch.promote_types(logits_CV.dtype, torch.float32)
+    log_probs_CV = torch.log_softmax(logits_CV, 1, dtype=exact)
+    loss_C1 = -log_probs_CV.gather(1, targets_C1)
+    return log_probs_CV.exp_().to(logits_CV.dtype), loss_C1
+
+
+_SOFTMAX = {"cpu": _in_place, "cuda": _by_log_softmax}
 
 
 class _SumCrossEntropy(torch.autograd.Function):
@@ -46,9 +48,9 @@ class _SumCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, compiled: bool) -> Tensor:
+    def forward(ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor:
         dtype, device = _compute_dtype(hidden_TD), hidden_TD.device
-        softmax, chunk = _softmax_of(compiled), _CHUNK_TOKENS[device.type]
+        softmax, chunk = _SOFTMAX[device.type], _CHUNK_TOKENS[device.type]
         with torch.autocast(device.type, enabled=False):
             hidden, weight = hidden_TD.to(dtype), weight_VD.to(dtype)
             grad_hidden_TD = torch.empty_like(hidden_TD)
@@ -60,9 +62,7 @@ class _SumCrossEntropy(torch.autograd.Function):
                 hidden_CD, kept_C1 = hidden[rows], targets_T[rows, None] != IGNORED
                 safe_C1 = targets_T[rows, None].clamp(min=0)
                 logits_CV = torch.mm(hidden_CD, weight.T, out=all_logits_CV[: len(hidden_CD)])
-                target_logits_C1 = logits_CV.gather(1, safe_C1)
-                grad_CV, max_C1, sum_C1 = softmax(logits_CV)
-                loss_C1 = sum_C1.log() - (target_logits_C1 - max_C1)
+                grad_CV, loss_C1 = softmax(logits_CV, safe_C1)
                 loss += loss_C1.where(kept_C1, 0).sum()
                 # softmax - 1 from the loss: bfloat16 would round a softmax near 1 to 1.
                 grad_CV.scatter_(1, safe_C1, loss_C1.neg().expm1().to(dtype))
@@ -77,20 +77,19 @@ class _SumCrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None]:
         grad_hidden_TD, grad_weight_VD = ctx.saved_tensors
         (scale,) = grad_outputs
         # In place: they are of no use to anyone else, and a second backward pass through the same loss is refused.
-        return grad_hidden_TD.mul_(scale), grad_weight_VD.mul_(scale), None, None
+        return grad_hidden_TD.mul_(scale), grad_weight_VD.mul_(scale), None
 
 
-def sum_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, *, compiled: bool = False) -> Tensor:
+def sum_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor:
     """Return the sum over tokens of ``-log softmax(hidden @ weight.T)[target]`` in nats: a scalar, at least float32.
 
-    Targets of -100 are ignored. Differentiable once; under autocast the products are taken in its dtype. ``compiled``:
-    what lies between the products is one kernel of ``torch.compile``, which pays on GPUs.
+    Targets of -100 are ignored. Differentiable once; under autocast the products are taken in its dtype.
     """
-    return _SumCrossEntropy.apply(hidden_TD, weight_VD, targets_T, compiled)  # type: ignore[no-any-return, no-untyped-call]
+    return _SumCrossEntropy.apply(hidden_TD, weight_VD, targets_T)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @torch.no_grad()

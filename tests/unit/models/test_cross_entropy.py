@@ -20,7 +20,9 @@ def head() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("chunk_tokens", [1, 16, 20, 70, 1000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_loss_and_gradients_equal_those_of_torch(head, chunk_tokens, dtype, monkeypatch):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_loss_and_gradients_equal_those_of_torch(head, chunk_tokens, dtype, device, monkeypatch):
+    monkeypatch.setitem(cross_entropy._SOFTMAX, "cpu", cross_entropy._SOFTMAX[device])  # both forms run on a CPU
     monkeypatch.setitem(cross_entropy._CHUNK_TOKENS, "cpu", chunk_tokens)
     hidden, weight, targets = head
     ours_hidden, ours_weight = (x.detach().to(dtype).requires_grad_() for x in (hidden, weight))

@@ -273,3 +273,45 @@ def test_training_runs_on_the_threads_it_is_given(tiny_plan, tiny_data, tmp_path
         assert torch.get_num_threads() == min(2, max(2, os.cpu_count() or 1))
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_same_bits_again_and_with_the_switch_for_determinism(undisturbed, tiny_plan, tiny_data, tmp_path):
+    cell, execution = cell_of(tiny_plan), tiny_plan.parts[0].study.execution
+    expected = (undisturbed / "model/model.safetensors").read_bytes()
+    try:
+        for deterministic in (False, True):
+            run_dir = tmp_path / f"deterministic-{deterministic}"
+            update = {"deterministic": deterministic}
+            assert train(cell, execution.model_copy(update=update), tiny_data, run_dir, ALONE) == 0
+            assert torch.are_deterministic_algorithms_enabled() == deterministic
+            assert (run_dir / "model/model.safetensors").read_bytes() == expected
+            assert read_json(run_dir / "run.json")["train"]["deterministic"] == deterministic
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_compiled_layers_give_the_same_curve(undisturbed, workspace):
+    folder, run_dir, command = workspace
+    plan = read_json(folder / "results/tiny/plan.json")
+    plan["parts"][0]["study"]["execution"]["compile"] = True
+    write_json(folder / "results/tiny/plan.json", plan)
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    losses, expected = ([row["loss"] for row in history_of(run)] for run in (run_dir, undisturbed))
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    assert read_json(run_dir / "run.json")["train"]["compile"] is True
+
+
+def test_a_loss_spike_is_said_and_listed(tiny_plan, tiny_data, tmp_path, capsys, monkeypatch):
+    cell, execution = cell_of(tiny_plan), tiny_plan.parts[0].study.execution
+    original = Trainer.train_step
+
+    def spoiled(self, step):
+        loss, norm = original(self, step)
+        return loss + 100.0 * (step == 56), norm
+
+    monkeypatch.setattr(Trainer, "train_step", spoiled)
+    assert train(cell, execution, tiny_data, tmp_path / "run", ALONE) == 0
+    (spike,) = read_json(tmp_path / "run/run.json")["train"]["loss_spikes"]
+    assert spike["step"] == 57
+    assert "loss spike in step 57" in capsys.readouterr().err
