@@ -23,7 +23,7 @@ demo: $(STAMP)  ## Run the demo study: minutes on 2 CPU cores, nothing from outs
 
 # One thread per worker: the models of the tests are tiny.
 test: $(STAMP)  ## Run all tests
-	$(RUN) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true python -m pytest -n 2
+	$(RUN) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true python -m pytest -n 2 --dist loadgroup
 
 lint: $(STAMP)  ## Check style, types and Snakemake files
 	$(RUN) ruff check

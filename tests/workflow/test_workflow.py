@@ -41,6 +41,11 @@ def jobs(result: subprocess.CompletedProcess) -> dict[str, int]:
     return {rule: count for rule, count in counts.items() if rule not in ("all", "total")}
 
 
+# Tests that share a study run in one worker, so that it runs once.
+FINISHED = pytest.mark.xdist_group("finished")
+COMPOSITE = pytest.mark.xdist_group("composite")
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, tiny_study):
     """A working directory in which the tiny study has run through."""
@@ -65,6 +70,7 @@ def change(folder: Path, **sections) -> None:
     (folder / "study.yaml").write_text(yaml.safe_dump(study))
 
 
+@FINISHED
 def test_the_contract_of_files(finished):
     study = finished / "results/tiny"
     for name in ("results.csv", "tests.csv", "tables/table1.tex", "tables/table1.html", "report/index.html"):
@@ -91,6 +97,7 @@ def test_the_contract_of_files(finished):
     }
 
 
+@FINISHED
 def test_every_run_is_in_mlflow(finished):
     from mlflow import MlflowClient
 
@@ -101,12 +108,14 @@ def test_every_run_is_in_mlflow(finished):
     assert {run.data.metrics["embeddings/isotropy"] > 0 for run in found} == {True}
 
 
+@FINISHED
 def test_a_second_run_does_nothing(finished):
     assert jobs(snakemake(finished, "-n")) == {}
     result = snakemake(finished)
     assert "Nothing to be done" in result.stdout + result.stderr
 
 
+@FINISHED
 def test_execution_paths_and_labels_rerun_no_computation(copy):
     change(
         copy,
@@ -119,6 +128,7 @@ def test_execution_paths_and_labels_rerun_no_computation(copy):
     }  # fmt: skip
 
 
+@FINISHED
 def test_a_new_seed_trains_only_its_cells(copy):
     study = yaml.safe_load((copy / "study.yaml").read_text())
     study["grid"][0]["seeds"] = [1, 2, 3, 4]
@@ -128,6 +138,7 @@ def test_a_new_seed_trains_only_its_cells(copy):
     assert "prepare" not in counts
 
 
+@FINISHED
 def test_a_changed_template_renders_again_and_nothing_else(copy, tmp_path):
     source = tmp_path / "source"
     source.mkdir()
@@ -146,6 +157,7 @@ def test_a_changed_template_renders_again_and_nothing_else(copy, tmp_path):
     assert set(jobs(run("-n"))) == {"tables_of_study", "manifest", "report_page"}
 
 
+@FINISHED
 @pytest.mark.parametrize(
     ("stage", "rules"),
     [
@@ -173,6 +185,7 @@ def test_a_changed_protocol_version_reruns_its_stage(stage, rules, copy):
         assert not announced & {"prepare", "train_cell", "test_loss", "embeddings", "downstream", "collect"}
 
 
+@FINISHED
 @pytest.mark.parametrize(
     ("setting", "rule"),
     [
@@ -253,6 +266,7 @@ def test_cells_of_several_d_share_a_trunk(tmp_path, tiny_study):
     assert announced(20, 30, 40) == {"train_trunk": 2, "train_cell": 2}
 
 
+@FINISHED
 def test_a_crashed_cell_leaves_the_others_and_partial_tables(copy):
     run = next((copy / "results/runs").glob("nano_*_adamw_s1_*"))
     for name in ("run.json", "test_loss.json", "embeddings.json", "lm_eval.json"):
@@ -334,11 +348,13 @@ def test_a_dry_run_of_a_shipped_study_is_light(name, tmp_path):
         assert found == {("train_cell", "1"), ("train_cell", "8"), ("test_loss", "1"), ("downstream", "1")}
 
 
+@FINISHED
 def test_dry_run_of_the_contract_s_targets(finished):
     for target in ("all", "plan", "data", "train", "evaluate", "tables", "figures", "report"):
         assert snakemake(finished, target, "-n").returncode == 0
 
 
+@FINISHED
 def test_the_plan_lists_cells_and_cost(copy):
     assert snakemake(copy, "plan").returncode == 0
     text = (copy / "results/tiny/plan.txt").read_text()
@@ -350,6 +366,7 @@ def test_the_plan_lists_cells_and_cost(copy):
     assert f"{flops:.2e}" in text
 
 
+@FINISHED
 def test_tables_from_results_alone_need_no_torch(copy):
     # What a reader with nothing but results.csv and the plan can do.
     for folder in ("runs", "data"):
@@ -408,6 +425,7 @@ def composite(tmp_path_factory, tiny_study):
     return folder, result
 
 
+@COMPOSITE
 def test_each_text_is_prepared_and_each_cell_trained_once(composite):
     folder, result = composite
     cells = [json.loads(path.read_text()) for path in sorted((folder / "results/runs").glob("*/cell.json"))]
@@ -426,6 +444,7 @@ def test_each_text_is_prepared_and_each_cell_trained_once(composite):
     assert announced["downstream"] == 2  # up to six cells each, none with cells of two studies
 
 
+@COMPOSITE
 def test_one_results_folder_has_the_tables_of_all_parts(composite):
     folder, _ = composite
     study = folder / "results/whole"
@@ -452,6 +471,7 @@ def test_one_results_folder_has_the_tables_of_all_parts(composite):
     assert all(data["id"] in page for data in manifest["data"])
 
 
+@COMPOSITE
 def test_each_part_is_evaluated_with_its_own_settings(composite):
     folder, _ = composite
     for run in (folder / "results/runs").iterdir():
@@ -459,6 +479,7 @@ def test_each_part_is_evaluated_with_its_own_settings(composite):
         assert json.loads((run / "lm_eval.json").read_text())["settings"]["max_length"] == seq_len
 
 
+@COMPOSITE
 def test_the_runs_are_one_experiment(composite):
     from mlflow import MlflowClient
 
@@ -468,6 +489,7 @@ def test_the_runs_are_one_experiment(composite):
     assert len(client.search_runs([client.get_experiment_by_name("whole").experiment_id])) == 6
 
 
+@COMPOSITE
 def test_a_second_run_does_nothing_and_a_part_alone_finds_its_runs(composite):
     folder, _ = composite
     assert jobs(snakemake(folder, "-n")) == {}
@@ -476,6 +498,7 @@ def test_a_second_run_does_nothing_and_a_part_alone_finds_its_runs(composite):
     assert alone["downstream"] == 1  # its own index of evaluations that are there
 
 
+@COMPOSITE
 def test_a_changed_evaluation_of_one_part_reruns_no_other(composite, tmp_path):
     folder = shutil.copytree(composite[0], tmp_path / "copy", symlinks=True)
     settings = yaml.safe_load((folder / "long.yaml").read_text())
