@@ -17,11 +17,19 @@ from coupled_adam_bench.training.order import WindowOrder
 
 
 class Batches:
-    """This process's part of each global batch: a pure function of seed, step and position."""
+    """This process's part of each global batch: a pure function of seed, step and position.
+
+    Raises ``ValueError`` if the processes, which ``torchrun`` may have started by hand, do not divide the batch.
+    """
 
     def __init__(self, tokens: NDArray[np.unsignedinteger[Any]], training: Training, seed: int, group: Group) -> None:
         self._tokens, self._seq_len, self._device = tokens, training.seq_len, group.device
         self._order = WindowOrder(len(tokens), training, seed)
+        if training.batch_sequences % group.size:
+            raise ValueError(
+                f"training.batch_sequences: {training.batch_sequences} cannot be divided among {group.size} processes; "
+                "start a number of them that divides it"
+            )
         sequences = training.batch_sequences // group.size
         self._part = slice(group.rank * sequences, (group.rank + 1) * sequences)
         self._reader = ThreadPoolExecutor(1, initializer=self._start_reader)

@@ -25,9 +25,8 @@ from coupled_adam_bench.device import pick_device
 
 RESUME_ME = 75  # EX_TEMPFAIL of sysexits.h: stopped on request with a checkpoint, start again to go on
 STALLED = 70  # EX_SOFTWARE: a process of the group has come to a halt
-_SHUTDOWN_SECONDS = (
-    100  # that workers have for their last checkpoint; clusters warn two minutes ahead (rules/train.smk)
-)
+# What workers have for their last checkpoint, within the two minutes of a cluster's warning (rules/train.smk).
+_SHUTDOWN_SECONDS = 100
 
 T = TypeVar("T")
 
