@@ -64,6 +64,7 @@ CASES = {
         "v2048-8x128": Case(SMALL, 2048, 8, 128, "fp32", 8, 8),
         "v2048-32x128": Case(SMALL, 2048, 32, 128, "fp32", 2, 32),
         "v2048-16x256": Case(SMALL, 2048, 16, 256, "fp32", 2, 16),
+        "v2048-64x128": Case(SMALL, 2048, 64, 128, "fp32", 1, 64),
         "v50304-8x128": Case(SMALL, 50304, 8, 128, "fp32", 1, 8),
     },
     # The paper's batches [P]; the authors' micro-batch of 12 sequences [C], the same tokens at the large scale.

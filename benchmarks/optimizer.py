@@ -1,0 +1,144 @@
+"""Time and memory of an optimizer's step on an embedding matrix, as ratios to ``torch.optim.AdamW(fused=True)``.
+
+Coupled Adam by torch's own operations and as one kernel (made by torch.compile on a CPU, by Triton on a GPU), and the
+same rule as the paper writes it, with a moment per element. ``step``: alone; ``clip_step``: with the clipping of the
+gradient's norm before it, whose column sums Coupled Adam shares; ``step_after_clip``: the step's part of that.
+All take turns in one process; ratios are medians over the rounds. Prints JSON.
+
+    python benchmarks/optimizer.py
+    python benchmarks/optimizer.py --shapes 50304x768 --dtypes bfloat16 --threads 1
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coupled_adam_bench.device import pick_device
+from coupled_adam_bench.optim import CoupledAdam
+
+SETTINGS: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}
+REFERENCE = "adamw_fused"
+
+
+class FullCoupledAdam(torch.optim.Optimizer):
+    """The paper's rule word for word: a second moment per element, averaged over the rows at each step."""
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state |= {
+                        "step": 0,
+                        "exp_avg": torch.zeros_like(parameter),
+                        "exp_avg_sq": torch.zeros_like(parameter),
+                    }
+                state["step"] += 1
+                state["exp_avg"].lerp_(parameter.grad, 1 - beta1)
+                state["exp_avg_sq"].mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
+                mean = state["exp_avg_sq"].mean(0, keepdim=True)
+                root = (mean / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"]).expand_as(parameter)
+                parameter.addcdiv_(state["exp_avg"], root, value=-group["lr"] / (1 - beta1 ** state["step"]))
+
+
+def build(name: str, parameter: nn.Parameter) -> torch.optim.Optimizer:
+    match name:
+        case "adamw_fused":
+            return torch.optim.AdamW([parameter], **SETTINGS, fused=True)
+        case "full_coupled_adam":
+            return FullCoupledAdam([parameter], SETTINGS)
+        case _:
+            return CoupledAdam([parameter], **SETTINGS, fused=name == "coupled_adam_fused")
+
+
+def seconds(function: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    function()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def clip(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> None:
+    # A norm of 1e9 is not reached: AdamW's clipping reads the gradient and multiplies it by 1, as in training.
+    if isinstance(optimizer, CoupledAdam):
+        optimizer.clip_grad_norm_([parameter], 1e9)
+    else:
+        torch.nn.utils.clip_grad_norm_([parameter], 1e9)
+
+
+def measure(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, rounds: int) -> dict[str, Any]:
+    names = [REFERENCE, "full_coupled_adam", "coupled_adam", "coupled_adam_fused"]
+    gradient = torch.randn(shape, device=device).to(dtype)
+    optimizers = {}
+    for name in names:
+        parameter = nn.Parameter(torch.randn(shape, device=device).to(dtype))
+        parameter.grad = gradient.clone()
+        optimizers[name] = (build(name, parameter), parameter)
+    times: dict[str, dict[str, list[float]]] = {name: {"step": [], "clip": [], "step_after_clip": []} for name in names}
+    for _ in range(rounds + 2):
+        for name, (optimizer, parameter) in optimizers.items():
+            times[name]["step"].append(seconds(optimizer.step, device))
+            times[name]["clip"].append(seconds(partial(clip, optimizer, parameter), device))
+            times[name]["step_after_clip"].append(seconds(optimizer.step, device))
+    for each in times.values():
+        each["clip_step"] = [a + b for a, b in zip(each.pop("clip"), each["step_after_clip"], strict=True)]
+    result = {}
+    for name, (optimizer, _) in optimizers.items():
+        tensors = {
+            key: value.numel() * value.element_size()
+            for state in optimizer.state.values()
+            for key, value in state.items()
+            if isinstance(value, Tensor)
+        }
+        entry: dict[str, Any] = {"second_moment_numbers": 0, "state_bytes": sum(tensors.values())}
+        (state,) = optimizer.state.values()
+        entry["second_moment_numbers"] = state["exp_avg_sq"].numel()
+        for what, values in times[name].items():
+            reference = times[REFERENCE][what]
+            entry[f"{what}_ms"] = round(1e3 * statistics.median(values[2:]), 3)
+            entry[f"{what}_ratio"] = round(
+                statistics.median(a / b for a, b in zip(values[2:], reference[2:], strict=True)), 3
+            )
+        result[name] = entry
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", default=["50304x768", "50304x2560"], help="rows x columns")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=("float32", "bfloat16"))
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--out", type=Path, help="write the JSON here too")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    device = torch.device(pick_device(arguments.device))
+    found = {}
+    for text in arguments.shapes:
+        rows, columns = map(int, text.split("x"))
+        for dtype in arguments.dtypes:
+            found[f"{text} {dtype}"] = measure((rows, columns), getattr(torch, dtype), device, arguments.rounds)
+    text = json.dumps(
+        {"device": str(device), "threads": arguments.threads, "torch": torch.__version__, "cases": found}, indent=1
+    )
+    print(text)
+    if arguments.out:
+        arguments.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""The arithmetic of Coupled Adam on one process's tensors: sums of squares, and the update of weights and moment.
+
+Whatever the settings, a step is ``exp_avg <- beta1 exp_avg + gain grad`` and ``parameter <- keep parameter - row
+exp_avg``, with a row that is the same all along the coupled dimension.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+Scalar = float | Tensor
+
+# Elements of a block whose squares are added to an accumulator of its size, which stays in the cache: on CPUs a
+# twentieth of the time of torch.linalg.vector_norm along the rows (benchmarks/optimizer.py).
+_BLOCK = 2**19
+
+
+def exact_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which squares of ``dtype`` are added up and kept: float32 or better."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def sums_of_squares(tensor: Tensor, dim: int, fused: bool | None = None) -> Tensor:
+    """Return the sums over ``dim`` of the squares of all elements, of a shape without ``dim``, float32 or better."""
+    dtype = exact_dtype(tensor.dtype)
+    if _for_triton(fused, dim, tensor):
+        from coupled_adam_bench.optim import coupled_triton
+
+        return coupled_triton.column_sums_of_squares(tensor.flatten(1)).view(tensor.shape[1:])
+    if tensor.device.type != "cpu" or tensor.numel() == 0:
+        return torch.linalg.vector_norm(tensor, dim=dim, dtype=dtype).square_()
+    blocks = _blocks(tensor, dim)
+    sums = torch.zeros_like(blocks[0], dtype=dtype)
+    for block in blocks:
+        exact = block.to(dtype)
+        sums[: len(block)].addcmul_(exact, exact)
+    return sums.sum(dim=0)
+
+
+def _blocks(tensor: Tensor, dim: int) -> tuple[Tensor, ...]:
+    """Return a tensor in blocks along ``dim``, which comes first in them."""
+    rows = tensor.movedim(dim, 0)
+    return torch.split(rows, max(1, _BLOCK * len(rows) // max(1, rows.numel())))
+
+
+def update(
+    parameter: Tensor,
+    exp_avg: Tensor,
+    grad: Tensor,
+    row: Tensor,
+    dim: int,
+    *,
+    beta1: float,
+    gain: Scalar,
+    keep: Scalar,
+    fused: bool | None = None,
+) -> None:
+    """Update a parameter and its first moment in place; ``row`` has their shape without ``dim``."""
+    if _for_triton(fused, dim, parameter, exp_avg, grad):
+        from coupled_adam_bench.optim import coupled_triton
+
+        coupled_triton.update(
+            parameter.flatten(1), exp_avg.flatten(1), grad.flatten(1), row.flatten(), beta1, gain, keep
+        )
+    elif fused and parameter.device.type == "cpu":
+        # As tensors, for a kernel that is made once and for all values.
+        scalars = (torch.as_tensor(value, dtype=row.dtype) for value in (beta1, gain, keep))
+        _compiled()(parameter, exp_avg, grad, row.unsqueeze(dim), *scalars)
+    elif parameter.device.type == "cpu" and parameter.dtype != row.dtype:
+        # torch would cast number by number where a row has another dtype.
+        for part, moment, grad_part in zip(
+            *(_blocks(tensor, dim) for tensor in (parameter, exp_avg, grad)), strict=True
+        ):
+            exact, exact_moment = part.to(row.dtype), moment.to(row.dtype)
+            _one_by_one(exact, exact_moment, grad_part.to(row.dtype), row, beta1, gain, keep)
+            part.copy_(exact)
+            moment.copy_(exact_moment)
+    else:
+        _one_by_one(parameter, exp_avg, grad, row.unsqueeze(dim), beta1, gain, keep)
+
+
+def _for_triton(fused: bool | None, dim: int, *tensors: Tensor) -> bool:
+    return (
+        fused is not False
+        and dim == 0
+        and all(tensor.is_cuda and tensor.is_contiguous() and tensor.numel() > 0 for tensor in tensors)
+        and _has_triton()
+    )
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _one_by_one(
+    parameter: Tensor, exp_avg: Tensor, grad: Tensor, row: Tensor, beta1: float, gain: Scalar, keep: Scalar
+) -> None:
+    """Do the update by torch's own operations, a pass over memory each; the row is broadcast."""
+    if isinstance(gain, float) and gain == 1 - beta1:
+        exp_avg.lerp_(grad, gain)
+    else:
+        exp_avg.mul_(beta1).addcmul_(grad, torch.as_tensor(gain, dtype=row.dtype, device=row.device))
+    if isinstance(keep, Tensor) or keep != 1:
+        parameter.mul_(keep)
+    parameter.addcmul_(exp_avg, row, value=-1)
+
+
+def _formula(
+    parameter: Tensor, exp_avg: Tensor, grad: Tensor, row: Tensor, beta1: Tensor, gain: Tensor, keep: Tensor
+) -> None:
+    moment = beta1 * exp_avg + gain * grad
+    exp_avg.copy_(moment)
+    parameter.copy_(keep * parameter - moment * row)
+
+
+@cache
+def _compiled() -> Callable[..., None]:
+    return torch.compile(_formula)
