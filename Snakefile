@@ -13,6 +13,7 @@ include: "rules/common.smk"
 include: "rules/data.smk"
 include: "rules/train.smk"
 include: "rules/evaluate.smk"
+include: "rules/theory.smk"
 include: "rules/report.smk"
 
 

@@ -14,8 +14,8 @@ from coupled_adam_bench.config import parse_any_study
 from coupled_adam_bench.evaluation.checks import check_evaluation
 from coupled_adam_bench.files import digest, write_json
 from coupled_adam_bench.plan import make_plan
-from coupled_adam_bench.report.figures import FIGURES
 from coupled_adam_bench.results.groups import table_groups
+from coupled_adam_bench.training.checks import check_optimizers, custom_optimizers
 
 # With `--config partial=true` the tables are made from the evaluations that are there, and nothing is trained.
 PARTIAL = bool(config.get("partial"))
@@ -30,13 +30,15 @@ try:
 except ValueError as error:
     raise WorkflowError(str(error)) from None
 
-# A dry run shows the study even where its evaluation sets are still to be fetched; `onstart` stops a real one.
+# A dry run shows the study even where its evaluation sets or the packages of its own optimizers are still to be fetched;
+# `onstart` stops a real one.
 MISSING = {}
 for part in PLAN.parts:
-    try:
-        check_evaluation(part.study)
-    except ValueError as error:
-        MISSING.setdefault(str(error), []).append(part.study.study)
+    for check in (check_evaluation, check_optimizers):
+        try:
+            check(part.study)
+        except ValueError as error:
+            MISSING.setdefault(str(error), []).append(part.study.study)
 MISSING = "\n".join(f"{', '.join(names)}: {problem}" for problem, names in MISSING.items())
 if MISSING:
     logger.warning(MISSING)
@@ -66,6 +68,8 @@ def batches(cells_per_job):
 
 
 BATCHES = batches("evaluation_cells_per_job")
+# Those whose study has `evaluation.theory`.
+THEORY = [job for job, cells in BATCHES.items() if PLAN.part_of(cells).study.evaluation.theory]
 
 
 def part_of(wildcards):
@@ -103,6 +107,8 @@ onstart:
     # No rule's output and no rule's input: its contents reach the rules through ids and parameters,
     # so that a new seed or another title does not rerun what is done.
     write_json(PLAN_FILE, PLAN.to_json())
+    if any(list(custom_optimizers(part.study)) for part in PLAN.parts):
+        shell("{PYTHON} -m coupled_adam_bench try-optimizers --plan {PLAN_FILE}")  # not here: it imports torch
 
 
 onsuccess:

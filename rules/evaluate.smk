@@ -23,6 +23,7 @@ rule evaluate:
             batch=BATCHES,
             stage=("test_loss", "embeddings", "lm_eval"),
         ),
+        expand(STUDY_DIR / "evaluation" / "{batch}.theory.json", batch=THEORY),
 
 
 rule test_loss:

@@ -1,6 +1,8 @@
 # in:  the indices of all evaluations, and the run folders they name
 # out: results/<study>/: results.csv -> tests.csv -> tables/, figures/ -> manifest.json -> report/index.html; MLflow
 
+from coupled_adam_bench.report.figures import figures_of
+
 
 localrules:
     plan,
@@ -15,7 +17,7 @@ localrules:
 
 TABLES = sorted({block.table for part in PLAN.parts for block in part.study.grid if block.table})
 TABLE_FILES = expand(STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, format=("tex", "html"))
-FIGURE_FILES = expand(STUDY_DIR / "figures" / "{figure}.{format}", figure=FIGURES, format=("svg", "pdf"))
+FIGURE_FILES = expand(STUDY_DIR / "figures" / "{figure}.{format}", figure=figures_of(PLAN), format=("svg", "pdf"))
 # What labels, groups and notes are made of: a change of these renders again and computes nothing else.
 LABELS = digest(
     {
@@ -139,7 +141,7 @@ rule report_page:
         templates=expand(
             "{folder}/html/{file}",
             folder=TEMPLATES,
-            file=("report.html.j2", "table.html.j2", "style.css"),
+            file=("report.html.j2", "theory.html.j2", "table.html.j2", "style.css"),
         ),
     output:
         STUDY_DIR / "report" / "index.html",

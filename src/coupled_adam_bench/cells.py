@@ -152,7 +152,7 @@ def _identity(data: str, vocab_size: int, model: Model, optimizer: Optimizer, se
         "data": data.rsplit("-", 1)[1],
         "vocab_size": vocab_size,
         "model": model.model_dump(exclude={"name", "label"}),
-        "optimizer": optimizer.model_dump(),
+        "optimizer": optimizer.model_dump(exclude={"key", "label"}),  # a user's own names its optimizer, as models
         "seed": seed,
     }
 

@@ -18,6 +18,14 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     return load_plan(arguments.plan)
 
 
+def _try_optimizers(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.training.trial import try_optimizers
+
+    for part in _plan(arguments).parts:
+        try_optimizers(part.study)
+    return 0
+
+
 def _prepare(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.data.prepare import prepare
 
@@ -64,12 +72,20 @@ def _train_trunk(arguments: argparse.Namespace) -> int:
 
 def _evaluate(stage: str) -> Handler:
     def handler(arguments: argparse.Namespace) -> int:
-        from coupled_adam_bench.evaluation.stage import run_stage
+        from coupled_adam_bench.evaluation.stage import STAGES, run_stage
 
         part = _plan(arguments).part_of(arguments.cells)
-        return run_stage(stage, part, arguments.cells, arguments.index, arguments.device)
+        return run_stage(STAGES[stage], part, arguments.cells, arguments.index, arguments.device)
 
     return handler
+
+
+def _theory(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.evaluation.stage import run_stage
+    from coupled_adam_bench.theory.stage import STAGE
+
+    part = _plan(arguments).part_of(arguments.cells)
+    return run_stage(STAGE, part, arguments.cells, arguments.index, arguments.device)
 
 
 def _write_plan(arguments: argparse.Namespace) -> int:
@@ -176,6 +192,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--study", type=Path, required=True, help="a study's YAML file; its parts, if any, lie beside it")
     out(sub, "the plan, JSON")
     out(stage("describe", _describe, "list the cells of a study and what they cost"), "the list, text")
+    stage("try-optimizers", _try_optimizers, "try a study's own optimizers on small matrices, before the first job")
     sub = stage("prepare", _prepare, "turn text into token bins under results/data/")
     sub.add_argument("--data", nargs="+", help="data ids (default: all of the study)")
     sub.add_argument("--workers", type=int, default=1, help="processes (default: %(default)s)")
@@ -185,12 +202,13 @@ def parser() -> argparse.ArgumentParser:
     sub = stage("train-trunk", _train_trunk, "train what wsd cells share before their decay; exit status as of train")
     sub.add_argument("--branches", nargs="+", required=True, help="results/trunks/<trunk id>/branch-<step>.json")
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
-    for name, stage_name, summary in (
-        ("test-loss", "test_loss", "measure the loss of trained cells on the test split"),
-        ("embeddings", "embeddings", "measure the embeddings of trained cells, word similarity included"),
-        ("downstream", "lm_eval", "run the downstream tasks of lm-evaluation-harness on trained cells"),
+    for name, handler, summary in (
+        ("test-loss", _evaluate("test_loss"), "measure the loss of trained cells on the test split"),
+        ("embeddings", _evaluate("embeddings"), "measure the embeddings of trained cells, word similarity included"),
+        ("downstream", _evaluate("lm_eval"), "run the downstream tasks of lm-evaluation-harness on trained cells"),
+        ("theory", _theory, "check the theory in trained cells: gradients, second moments, and a replay of training"),
     ):
-        sub = stage(name, _evaluate(stage_name), summary)
+        sub = stage(name, handler, summary)
         sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
         sub.add_argument("--index", type=Path, required=True, help="written when all cells succeeded")
         sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")

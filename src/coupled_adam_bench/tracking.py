@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 METRICS_PER_REQUEST = 800  # MLflow takes 1000 of metrics, params and tags together
-EVALUATIONS = ("test_loss.json", "embeddings.json", "lm_eval.json")
+EVALUATIONS = ("test_loss.json", "embeddings.json", "lm_eval.json", "theory.json")
 ARTIFACTS = ("cell.json", "run.json", *EVALUATIONS)
 _TAG = "coupled_adam_bench."
 _MLFLOW_SETTINGS = {

@@ -10,8 +10,10 @@ import yaml
 from coupled_adam_bench.config import (
     AdamW,
     CoupledAdam,
+    Custom,
     Model,
     Sgd,
+    Training,
     load_study,
     parse_study,
 )
@@ -45,6 +47,14 @@ def study(**changes: Any) -> dict[str, Any]:
             target = target[part] if isinstance(part, int) else target.setdefault(part, {})
         target[last] = value
     return values
+
+
+LION = {"name": "custom", "path": "pytorch_optimizer.Lion", "key": "lion", "label": "Lion"}
+
+
+def with_lion(**changes: Any) -> dict[str, Any]:
+    """Return the minimal study with an optimizer of the user's as the second."""
+    return study(grid__0__optimizers=["adamw", LION | changes])
 
 
 def errors(values: Any) -> list[str]:
@@ -107,6 +117,46 @@ WRONG = {
     "optimizer": (study(grid__0__optimizers=["adamw", "adam"]), "grid.0.optimizers.1: 'adam' is none of 'adamw',"),
     "optimizer name": (study(grid__0__optimizers=["adamw", {"name": "x"}]), "grid.0.optimizers.1.name: 'x' is none"),
     "tasks": (study(evaluation__downstream={"tasks": "race"}), "evaluation.downstream.tasks: must be a list, or"),
+    # A user's own optimizer.
+    "no path": (study(grid__0__optimizers=["adamw", {**LION, "path": None}]), "grid.0.optimizers.1.path: must be text"),
+    "path without a module": (
+        with_lion(path="Lion"),
+        "grid.0.optimizers.1.path: must be a module and a class in it, jo",
+    ),
+    "path of a file": (with_lion(path="lion.py/Lion"), "grid.0.optimizers.1.path: must be a module and a class in it"),
+    "key as a path": (with_lion(key="a/b"), "grid.0.optimizers.1.key: must consist of letters, digits, '_', '.' and"),
+    "key of another": (
+        with_lion(key="adamw"),
+        "grid.0.optimizers.1.key: adamw is taken; results tell optimizers apart",
+    ),
+    "number as text": (
+        with_lion(arguments={"eps": "1e-8"}),
+        "grid.0.optimizers.1.arguments.eps: '1e-8' is text to YAML, whose numbers have a point: write 1.0e-8, not 1e-8",
+    ),
+    "number as text in a list": (
+        with_lion(arguments={"betas": [0.9, "1e-2"]}),
+        "grid.0.optimizers.1.arguments.betas.1: '1e-2' is text to YAML",
+    ),
+    "argument that is a mapping": (
+        with_lion(arguments={"x": {"y": 1}}),
+        "grid.0.optimizers.1.arguments.x: must be a finite number, text, true, false or null, or a list of these",
+    ),
+    "argument that is not finite": (
+        with_lion(arguments={"x": [float("nan")]}),
+        "grid.0.optimizers.1.arguments.x.0: must be a finite number",
+    ),
+    "arguments as a list": (
+        with_lion(arguments=[1]),
+        "grid.0.optimizers.1.arguments: must be a mapping of keys to val",
+    ),
+    "learning rate as an argument": (
+        with_lion(arguments={"lr": 1e-4}),
+        "grid.0.optimizers.1.arguments.lr: not among the arguments; it is the model's learning_rate times lr_factor",
+    ),
+    "weight decay as an argument": (
+        with_lion(arguments={"weight_decay": 0.1}),
+        "grid.0.optimizers.1.arguments.weight_decay: not among the arguments; it has a field of its own",
+    ),
     # Counts.
     "count": (study(grid__0__tokens=["1G"]), "grid.0.tokens.0: must be a whole number, or one with K, M, B or T"),
     "fraction of a token": (study(grid__0__tokens=["0.5"]), "grid.0.tokens.0: must be a whole number, or one with"),
@@ -262,10 +312,45 @@ def test_optimizers_by_name_equal_those_by_mapping():
         (CoupledAdam(name="coupled_adam", scale_exponent=-5), "coupled_adam_n-5", "Coupled Adam, n = -5"),
         (Sgd(name="sgd", lr_factor=100), "sgd_f100", "SGD, f = 100"),
         (Sgd(name="sgd", lr_factor=0.5, momentum=0), "sgd_f0.5_m0", "SGD, f = 0.5, m = 0"),
+        (AdamW(name="adamw", weight_decay=0.1), "adamw_wd0.1", "Adam, wd = 0.1"),
+        (AdamW(name="adamw", weight_decay=0), "adamw_wd0", "Adam, wd = 0"),
+        (
+            CoupledAdam(name="coupled_adam", scale_exponent=3, weight_decay=1e-3),
+            "coupled_adam_n3_wd0.001",
+            "Coupled Adam, n = 3, wd = 0.001",
+        ),
+        (Sgd(name="sgd", lr_factor=100, weight_decay=0.1), "sgd_f100_wd0.1", "SGD, f = 100, wd = 0.1"),
+        (Custom(**LION, weight_decay=0.1), "lion", "Lion"),
     ],
 )
 def test_optimizers_have_keys_and_labels(optimizer, key, label):
     assert (optimizer.key, optimizer.label) == (key, label)
+
+
+def test_weight_decay_of_the_embedding_can_be_a_row_of_one_table():
+    optimizers = ["adamw", {"name": "adamw", "weight_decay": 0.1}]
+    keys = [optimizer.key for optimizer in parse_study(study(grid__0__optimizers=optimizers)).grid[0].optimizers]
+    assert keys == ["adamw", "adamw_wd0.1"]
+
+
+def test_fields_that_came_later_are_dumped_only_where_they_say_something():
+    """The ids of cells hash these dumps: see the golden id in test_cells.py."""
+    assert AdamW(name="adamw").model_dump() == {"name": "adamw"}
+    assert AdamW(name="adamw", weight_decay=0).model_dump() == {"name": "adamw", "weight_decay": 0.0}
+    assert "core_optimizer" not in Training().model_dump(exclude={"min_lr_ratio"})
+    assert "min_lr_ratio" not in Training().model_dump(exclude={"min_lr_ratio"})
+    assert Training(core_optimizer="muon").model_dump(mode="json")["core_optimizer"] == "muon"
+
+
+def test_a_users_own_optimizer_survives_its_own_json_with_its_types():
+    arguments = {"betas": [0.9, 0.99], "foreach": False, "d_coef": 1, "eps": 1.0, "mode": "x", "beta3": None}
+    parsed = parse_study(with_lion(arguments=arguments))
+    (_, lion) = parsed.grid[0].optimizers
+    assert lion.arguments == arguments | {"betas": (0.9, 0.99)}
+    assert [type(value) for value in lion.arguments.values()] == [tuple, bool, int, float, str, type(None)]
+    again = parse_study(parsed.model_dump(mode="json"))
+    assert again == parsed
+    assert list(map(type, again.grid[0].optimizers[1].arguments.values())) == list(map(type, lion.arguments.values()))
 
 
 @pytest.mark.parametrize(

@@ -8,24 +8,27 @@ from coupled_adam_bench.config.base import Settings
 from coupled_adam_bench.config.composite import Composite, load_any_study, parse_any_study
 from coupled_adam_bench.config.data import Data, FilesSource, HubSource, Paths, Split, SyntheticSource
 from coupled_adam_bench.config.execution import Execution
+from coupled_adam_bench.config.optimizers import AdamW, CoupledAdam, Custom, Optimizer, Sgd
 from coupled_adam_bench.config.study import (
     Block,
     Downstream,
     Evaluation,
     Study,
     TestLoss,
+    Theory,
     Tokens,
     WordSimilaritySet,
     load_study,
     parse_study,
 )
-from coupled_adam_bench.config.training import AdamW, CoupledAdam, Model, Optimizer, Sgd, Training
+from coupled_adam_bench.config.training import Model, Training
 
 __all__ = [
     "AdamW",
     "Block",
     "Composite",
     "CoupledAdam",
+    "Custom",
     "Data",
     "Downstream",
     "Evaluation",
@@ -41,6 +44,7 @@ __all__ = [
     "Study",
     "SyntheticSource",
     "TestLoss",
+    "Theory",
     "Tokens",
     "Training",
     "WordSimilaritySet",

@@ -2,9 +2,16 @@
 
 import re
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9.\-]*$"  # without '_', which separates the parts of a cell's id
 Name = Annotated[str, Field(pattern=NAME_PATTERN, description="Letters, digits, '.' and '-'; becomes part of a path.")]
@@ -44,3 +51,18 @@ class Settings(BaseModel):
     """Base of all sections: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class LaterSettings(Settings):
+    """Settings to which fields were added: these are left out of a dump at their defaults.
+
+    The ids of cells are hashes of dumps (cells.py), so runs from before such a field stay what they are.
+    """
+
+    later: ClassVar[tuple[str, ...]]
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        values: dict[str, Any] = dump(self)
+        return {name: v for name, v in values.items() if name not in self.later or v != fields[name].default}

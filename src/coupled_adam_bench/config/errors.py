@@ -11,6 +11,7 @@ _MESSAGES = {
     "missing": "missing",
     "tuple_type": "must be a list",
     "too_short": "must have at least one entry",
+    "dict_type": "must be a mapping of keys to values",
     "model_type": "must be a mapping of keys to values",
     "model_attributes_type": "must be a mapping of keys to values",
     "int_type": "must be a whole number",

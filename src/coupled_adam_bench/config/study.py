@@ -13,8 +13,9 @@ from coupled_adam_bench.config.base import Count, Name, Seed, Settings
 from coupled_adam_bench.config.data import Data, Paths
 from coupled_adam_bench.config.errors import validate
 from coupled_adam_bench.config.execution import Execution
+from coupled_adam_bench.config.optimizers import Optimizer
 from coupled_adam_bench.config.protocols import PROTOCOLS, Protocol, as_yaml, departures, fill, preset
-from coupled_adam_bench.config.training import ModelOrPreset, Optimizer, Training
+from coupled_adam_bench.config.training import ModelOrPreset, Training
 from coupled_adam_bench.presets import PAPER_TASKS, PAPER_WORD_SIMILARITY
 
 STUDY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._\-]*$"
@@ -76,6 +77,21 @@ class TestLoss(Settings):
         return self.model_dump(exclude=set() if self.windows == "random" else {"n_batches", "batch_sequences"})
 
 
+class Theory(Settings):
+    """Checks of the paper's theory in each cell: gradients at the trained model, and a replay of its training."""
+
+    n_batches: int = Field(64, gt=0)
+    """Global batches over which squared gradients at the trained model are averaged."""
+    record_every: int = Field(10, gt=0)
+    """Steps between the records of the mean embedding's drift; the last step is always one."""
+    replay_tolerance: float = Field(1e-3, gt=0)
+    """A replay whose losses differ relatively by more from the run's own is an error; on a CPU they are the same."""
+
+    def in_effect(self) -> dict[str, Any]:
+        """Return the settings that can change a number."""
+        return self.model_dump(exclude={"replay_tolerance"})
+
+
 class Evaluation(Settings):
     """What is measured on a trained model."""
 
@@ -89,11 +105,17 @@ class Evaluation(Settings):
         WordSimilaritySet(**fields) for fields in PAPER_WORD_SIMILARITY
     )
     downstream: Downstream = Downstream()
+    theory: Theory | None = None
+    """Run the stage ``theory`` too, which takes about as long as training; not run without it."""
 
     def protocol_settings(self) -> dict[str, dict[str, Any]]:
-        """Return by stage of evaluation what its numbers depend on among the settings of a protocol."""
+        """Return by stage of evaluation what its numbers depend on beside model, data and paths: a key for each stage.
+
+        Of ``embeddings`` and ``lm_eval`` only the settings of a protocol.
+        """
         embeddings = {"leading_space": self.leading_space, "isotropy": self.isotropy}
-        return {"test_loss": self.test_loss.in_effect(), "embeddings": embeddings, "lm_eval": {}}
+        stages = {"test_loss": self.test_loss.in_effect(), "embeddings": embeddings, "lm_eval": {}}
+        return stages if self.theory is None else stages | {"theory": self.theory.in_effect()}
 
 
 class Tokens(Settings):

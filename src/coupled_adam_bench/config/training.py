@@ -1,12 +1,12 @@
-"""Sections of a study: models, optimizers and the recipe of training."""
+"""Sections of a study: models and the recipe of training."""
 
 import math
 from fractions import Fraction
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from coupled_adam_bench.config.base import Name, Settings
+from coupled_adam_bench.config.base import LaterSettings, Name, Settings
 from coupled_adam_bench.presets import MODEL_PRESETS
 
 
@@ -83,81 +83,21 @@ ModelOrPreset = Annotated[
 ]
 
 
-class AdamW(Settings):
-    """AdamW for the embedding, as for all other parameters: the paper's "Adam"."""
-
-    name: Literal["adamw"]
-
-    @property
-    def key(self) -> str:
-        """Name in results, ids and tables' keys."""
-        return "adamw"
-
-    @property
-    def label(self) -> str:
-        """Name in tables."""
-        return "Adam"
-
-
-class CoupledAdam(Settings):
-    """Coupled Adam for the embedding; ``scale_exponent`` n multiplies the second moment by 2^-n (Sec. 6.1) [C]."""
-
-    name: Literal["coupled_adam"]
-    scale_exponent: int = 0
-
-    @property
-    def key(self) -> str:
-        """Name in results, ids and tables' keys."""
-        return "coupled_adam" if self.scale_exponent == 0 else f"coupled_adam_n{self.scale_exponent}"
-
-    @property
-    def label(self) -> str:
-        """Name in tables."""
-        return "Coupled Adam" if self.scale_exponent == 0 else f"Coupled Adam, n = {self.scale_exponent}"
-
-
-class Sgd(Settings):
-    """SGD for the embedding at ``lr_factor`` times the learning rate (Alg. 2) [C]."""
-
-    name: Literal["sgd"]
-    lr_factor: float = Field(gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)
-
-    @property
-    def key(self) -> str:
-        """Name in results, ids and tables' keys."""
-        momentum = "" if self.momentum == 0.9 else f"_m{self.momentum:g}"
-        return f"sgd_f{self.lr_factor:g}{momentum}"
-
-    @property
-    def label(self) -> str:
-        """Name in tables."""
-        momentum = "" if self.momentum == 0.9 else f", m = {self.momentum:g}"
-        return f"SGD, f = {self.lr_factor:g}{momentum}"
-
-
-def _optimizer_from_name(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
-_AnyOptimizer = Annotated[AdamW | CoupledAdam | Sgd, Field(discriminator="name")]
-Optimizer = Annotated[
-    _AnyOptimizer,
-    BeforeValidator(_optimizer_from_name, json_schema_input_type=Literal["adamw", "coupled_adam"] | _AnyOptimizer),
-]
-
-
 def _share(fraction: float, steps: int) -> int:
     return math.ceil(Fraction(str(fraction)) * steps)  # as written: 0.07 x 100 is 7.000000000000001 in floats, so 8
 
 
-class Training(Settings):
+class Training(LaterSettings):
     """The recipe that all cells of a study share."""
+
+    later: ClassVar[tuple[str, ...]] = ("core_optimizer",)
 
     seq_len: int = Field(1024, gt=1)
     """[P]"""
     batch_sequences: int = Field(96, gt=0)
     """Sequences of the global batch [P]: 96 x 1024 = 98,304 tokens."""
+    core_optimizer: Literal["adamw", "muon"] = "adamw"
+    """Of all but the embedding [P]; ``muon``: torch.optim.Muon for the matrices of the layers, AdamW for the rest."""
     beta1: float = Field(0.9, ge=0, lt=1)
     """[P]"""
     beta2: float = Field(0.95, ge=0, lt=1)

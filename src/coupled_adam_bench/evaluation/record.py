@@ -12,6 +12,8 @@ from coupled_adam_bench.plan import Part
 from coupled_adam_bench.results.schema import METRICS
 
 Row = dict[str, Any]
+Column = tuple[str, str]
+"""Task and metric."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,21 @@ class Stage:
 
     name: str
     version: int
-    tasks: frozenset[str]
-    """Tasks of the table columns it fills."""
+    columns: tuple[Column, ...]
+    """What it always measures."""
     settings: Callable[[Part], dict[str, Any]]
     """Everything but the model that can change its numbers."""
     open: Callable[[Part, str], AbstractContextManager[Evaluator]]
     """Load once what all cells share; the string is the device."""
 
     def undefined_rows(self) -> list[Row]:
-        """Return a NaN row for each table column that the stage fills, the result of a diverged cell."""
-        return [row(metric.task, metric.name, math.nan) for metric in METRICS.values() if metric.task in self.tasks]
+        """Return a NaN row for each column, the result of a diverged cell."""
+        return [row(task, metric, math.nan) for task, metric in self.columns]
+
+
+def table_columns(*tasks: str) -> tuple[Column, ...]:
+    """Return the columns of the tables that belong to ``tasks``."""
+    return tuple((metric.task, metric.name) for metric in METRICS.values() if metric.task in tasks)
 
 
 def row(task: str, metric: str, value: float) -> Row:

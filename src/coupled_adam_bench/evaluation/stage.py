@@ -8,66 +8,62 @@ from typing import Any
 
 from coupled_adam_bench import paths, protocol
 from coupled_adam_bench.evaluation import downstream, embedding_geometry, test_loss
-from coupled_adam_bench.evaluation.record import Evaluation, Stage
+from coupled_adam_bench.evaluation.record import Evaluation, Stage, table_columns
 from coupled_adam_bench.files import digest, read_json, sha256_file, write_json
 from coupled_adam_bench.plan import Part
-from coupled_adam_bench.results.schema import METRICS
 
-_COLUMNS = frozenset((metric.task, metric.name) for metric in METRICS.values())
 STAGES = {
     stage.name: stage
     for stage in (
-        Stage("test_loss", protocol.TEST_LOSS, frozenset({"test"}), test_loss.settings, test_loss.open_evaluator),
+        Stage("test_loss", protocol.TEST_LOSS, table_columns("test"), test_loss.settings, test_loss.open_evaluator),
         Stage(
             "embeddings",
             protocol.EMBEDDINGS,
-            frozenset({"embeddings", "word_similarity"}),
+            table_columns("embeddings", "word_similarity"),
             embedding_geometry.settings,
             embedding_geometry.open_evaluator,
         ),
-        Stage("lm_eval", protocol.DOWNSTREAM, frozenset({"average"}), downstream.settings, downstream.open_evaluator),
+        Stage("lm_eval", protocol.DOWNSTREAM, table_columns("average"), downstream.settings, downstream.open_evaluator),
     )
 }
 
 
-def run_stage(stage: str, part: Part, cell_ids: list[str], index: Path, device: str = "auto") -> int:
+def run_stage(stage: Stage, part: Part, cell_ids: list[str], index: Path, device: str = "auto") -> int:
     """Evaluate trained cells and write ``results/runs/<cell>/<stage>.json`` of each, then ``index``; return 0 or 1.
 
     A file that is there with the same settings, version and model is kept; a diverged cell gets NaN and its reason. If
     a cell fails, its error goes to stderr, the others are evaluated, no index is written and the result is 1. ``index``
-    is a JSON object: cell id -> {"file", "sha256"}. ``ValueError`` for an unknown stage or cell.
+    is a JSON object: cell id -> {"file", "sha256"}. ``ValueError`` for an unknown cell.
     """
-    if stage not in STAGES:
-        raise ValueError(f"stage: {stage!r} is not one of {', '.join(STAGES)}")
     if unknown := [cell_id for cell_id in cell_ids if cell_id not in part.cells]:
         raise ValueError(f"cells: {', '.join(unknown)} not in study {part.study.study!r}")
     index.unlink(missing_ok=True)
-    chosen = STAGES[stage]
-    settings = chosen.settings(part)
+    settings = stage.settings(part)
     failed = []
     pending: dict[str, str] = {}
     for cell_id in cell_ids:
         try:
-            if (model_sha256 := _prepare(chosen, cell_id, settings)) is not None:
+            if (model_sha256 := _prepare(stage, cell_id, settings)) is not None:
                 pending[cell_id] = model_sha256
         except Exception as error:
-            failed.append(_report(chosen, cell_id, error))
+            failed.append(_report(stage, cell_id, error))
     if pending:
-        with chosen.open(part, device) as evaluate:
+        with stage.open(part, device) as evaluate:
             for cell_id, model_sha256 in pending.items():
                 start = time.perf_counter()
                 try:
                     evaluation = evaluate(part.cells[cell_id], paths.run_dir(cell_id) / "model")
-                    record = _record(chosen, cell_id, settings, model_sha256, evaluation)
-                    write_json(_file(chosen, cell_id), record | {"seconds": time.perf_counter() - start})
+                    record = _record(stage, cell_id, settings, model_sha256, evaluation)
+                    write_json(_file(stage, cell_id), record | {"seconds": time.perf_counter() - start})
                 except Exception as error:
-                    failed.append(_report(chosen, cell_id, error))
+                    failed.append(_report(stage, cell_id, error))
                 else:
-                    _say(f"{stage}: {cell_id}: {_summary(evaluation)} ({time.perf_counter() - start:.1f} s)")
+                    seconds = time.perf_counter() - start
+                    _say(f"{stage.name}: {cell_id}: {_summary(stage, evaluation)} ({seconds:.1f} s)")
     if failed:
-        _say(f"{stage}: {len(failed)} of {len(cell_ids)} cells failed: {', '.join(failed)}")
+        _say(f"{stage.name}: {len(failed)} of {len(cell_ids)} cells failed: {', '.join(failed)}")
         return 1
-    files = {cell_id: _file(chosen, cell_id) for cell_id in cell_ids}
+    files = {cell_id: _file(stage, cell_id) for cell_id in cell_ids}
     write_json(index, {cell_id: {"file": str(file), "sha256": sha256_file(file)} for cell_id, file in files.items()})
     return 0
 
@@ -131,9 +127,9 @@ def _file(stage: Stage, cell_id: str) -> Path:
     return paths.run_dir(cell_id) / f"{stage.name}.json"
 
 
-def _summary(evaluation: Evaluation) -> str:
-    """Return the values of the table columns, for the log."""
-    columns = [row for row in evaluation.results if (row["task"], row["metric"]) in _COLUMNS]
+def _summary(stage: Stage, evaluation: Evaluation) -> str:
+    """Return the values of the stage's columns, for the log."""
+    columns = [row for row in evaluation.results if (row["task"], row["metric"]) in stage.columns]
     return ", ".join(f"{row['metric']} {row['value']:.4g}" for row in columns)
 
 

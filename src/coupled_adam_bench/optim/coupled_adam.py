@@ -127,8 +127,8 @@ class CoupledAdam(torch.optim.Optimizer):
         norm_of_others = torch.nn.utils.get_total_norm([p.grad for p in others if p.grad is not None])
         if isinstance(norm_of_others, DTensor):
             norm_of_others = norm_of_others.full_tensor()
-        squares = [norm_of_others.square(), *(column.sum().to(norm_of_others.device) for column in sums.values())]
-        norm = torch.stack(squares).sum().sqrt()
+        squares = [column.sum() for column in sums.values()] + [norm_of_others.square()]
+        norm = torch.stack([square.to(squares[0].device) for square in squares]).sum().sqrt()
         if error_if_nonfinite and not norm.isfinite():
             raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {norm.item()}")
         torch.nn.utils.clip_grads_with_norm_(others, max_norm, norm)
@@ -150,11 +150,11 @@ class CoupledAdam(torch.optim.Optimizer):
 
         Settings that AdamW does not have stay as they are. ``ValueError`` for a state that is not of this rule.
         """
-        groups = [
-            saved if "coupled_dim" in saved else _settings_of_adamw(saved, group)
-            for saved, group in zip(state_dict["param_groups"], self.param_groups, strict=True)
-        ]
-        super().load_state_dict({**state_dict, "param_groups": groups})
+        groups = list(state_dict["param_groups"])
+        for index, (saved, group) in enumerate(zip(groups, self.param_groups, strict=False)):
+            if "coupled_dim" not in saved:
+                groups[index] = _settings_of_adamw(saved, group)
+        super().load_state_dict({**state_dict, "param_groups": groups})  # refuses another number of groups
         for group, saved in zip(self.param_groups, groups, strict=True):
             for parameter, index in zip(group["params"], saved["params"], strict=True):
                 if index in state_dict["state"]:  # from there, since torch casts moments to the parameter's dtype
@@ -168,8 +168,8 @@ class CoupledAdam(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if found := adamw.state.get(parameter):
-                    moment = {"exp_avg": found["exp_avg"].clone()}
-                    self.state[parameter] = moment | _coupled_state(found, parameter, group)
+                    state = _coupled_state(found, parameter, group)
+                    self.state[parameter] = state | {"exp_avg": found["exp_avg"].clone()}
 
     def _update(self, parameter: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         clipped = self._clipped.pop(parameter, None)
@@ -261,6 +261,8 @@ _SHARED_WITH_ADAMW = ("params", "param_names", "initial_lr", "lr", "betas", "eps
 
 def _coupled_state(found: dict[str, Any], parameter: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
     """Return step and second moment of a parameter from its state, in which each element may have a moment."""
+    if missing := [name for name in ("step", "exp_avg", "exp_avg_sq") if name not in found]:
+        raise ValueError(f"state: has no {', '.join(missing)}; it must be one of CoupledAdam or torch.optim.AdamW")
     dim, moment = group["coupled_dim"] % parameter.ndim, found["exp_avg_sq"]
     exact = exact_dtype(parameter.dtype)
     if moment.shape == parameter.shape:

@@ -31,7 +31,8 @@ def sums_of_squares(tensor: Tensor, dim: int, fused: bool | None = None) -> Tens
 
         return coupled_triton.column_sums_of_squares(tensor.flatten(1)).view(tensor.shape[1:])
     if tensor.device.type != "cpu" or tensor.numel() == 0:
-        return torch.linalg.vector_norm(tensor, dim=dim, dtype=dtype).square_()
+        norms: Tensor = torch.linalg.vector_norm(tensor, dim=dim, dtype=dtype)
+        return norms.square_()
     blocks = _blocks(tensor, dim)
     sums = torch.zeros_like(blocks[0], dtype=dtype)
     for block in blocks:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from coupled_adam_bench.cells import Cell, readable_count
 from coupled_adam_bench.files import atomic_path
 from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.report.style import RC, add_legend, optimizer_styles, plain
+from coupled_adam_bench.report.theory import theory_cells
+from coupled_adam_bench.report.theory_figures import THEORY_FIGURES, theory_figures
 from coupled_adam_bench.results.collect import read_results
 from coupled_adam_bench.results.groups import PAIRWISE, UNTESTED, Group, Values, table_groups, table_values
 from coupled_adam_bench.results.schema import METRICS
@@ -23,30 +26,12 @@ FIGURES = {
     "embeddings": "Isotropy and mean embedding against training tokens; bars: standard deviation over seeds.",
     "training": "Training loss (up to 1.5 times that of guessing) and mean embedding at each step; a line per seed.",
 }
-"""Names and captions."""
-
-# Okabe and Ito's palette, safe for colour-blind readers; markers and line styles tell the optimizers apart in print.
-_STYLES = (
-    {"color": "#0072B2", "marker": "o", "linestyle": "-"},
-    {"color": "#D55E00", "marker": "s", "linestyle": "--"},
-    {"color": "#009E73", "marker": "^", "linestyle": ":"},
-    {"color": "#CC79A7", "marker": "D", "linestyle": "-."},
-    {"color": "#E69F00", "marker": "v", "linestyle": "-"},
-    {"color": "#56B4E9", "marker": "P", "linestyle": "--"},
-    {"color": "#000000", "marker": "X", "linestyle": ":"},
-)
-_RC = {"svg.hashsalt": "coupled-adam-bench", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+"""Names and captions of the figures of every study."""
 
 
-def _styles(plan: Plan) -> dict[str, dict[str, str]]:
-    """Return a style per optimizer of the study, the same in all figures."""
-    keys = dict.fromkeys(cell.optimizer.key for cell in plan.cells.values())
-    return {key: _STYLES[index % len(_STYLES)] for index, key in enumerate(keys)}
-
-
-def _plain(text: str) -> str:
-    """Return a study's label so that matplotlib prints it and does not read formulas in it."""
-    return text.replace("$", r"\$")
+def figures_of(plan: Plan) -> dict[str, str]:
+    """Return names and captions of the figures of a plan: those of the theory only if it is checked."""
+    return FIGURES | (THEORY_FIGURES if theory_cells(plan) else {})
 
 
 def _axis_label(name: str) -> str:
@@ -57,7 +42,7 @@ def _axis_label(name: str) -> str:
 def _tokens_axis(ax: "Axes", groups: Sequence[Group]) -> None:
     ticks = {group.n_tokens: group.tokens_label for group in groups}
     ax.set_xscale("log")
-    ax.set_xticks(list(ticks), labels=[_plain(label) for label in ticks.values()])
+    ax.set_xticks(list(ticks), labels=[plain(label) for label in ticks.values()])
     ax.minorticks_off()
     ax.set_xlim(min(ticks) / 1.5, max(ticks) * 1.5)
 
@@ -77,11 +62,11 @@ def _against_tokens(plan: Plan, values: Values, names: tuple[str, str], shared_s
     axes = figure.subplots(2, max(len(sizes), 1), squeeze=False, sharex="col", sharey="row" if shared_scale else "none")
     for column, (n_params, model_label) in enumerate(sizes.items()):
         groups = sorted((group for group in shown if group.n_params == n_params), key=lambda group: group.n_tokens)
-        axes[0][column].set_title(f"N = {_plain(model_label)}")
+        axes[0][column].set_title(f"N = {plain(model_label)}")
         axes[1][column].set_xlabel("D (tokens)")
         for row, name in enumerate(names):
             _tokens_axis(axes[row][column], groups)
-            for key, style in _styles(plan).items():
+            for key, style in optimizer_styles(plan).items():
                 samples = [(g, summarize(g.samples(values, METRICS[name])[key])) for g in groups if key in g.cells]
                 if not samples:
                     continue
@@ -97,17 +82,8 @@ def _against_tokens(plan: Plan, values: Values, names: tuple[str, str], shared_s
     for row, name in enumerate(names):
         arrow = r"$\uparrow$" if METRICS[name].higher_is_better else r"$\downarrow$"
         axes[row][0].set_ylabel(f"{_axis_label(name)} {arrow}")
-    _legend(figure)
+    add_legend(figure)
     return figure
-
-
-def _legend(figure: "Figure") -> None:
-    labels: dict[str, Any] = {}
-    for ax in figure.axes:
-        handles, names = ax.get_legend_handles_labels()
-        labels.update(zip(names, handles, strict=True))
-    if labels:
-        figure.legend(labels.values(), labels.keys(), loc="outside upper center", ncols=len(labels), frameon=False)
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
@@ -134,7 +110,7 @@ def _training(plan: Plan, runs: Path) -> "Figure":
     cells: list[Cell] = [c for c in plan.cells.values() if (c.n_params, c.n_tokens) == (n_params, n_tokens)]
     figure = Figure(figsize=(7.2, 3.2), layout="constrained")
     axes = figure.subplots(1, 2)
-    styles = _styles(plan)
+    styles = optimizer_styles(plan)
     for cell in cells:
         history = runs / cell.id / "history.jsonl"
         # In partial results a cell may not be trained yet: it has no line, and the report's list of runs says why.
@@ -154,23 +130,25 @@ def _training(plan: Plan, runs: Path) -> "Figure":
     tokens = cells[0].tokens_label or readable_count(n_tokens)
     for ax in axes:
         ax.set_xlabel("step")
-        ax.set_title(f"N = {_plain(model)}, D = {_plain(tokens)}")
-    _legend(figure)
+        ax.set_title(f"N = {plain(model)}, D = {plain(tokens)}")
+    add_legend(figure)
     return figure
 
 
 def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path) -> None:
-    """Write ``<name>.svg`` and ``<name>.pdf`` of every name in ``FIGURES``, atomically."""
+    """Write ``<name>.svg`` and ``<name>.pdf`` of every name in :func:`figures_of`, atomically."""
     from matplotlib import rc_context
 
     values = table_values(plan, read_results(results_csv))
-    with rc_context(_RC):
+    with rc_context(RC):
         figures = {
             "loss_accuracy": _against_tokens(plan, values, ("loss", "acc"), shared_scale=False),
             "embeddings": _against_tokens(plan, values, ("isotropy", "mean_norm_ratio"), shared_scale=True),
             "training": _training(plan, runs),
         }
-        for name in FIGURES:
+        if theory_cells(plan):
+            figures |= theory_figures(plan, runs)
+        for name in figures_of(plan):
             for ax in figures[name].axes:
                 if not ax.has_data():
                     ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center")

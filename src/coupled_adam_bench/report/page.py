@@ -7,13 +7,17 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coupled_adam_bench import paths
 from coupled_adam_bench.files import read_json, write_text
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report import formats
-from coupled_adam_bench.report.figures import FIGURES
+from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.published import PUBLISHED
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.report.table import build_tables
+from coupled_adam_bench.report.theory import ADAM, COUPLED
+from coupled_adam_bench.report.theory_figures import THEORY_FIGURES
+from coupled_adam_bench.report.theory_section import theory_section
 from coupled_adam_bench.results.collect import read_results
 from coupled_adam_bench.results.groups import UNTESTED, Group, table_groups, table_values
 from coupled_adam_bench.results.schema import METRICS, Metric
@@ -25,7 +29,6 @@ if TYPE_CHECKING:
 
 # The paper's claim on embeddings [P]: isotropic, around the origin, and closer to what people think of words.
 CLAIMED = ("isotropy", "mean_norm_ratio", "r_bar")
-REFERENCE, CANDIDATE = "adamw", "coupled_adam"
 
 
 @dataclass(frozen=True)
@@ -111,9 +114,9 @@ def verdicts(cards: tuple[Scorecard, ...]) -> tuple[Verdict, ...]:
     """Judge the paper's claim in every table that compares just Adam and Coupled Adam."""
     found = []
     for card in cards:
-        if set(card.labels) == {REFERENCE, CANDIDATE}:
+        if set(card.labels) == {ADAM, COUPLED}:
             scores = {score.metric.name: score for score in card.scores}
-            holds = sum(scores[name].wins[CANDIDATE] for name in CLAIMED)
+            holds = sum(scores[name].wins[COUPLED] for name in CLAIMED)
             total = len(CLAIMED) * card.n_groups
             word = "Reproduced" if holds == total else "Partly reproduced" if holds else "Not reproduced"
             found.append(Verdict(card.table, card.tested, word, holds, total, card.n_groups, scores["loss"]))
@@ -163,14 +166,15 @@ def _environments(cells: list[dict[str, Any]]) -> dict[str, list[str]]:
     return {name: list(values) for name, values in found.items()}
 
 
-def write_report(plan: Plan, study_dir: Path, templates_dir: Path) -> None:
-    """Write ``report/index.html`` from the results, tests, figures and manifest in ``study_dir``."""
+def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = paths.RESULTS / "runs") -> None:
+    """Write ``report/index.html`` from the results, tests, figures and manifest in ``study_dir``, and from ``runs``."""
     results, tests = read_results(study_dir / "results.csv"), read_tests(study_dir / "tests.csv")
     manifest = read_json(study_dir / "manifest.json")
     cards = scorecards(plan, tests)
     groups = {
         (group.table, group.n_params, group.n_tokens): group for found in table_groups(plan).values() for group in found
     }
+    figures = {name: (_figure(study_dir / "figures" / f"{name}.svg"), text) for name, text in figures_of(plan).items()}
     environment = html_environment(templates_dir)
     environment.filters |= {
         "fixed": formats.fixed,
@@ -185,14 +189,16 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path) -> None:
         verdicts=verdicts(cards),
         cards={card.table: card for card in cards},
         tables=build_tables(plan, results, tests),
-        figures={name: (_figure(study_dir / "figures" / f"{name}.svg"), text) for name, text in FIGURES.items()},
+        figures={name: figure for name, figure in figures.items() if name not in THEORY_FIGURES},
+        theory=theory_section(plan, runs),
+        theory_figures={name: figure for name, figure in figures.items() if name in THEORY_FIGURES},
         published=beside_published(plan, results),
         tests=tests.to_dict("records"),
         groups=groups,
         metrics=METRICS,
         manifest=manifest,
         environments=_environments(manifest["cells"]),
-        candidate=CANDIDATE,
-        reference=REFERENCE,
+        candidate=COUPLED,
+        reference=ADAM,
     )
     write_text(study_dir / "report" / "index.html", page)

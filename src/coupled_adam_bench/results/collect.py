@@ -7,20 +7,18 @@ from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.files import read_json
 from coupled_adam_bench.plan import Plan
-from coupled_adam_bench.results.schema import METRICS, RESULT_COLUMNS
+from coupled_adam_bench.results.schema import METRICS, RESULT_COLUMNS, THEORY_METRICS
 from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-EVALUATIONS = ("test_loss.json", "embeddings.json", "lm_eval.json")
 
 _INTEGERS = ("n_params", "n_tokens", "seed")
 _TYPES: dict[str, type] = {name: int if name in _INTEGERS else str for name in RESULT_COLUMNS} | {"value": float}
 _KEY = ("study", "n_params", "n_tokens", "optimizer", "seed", "task", "metric")
 
 
-def _read_evaluation(path: Path, cell: Cell, plan: Plan) -> dict[str, Any]:
+def _read_evaluation(path: Path, cell: Cell, plan: Plan, expected: dict[str, Any]) -> dict[str, Any]:
     evaluation = read_json(path)
     try:
         owner, status, settings = evaluation["cell"], evaluation["status"], {**evaluation["settings"]}
@@ -31,7 +29,6 @@ def _read_evaluation(path: Path, cell: Cell, plan: Plan) -> dict[str, Any]:
         raise ValueError(f"{path}: belongs to cell {owner!r}, not to {cell.id!r}; delete it and run again")
     if status not in ("ok", "diverged"):
         raise ValueError(f"{path}: status is {status!r}, not 'ok' or 'diverged'; delete it and run again")
-    expected = plan.part_of([cell.id]).study.evaluation.protocol_settings()[path.stem]
     if others := [f"{key} {settings.get(key)!r}" for key, value in expected.items() if settings.get(key) != value]:
         raise ValueError(
             f"{path}: measured with {', '.join(others)} by another study that has this cell; "
@@ -44,13 +41,14 @@ def _read_evaluation(path: Path, cell: Cell, plan: Plan) -> dict[str, Any]:
 
 
 def _cell_rows(cell: Cell, plan: Plan, folder: Path, partial: bool) -> list[tuple[str, str, float, str]]:
-    """Return (task, metric, value, unit) of one cell, with NaN for the tables' metrics of a diverged one."""
-    files = [folder / name for name in EVALUATIONS]
+    """Return (task, metric, value, unit) of one cell, with NaN for what a diverged one would have been measured on."""
+    stages = plan.part_of([cell.id]).study.evaluation.protocol_settings()
+    files = [folder / f"{stage}.json" for stage in stages]
     missing = [path for path in files if not path.is_file()]
     if missing and not partial:
         names = ", ".join(str(path) for path in missing)
         raise ValueError(f"{names}: missing; evaluate this cell first, or collect partial results")
-    evaluations = {path: _read_evaluation(path, cell, plan) for path in files if path not in missing}
+    evaluations = {path: _read_evaluation(path, cell, plan, stages[path.stem]) for path in files if path not in missing}
     if len({evaluation["model_sha256"] for evaluation in evaluations.values()}) > 1:
         raise ValueError(f"{folder}: its evaluations belong to different models; delete them and run again")
     rows = [row for evaluation in evaluations.values() for row in evaluation["rows"]]
@@ -58,11 +56,14 @@ def _cell_rows(cell: Cell, plan: Plan, folder: Path, partial: bool) -> list[tupl
     if duplicates := {pair for pair in measured if measured.count(pair) > 1}:
         raise ValueError(f"{folder}: measured twice: {sorted(duplicates)}; delete its evaluations and run again")
     diverged = any(evaluation["status"] == "diverged" for evaluation in evaluations.values())
-    for metric in METRICS.values():
-        if (metric.task, metric.name) not in measured:
+    columns = [(metric.task, metric.name, metric.unit) for metric in METRICS.values()]
+    if "theory" in stages:
+        columns += [("theory", name, "1") for name in THEORY_METRICS]
+    for task, name, unit in columns:
+        if (task, name) not in measured:
             if not (diverged or missing):
-                raise ValueError(f"{folder}: no {metric.task} {metric.name}; delete its evaluations and run again")
-            rows.append((metric.task, metric.name, float("nan"), metric.unit))
+                raise ValueError(f"{folder}: no {task} {name}; delete its evaluations and run again")
+            rows.append((task, name, float("nan"), unit))
     return rows
 
 

@@ -57,6 +57,11 @@ METRICS: dict[str, Metric] = {
     )
 }
 
+# Of the task `theory`, which only studies with `evaluation.theory` measure; no columns of tables.
+THEORY_METRICS = (
+    "head_gradient_sum", "update_sum", "second_moment_slope", "second_moment_r_squared", "drift_input_share",
+)  # fmt: skip
+
 # Columns of results.csv, in order.
 RESULT_COLUMNS = (
     "study", "n_params", "n_tokens", "optimizer", "seed", "task", "metric", "value", "unit", "protocol",

@@ -1,59 +1,132 @@
-"""Optimizer states as named tensors, so that a checkpoint knows parameters by name and shards."""
+"""Optimizer states as named tensors, so that a checkpoint knows parameters by name and shards.
 
-from collections.abc import Mapping
+A tensor is named ``<optimizer>/<parameter>/<key>``, in a list or a mapping with the way to it behind that, and in a
+parameter group ``<optimizer>/param_groups/<index>/<key>``. The rest is JSON, where ``{"tuple": [...]}``,
+``{"dict": [...]}`` and ``{"tensor": name, "device": type}`` stand for what JSON has not.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from coupled_adam_bench.training.checkpoint import Described
 
 
-def _names(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> list[str]:
-    """Return the parameters' names in the order in which ``state_dict`` counts them."""
-    return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the parameters in the order in which ``state_dict`` counts them."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str | None) or (
-        isinstance(value, list | tuple) and all(_is_plain(entry) for entry in value)
+def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Return a JSON value and add the tensors in it to ``tensors``; ``ValueError`` for what can be neither."""
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return {"tensor": name, "device": value.device.type} | _layout(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if type(value) in (list, tuple):
+        entries = [_encode(entry, f"{name}/{index}", tensors) for index, entry in enumerate(value)]
+        return entries if isinstance(value, list) else {"tuple": entries}
+    if type(value) is dict and all(isinstance(key, int | float | str) for key in value):
+        return {"dict": [[key, _encode(entry, f"{name}/{key}", tensors)] for key, entry in value.items()]}
+    raise ValueError(
+        f"{name}: a {type(value).__name__} in the state of an optimizer cannot be written into a checkpoint; "
+        "tensors, numbers, text, None, and lists, tuples and mappings of these can"
     )
+
+
+def _layout(tensor: Tensor) -> dict[str, Any]:
+    """Return nothing for rows one after the other, as checkpoints lay them, else the order of the dimensions.
+
+    A product of matrices that lie otherwise is rounded otherwise: eigenvectors, for one, come column by column.
+    """
+    order = sorted(range(tensor.ndim), key=lambda dim: -tensor.stride()[dim])
+    lies_otherwise = not tensor.is_contiguous() and tensor.permute(order).is_contiguous()
+    return {"order": order} if lies_otherwise and not isinstance(tensor, DTensor) else {}
+
+
+def _laid_out(tensor: Tensor, order: Sequence[int]) -> Tensor:
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return tensor.permute(*order).contiguous().permute(*inverse)
+
+
+def _decode(value: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
+    """Return what :func:`_encode` was given; tensors that were not on the CPU go to ``device``."""
+    match value:
+        case list():
+            return [_decode(entry, tensors, device) for entry in value]
+        case {"tuple": entries}:
+            return tuple(_decode(entry, tensors, device) for entry in entries)
+        case {"dict": entries}:
+            return {key: _decode(entry, tensors, device) for key, entry in entries}
+        case {"tensor": name, "device": kind}:
+            tensor = tensors[name] if kind == "cpu" else tensors[name].to(device)
+            return _laid_out(tensor, value["order"]) if "order" in value else tensor
+    return value
 
 
 def export_state(
     optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], prefix: str
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors of a state as ``<prefix>/<parameter>/<key>``, and the rest of it as a JSON value."""
-    ordered = _names(optimizer, names)
-    state = optimizer.state_dict()
+    """Return the tensors of a state by name, and the rest of it as a JSON value.
+
+    ``ValueError`` for a state that cannot be written, or cannot be in shards. Entries of a parameter group that cannot,
+    such as a dtype, are left to the constructor.
+    """
+    parameters, state = _parameters(optimizer), optimizer.state_dict()
+    others = [key for key in state["state"] if not isinstance(key, int)]
+    others += [key for key in state if key not in ("state", "param_groups")]
+    if others:
+        raise ValueError(
+            f"{prefix}: {', '.join(map(str, others))} in the state of an optimizer belongs to no parameter"
+        )
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, Any] = {}
     for index, values in state["state"].items():
         for key, value in values.items():
-            name = f"{prefix}/{ordered[index]}/{key}"
-            if isinstance(value, Tensor):
-                tensors[name] = value
-            else:
-                numbers[name] = value
-    groups = [
-        {key: value for key, value in group.items() if key != "params" and _is_plain(value)}
-        for group in state["param_groups"]
-    ]
+            name = f"{prefix}/{names[parameters[index]]}/{key}"
+            found: dict[str, Tensor] = {}
+            encoded = _encode(value, name, found)
+            if name not in found or "order" in encoded:
+                numbers[name] = encoded
+            for place, tensor in found.items():
+                if isinstance(tensor, DTensor) and tensor.shape != parameters[index].shape:
+                    raise ValueError(f"{place}: in shards, but not of its parameter's shape; train without fsdp")
+            tensors |= found
+    groups = []
+    for index, group in enumerate(state["param_groups"]):
+        groups.append(dict(_writable(group, f"{prefix}/param_groups/{index}", tensors)))
     return tensors, {"numbers": numbers, "groups": groups}
+
+
+def _writable(group: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Any]]:
+    for key, value in group.items():
+        found: dict[str, Tensor] = {}
+        try:
+            encoded = _encode(value, f"{prefix}/{key}", found)
+        except ValueError:
+            continue
+        if key != "params":
+            tensors |= found
+            yield key, encoded
 
 
 def allocate_state(
     optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], prefix: str, described: Described
 ) -> dict[str, Tensor]:
     """Return a tensor for each that a checkpoint has of this state, sharded as its parameter if it has that shape."""
-    parameters = {name: parameter for parameter, name in names.items()}
-    tensors = {}
-    for name in _names(optimizer, names):
-        for key in (key for key in described if key.startswith(f"{prefix}/{name}/")):
-            dtype, size = described[key].properties.dtype, described[key].size
-            parameter = parameters[name]
-            like = parameter.shape == size
-            tensors[key] = torch.zeros_like(parameter, dtype=dtype) if like else torch.zeros(size, dtype=dtype)
+    tensors = {
+        key: torch.zeros(value.size, dtype=value.properties.dtype)
+        for key, value in described.items()
+        if key.startswith(f"{prefix}/")
+    }
+    for parameter in _parameters(optimizer):
+        for key, tensor in tensors.items():
+            if key.startswith(f"{prefix}/{names[parameter]}/") and tensor.shape == parameter.shape:
+                tensors[key] = torch.zeros_like(parameter, dtype=tensor.dtype)
     return tensors
 
 
@@ -65,14 +138,32 @@ def import_state(
     rest: dict[str, Any],
 ) -> None:
     """Put a state from :func:`export_state` back into the optimizer."""
-    values = {**tensors, **rest["numbers"]}
+    parameters, numbers = _parameters(optimizer), rest["numbers"]
+    whole = [name for name in tensors if not any(name.startswith(f"{outer}/") for outer in numbers)]
     state: dict[int, dict[str, Any]] = {}
-    for index, name in enumerate(_names(optimizer, names)):
-        start = f"{prefix}/{name}/"
-        found = {key.removeprefix(start): value for key, value in values.items() if key.startswith(start)}
+    for index, parameter in enumerate(parameters):
+        start = f"{prefix}/{names[parameter]}/"
+        found = {name.removeprefix(start): tensors[name] for name in whole if name.startswith(start)}
+        for name in (name for name in numbers if name.startswith(start)):
+            found[name.removeprefix(start)] = _decode(numbers[name], tensors, parameter.device)
         if found:
             state[index] = found
     groups = optimizer.state_dict()["param_groups"]
     for group, saved in zip(groups, rest["groups"], strict=True):
-        group |= {key: tuple(value) if isinstance(value, list) else value for key, value in saved.items()}
+        group |= {key: _decode(value, tensors, parameters[0].device) for key, value in saved.items()}
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+    for index, values in state.items():
+        loaded = optimizer.state[parameters[index]]
+        for key, value in values.items():
+            loaded[key] = _as_saved(value, loaded[key])
+
+
+def _as_saved(saved: Any, loaded: Any) -> Any:
+    """Undo what ``load_state_dict`` does to values but their way to a device: it makes all tensors float, and more."""
+    if isinstance(saved, Tensor):
+        return loaded if loaded.dtype == saved.dtype else saved.to(loaded.device)
+    if isinstance(saved, list | tuple):
+        return type(saved)(_as_saved(*pair) for pair in zip(saved, loaded, strict=True))
+    if isinstance(saved, dict):
+        return {key: _as_saved(value, loaded[key]) for key, value in saved.items()}
+    return saved

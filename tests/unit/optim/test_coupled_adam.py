@@ -458,6 +458,16 @@ def test_goes_on_from_a_state_of_adamw(how, fused):
             r"^weight_decay: of Adam, a part of its gradient",
         ),
         (
+            lambda: run(torch.optim.SGD, np.ones((ROWS, COLUMNS)), [np.ones((ROWS, COLUMNS))], momentum=0.9)[
+                1
+            ].state_dict(),
+            r"^state: has no step, exp_avg, exp_avg_sq; it must be one of CoupledAdam or torch.optim.AdamW$",
+        ),
+        (
+            lambda: torch.optim.AdamW([{"params": [torch.nn.Parameter(torch.ones(2))]} for _ in range(2)]).state_dict(),
+            r"different number of parameter groups",
+        ),
+        (
             lambda: run(CoupledAdam, np.ones((ROWS, 3)), [np.ones((ROWS, 3))])[1].state_dict(),
             r"^state: exp_avg_sq has shape \(3,\); a parameter of shape \(13, 5\) with coupled_dim 0 needs \(5,\)$",
         ),

@@ -50,6 +50,7 @@ for placement, shape, dim, clip in cases:
     assert state["exp_avg_sq"].shape == (shape[1 - dim],)
     assert isinstance(state["exp_avg"], DTensor)
     torch.testing.assert_close(state["exp_avg"].full_tensor(), expected["exp_avg"], rtol=1e-12, atol=1e-15)
+dist.barrier()
 dist.destroy_process_group()
 """
 
@@ -61,4 +62,4 @@ def test_shards_are_updated_like_the_whole(tmp_path: Path):
         subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True, env=environment) for rank in range(3)
     ]
     errors = [process.communicate(timeout=120)[1] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0, 0], errors[0]
+    assert [process.returncode for process in ranks] == [0, 0, 0], "\n".join(errors)

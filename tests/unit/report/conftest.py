@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import Evaluation, parse_study
+from coupled_adam_bench.config import Evaluation, Theory, parse_study
 from coupled_adam_bench.files import write_json
 from coupled_adam_bench.plan import Plan, make_part, make_plan
 from coupled_adam_bench.report.figures import write_figures
 from coupled_adam_bench.report.manifest import write_manifest
 from coupled_adam_bench.report.page import write_report
 from coupled_adam_bench.report.render import write_tables
+from coupled_adam_bench.report.theory import theory_cells
 from coupled_adam_bench.results.collect import collect, write_results
-from coupled_adam_bench.results.schema import METRICS
+from coupled_adam_bench.results.schema import METRICS, THEORY_METRICS
 from coupled_adam_bench.statistics.compare import write_tests
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
@@ -111,10 +112,82 @@ def write_fake_run(cell: Cell, folder: Path) -> None:
             file.write(json.dumps(row) + "\n")
 
 
+def theory_settings() -> dict[str, Any]:
+    """Two sizes, tied and untied, two numbers of tokens, three optimizers and two seeds."""
+    sizes = (("small", "1M", 32), ("big", "4M", 64))
+    return fake_settings() | {
+        "study": "theory",
+        "data": {"name": "text", "source": {"kind": "hub", "preset": "openwebtext"}, "tokenizer": "gpt2",
+                 "vocab_size": 50304},
+        "models": [{"name": name + tying, "label": label + tying, "n_layer": 2, "n_head": 2, "d_model": d_model,
+                    "learning_rate": 1e-3, "tied": not tying} for name, label, d_model in sizes for tying in ("", "u")],
+        "grid": [{"models": ["small", "smallu", "big", "bigu"],
+                  "tokens": [{"steps": 400, "label": "D<1>"}, {"steps": 800, "label": "D2"}],
+                  "optimizers": ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 500}], "seeds": [1, 2]}],
+        "evaluation": {"theory": {}},
+    }  # fmt: skip
+
+
+def drawn_moment(cell: Cell, scale: float = 1.0) -> dict[str, Any]:
+    """A line of slope 1e-3 sqrt(d_model / 32) / steps, scaled, with noise."""
+    rng = np.random.default_rng([cell.seed, cell.steps])
+    probability = 1 / np.arange(1, 301)
+    probability /= probability.sum()
+    slope = scale * 1e-3 * math.sqrt(cell.model.d_model / 32) / cell.steps
+    square = slope * probability * np.exp(0.3 * rng.normal(size=300))
+    return {"probability": probability.tolist(), "mean_square": square.tolist(), "slope": slope,
+            "intercept": -slope / 1e5, "r_squared": 0.93 - 0.01 * cell.seed, "n_batches": 64}  # fmt: skip
+
+
+def drawn_drift(cell: Cell, sides: tuple[str, ...]) -> dict[str, Any]:
+    """Input side 1e-3, output side 1 of Adam and 2.5e-4 of the others, in one direction, 10 % more for each seed."""
+    steps = np.arange(10, cell.steps + 1, 10)
+    done = (1 + 0.1 * cell.seed) * steps / cell.steps
+    adam = cell.optimizer.name == "adamw"
+    size = {"input": 1e-3 * ("input" in sides), "output": (1.0 if adam else 2.5e-4) * ("output" in sides)}
+    whole = size["input"] + size["output"]
+    # In the warmup of 100 steps it is larger than after it.
+    update_sum = np.where(steps > 100, 0.1 if adam or "input" in sides else 3e-7, 0.9)
+    lists = {"step": steps, "mean_norm": whole * done, "mean_norm_ratio": 0.5 * whole * done,
+             "displacement": whole * done, "update_sum": update_sum}  # fmt: skip
+    found: dict[str, Any] = {name: values.tolist() for name, values in lists.items()}
+    if cell.optimizer.name == "sgd":
+        parts = ("input", "output", "decay", "residual", "input_share", "output_share", "decay_share")
+        return found | dict.fromkeys(parts)
+    found |= {side: (size[side] * done).tolist() for side in size} | {
+        f"{side}_share": size[side] / whole for side in size
+    }
+    return found | {"decay": (0 * done).tolist(), "residual": (1e-9 * done).tolist(), "decay_share": 0.0}
+
+
+def drawn_theory(cell: Cell) -> dict[str, Any]:
+    """A ``theory.json`` by its contract; SGD is not split, and Adam alone has a moving average of its own."""
+    rows = [{"task": "theory", "metric": name, "value": math.nan, "unit": "1"} for name in THEORY_METRICS]
+    record = {"cell": cell.id, "stage": "theory", "version": 1, "settings": Theory().in_effect(), "settings_hash": "0",
+              "results": rows}  # fmt: skip
+    if diverges(cell):
+        return record | {"status": "diverged", "reason": "loss not finite in step 60", "model_sha256": None}
+    tied, adam, split = cell.model.tied, cell.optimizer.name == "adamw", cell.optimizer.name != "sgd"
+    drift = {"embedding": drawn_drift(cell, ("input", "output") if tied else ("input",))}
+    return record | {
+        "status": "ok",
+        "reason": None if split else "SGD <b>is not split</b>",
+        "model_sha256": "ab" * 32,
+        "gradient_sum": {"output": {"float32": 3e-8 * cell.seed, "float64": 2e-16 * cell.seed},
+                         "input": {"float32": 0.31, "float64": 0.3}},
+        "second_moment": drawn_moment(cell),
+        "second_moment_adam": drawn_moment(cell, 0.5) if adam else None,
+        "drift": drift if tied else drift | {"head": drawn_drift(cell, ("output",))},
+        "replay_max_relative_loss_difference": 1e-7 * cell.seed,
+    }  # fmt: skip
+
+
 def build(plan: Plan, root: Path) -> Path:
     """Run all stages from evaluation files to report and return the study's folder."""
     for cell in plan.cells.values():
         write_fake_run(cell, root / "runs" / cell.id)
+    for cell in theory_cells(plan):
+        (root / "runs" / cell.id / "theory.json").write_text(json.dumps(drawn_theory(cell)))
     study_dir = root / plan.name
     write_json(study_dir / "plan.json", plan.to_json())
     results, tests = study_dir / "results.csv", study_dir / "tests.csv"
@@ -123,7 +196,7 @@ def build(plan: Plan, root: Path) -> Path:
     write_tables(plan, results, tests, study_dir / "tables", TEMPLATES)
     write_figures(plan, results, root / "runs", study_dir / "figures")
     write_manifest(plan, study_dir, root)
-    write_report(plan, study_dir, TEMPLATES)
+    write_report(plan, study_dir, TEMPLATES, root / "runs")
     return study_dir
 
 
@@ -151,6 +224,14 @@ def fake_in_parts(fake: Fake, tmp_path_factory: pytest.TempPathFactory) -> Fake:
         grid = [block for block in settings["grid"] if block["table"] == table]
         parts.append(make_part(parse_study({**settings, "study": table, "title": table, "grid": grid})))
     plan = Plan(fake.plan.name, fake.plan.title, tuple(parts))
+    return Fake(plan, root, build(plan, root))
+
+
+@pytest.fixture(scope="session")
+def fake_theory(tmp_path_factory: pytest.TempPathFactory) -> Fake:
+    """A study that checks the theory, with drawn numbers, all stages run once; do not write into it."""
+    root = tmp_path_factory.mktemp("results")
+    plan = make_plan(parse_study(theory_settings()))
     return Fake(plan, root, build(plan, root))
 
 

@@ -8,7 +8,7 @@ import pytest
 from coupled_adam_bench.config import Evaluation, parse_study
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.collect import collect, read_results, write_results
-from coupled_adam_bench.results.schema import METRICS, RESULT_COLUMNS
+from coupled_adam_bench.results.schema import METRICS, RESULT_COLUMNS, THEORY_METRICS
 
 FILES = {
     "test_loss": [("test", "loss", 3.25, "nat/token"), ("test", "perplexity", 25.8, "1")],
@@ -204,3 +204,40 @@ def test_wrong_files_are_refused_with_the_line(tmp_path: Path, text: str, messag
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such file"):
         read_results(tmp_path / "results.csv")
+
+
+@pytest.fixture
+def theory_plan(tiny_study: Any) -> Plan:
+    study = tiny_study()
+    return make_plan(parse_study(study | {"evaluation": study["evaluation"] | {"theory": {}}}))
+
+
+def write_theory(folder: Path, owner: str, **changes: Any) -> None:
+    rows = [{"task": "theory", "metric": name, "value": 0.5, "unit": "1"} for name in THEORY_METRICS]
+    settings = {"n_batches": 64, "record_every": 10}
+    record = {"cell": owner, "status": "ok", "settings": settings, "model_sha256": "ab", "results": rows} | changes
+    (folder / "theory.json").write_text(json.dumps(record))
+
+
+def test_the_theory_of_a_study_that_has_it(runs: Path, tiny_plan: Plan, theory_plan: Plan) -> None:
+    cells = list(theory_plan.cells)
+    for cell in cells:
+        write_theory(runs / cell, cell)
+    results = collect(theory_plan, runs)
+    assert len(results) == (ROWS_PER_CELL + len(THEORY_METRICS)) * 6
+    assert tuple(results[results["task"] == "theory"].head(len(THEORY_METRICS))["metric"]) == THEORY_METRICS
+    assert "theory" not in set(collect(tiny_plan, runs)["task"])
+    write_theory(runs / cells[0], cells[0], settings={"n_batches": 3, "record_every": 10})
+    with pytest.raises(ValueError, match=r"theory\.json: measured with n_batches 3 by another study"):
+        collect(theory_plan, runs)
+    write_theory(runs / cells[0], cells[0], results=[])
+    with pytest.raises(ValueError, match="no theory head_gradient_sum; delete its evaluations"):
+        collect(theory_plan, runs)
+    (runs / cells[0] / "theory.json").unlink()
+    with pytest.raises(ValueError, match=r"theory\.json: missing"):
+        collect(theory_plan, runs)
+    partial = collect(theory_plan, runs, partial=True)
+    missing = partial[partial["value"].isna()]
+    assert list(missing[["task", "metric", "unit"]].itertuples(index=False, name=None)) == [
+        ("theory", name, "1") for name in THEORY_METRICS
+    ]

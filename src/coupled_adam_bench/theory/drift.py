@@ -1,0 +1,131 @@
+"""The drift of the mean embedding in training, split exactly into what input, output and weight decay did to it.
+
+An optimizer's update is linear in the gradients so far once its denominators are known, so the update of the mean row
+is the sum of what each side of the gradient contributes, each with a first moment of its own.
+
+Shapes: V = vocab_size, D = d_model.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coupled_adam_bench.config import AdamW, CoupledAdam, Settings, Sgd
+from coupled_adam_bench.theory.gradients import relative_sum
+
+PARTS = ("input", "output", "decay")
+# Where what the parts leave unexplained reaches this fraction of the displacement, the shares would be those of noise.
+_ROUNDING = 0.1
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An optimizer as a linear function of gradients: ``m <- keep m + take g``, ``update = -factor m``."""
+
+    keep: float
+    take: float
+    decoupled_decay: bool
+    """Weight decay acts on the weights at once (AdamW), and not through the gradient (SGD)."""
+    factor: Callable[[Mapping[str, Any], Mapping[str, Any]], Tensor | float]
+    """Of a parameter's state after the step and its group: a number, or of shape D or VD in float64."""
+
+
+def second_moment(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
+    """Return Adam's second moment without its bias towards 0 at the start, in float64."""
+    moment: Tensor = state["exp_avg_sq"].double() / (1 - group["betas"][1] ** state["step"].item())
+    return moment
+
+
+def _adam(beta1: float, scale: float) -> Rule:
+    def factor(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
+        lr = group["lr"] / (1 - beta1 ** state["step"].item())
+        denominator = (scale * second_moment(state, group)).sqrt() + group["eps"]
+        return lr / denominator  # type: ignore[no-any-return]
+
+    return Rule(beta1, 1 - beta1, True, factor)
+
+
+def rule_of(optimizer: Settings, beta1: float) -> Rule | None:
+    """Return the rule of a cell's embedding optimizer; ``None`` for one that is not known to be linear."""
+    match optimizer:
+        case AdamW():
+            return _adam(beta1, 1.0)
+        case CoupledAdam():
+            return _adam(beta1, 2.0**-optimizer.scale_exponent)
+        case Sgd():
+            return Rule(optimizer.momentum, 1.0, False, lambda _, group: float(group["lr"]))
+    return None
+
+
+class Drift:
+    """The mean row of one matrix on its way: call :meth:`add` after every step and :meth:`record` after some."""
+
+    def __init__(self, weight: Tensor, rule: Rule | None) -> None:
+        self.weight, self.rule = weight, rule
+        self.mean_D = self.start_D = weight.detach().double().mean(0)
+        self.moments: dict[str, Tensor] = {}
+        """By side, the part of the first moment that its gradients make, shape VD."""
+        self.decay_moment_D = torch.zeros_like(self.mean_D)
+        self.parts: dict[str, Tensor] = {part: torch.zeros_like(self.mean_D) for part in PARTS}
+        """What each part has moved the mean by since the start, shape D."""
+        self.records: dict[str, list[float]] = {
+            name: [] for name in ("step", "mean_norm", "mean_norm_ratio", "displacement", "update_sum")
+        }
+        if rule is not None:
+            self.records |= {name: [] for name in (*PARTS, "residual")}
+
+    def add(self, grads: Mapping[str, Tensor], state: Mapping[str, Any], group: Mapping[str, Any]) -> None:
+        """Take one step into account: the clipped gradient of each side, the optimizer's state after it, its group."""
+        if self.rule is not None:
+            rule, factor = self.rule, self.rule.factor(state, group)
+            for side, grad_VD in grads.items():
+                moment_VD = self.moments.setdefault(side, torch.zeros_like(grad_VD, dtype=torch.float64))
+                moment_VD.mul_(rule.keep).add_(grad_VD, alpha=rule.take)
+                self.parts[side] -= (moment_VD * factor).mean(0)
+            decay_D = group["weight_decay"] * self.mean_D  # of the weights before the step
+            if not rule.decoupled_decay:
+                decay_D = self.decay_moment_D.mul_(rule.keep).add_(decay_D)
+            self.parts["decay"] -= group["lr"] * decay_D
+        self.mean_D = self.weight.detach().double().mean(0)
+
+    def record(self, step: int, before_VD: Tensor) -> None:
+        """Note where the mean is after ``step`` steps, given the weights before the last of them."""
+        weight_VD = self.weight.detach().double()
+        displacement_D = self.mean_D - self.start_D
+        now = {
+            "step": step,
+            "mean_norm": self.mean_D.norm().item(),
+            "mean_norm_ratio": (self.mean_D.norm() / weight_VD.norm(dim=1).mean()).item(),
+            "displacement": displacement_D.norm().item(),
+            "update_sum": relative_sum(weight_VD - before_VD),
+        }
+        if self.rule is not None:
+            now |= {part: moved_D.norm().item() for part, moved_D in self.parts.items()}
+            now["residual"] = (displacement_D - self._explained()).norm().item()
+        for name, value in now.items():
+            self.records[name].append(value)
+
+    def _explained(self) -> Tensor:
+        return torch.stack(list(self.parts.values())).sum(0)
+
+    def shares(self) -> dict[str, float | None]:
+        """Return the share of each part in the displacement so far, which add up to 1, as ``<part>_share``.
+
+        A part's share is its projection on the displacement that the parts explain. None for all of them without a
+        rule, or if the mean moved by no more than the rounding of the weights.
+        """
+        explained_D = self._explained()
+        displacement_D = self.mean_D - self.start_D
+        rest = (displacement_D - explained_D).norm()
+        if self.rule is None or not rest < _ROUNDING * displacement_D.norm():
+            return {f"{part}_share": None for part in PARTS}
+        square = explained_D @ explained_D
+        return {f"{part}_share": (moved_D @ explained_D / square).item() for part, moved_D in self.parts.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return records and shares; None in place of what an optimizer without a rule has not."""
+        without = dict.fromkeys((*PARTS, "residual")) if self.rule is None else {}
+        return {**self.records, **without, **self.shares()}

@@ -1,0 +1,66 @@
+"""Gradients of the matrices with a row for each token, by where they come from, at fixed weights.
+
+Shapes: B sequences, T tokens, V = vocab_size, D = d_model.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coupled_adam_bench.models.base import LanguageModel
+from coupled_adam_bench.models.cross_entropy import sum_cross_entropy
+
+Batch = tuple[Tensor, Tensor]
+"""Inputs and targets, each of shape BT."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Gradients of one batch, shape VD: of the matrix as the input looks it up, and as the output multiplies by it.
+
+    A tied matrix's gradient is their sum; untied, they belong to the embedding and to the head.
+    """
+
+    input: Tensor
+    output: Tensor
+
+
+def side_gradients(model: LanguageModel, batch: Batch, micro_batch_sequences: int, bf16: bool = False) -> Sides:
+    """Return the gradients of the mean cross-entropy of ``batch``; ``bf16``: under autocast, as in training."""
+    inputs_BT, targets_BT = batch
+    embedding = model.embedding.weight
+    head = model.head_weight.detach().requires_grad_()  # its second use, so that autograd keeps the two apart
+    sides = Sides(torch.zeros_like(embedding), torch.zeros_like(head))
+    for start in range(0, len(inputs_BT), micro_batch_sequences):
+        part = slice(start, start + micro_batch_sequences)
+        with torch.autocast(inputs_BT.device.type, torch.bfloat16, enabled=bf16):
+            hidden_TD = model.hidden(inputs_BT[part]).flatten(0, 1)
+            loss = sum_cross_entropy(hidden_TD, head, targets_BT[part].flatten()) / targets_BT.numel()
+        for total, grad in zip((sides.input, sides.output), torch.autograd.grad(loss, (embedding, head)), strict=True):
+            total += grad
+    return sides
+
+
+def relative_sum(rows_VD: Tensor) -> float:
+    """Return ``‖sum of the rows‖ / sum of ‖row‖``, in float64: 0 if they cancel, 1 if they point the same way."""
+    rows_VD = rows_VD.double()
+    return float(rows_VD.sum(0).norm() / rows_VD.norm(dim=1).sum())
+
+
+def whole_gradients(
+    model: LanguageModel, batches: Iterable[Batch], micro_batch_sequences: int, bf16: bool
+) -> Iterator[Tensor]:
+    """Yield for each batch the gradient of the output's matrix that its optimizer sees before clipping, shape VD."""
+    for batch in batches:
+        sides = side_gradients(model, batch, micro_batch_sequences, bf16)
+        yield sides.input + sides.output if model.tied else sides.output
+
+
+def mean_square(gradients: Iterable[Tensor]) -> NDArray[np.float64]:
+    """Return the mean of the squares over gradients and coordinates, shape V: the paper's E[v_i]."""
+    means_V = [gradient_VD.double().square().mean(1) for gradient_VD in gradients]
+    return torch.stack(means_V).mean(0).cpu().numpy()

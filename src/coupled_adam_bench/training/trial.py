@@ -1,0 +1,85 @@
+"""A study's own optimizers, tried on two small matrices: does each step, and does it go on as if never stopped."""
+
+import json
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from coupled_adam_bench.config import Custom, Study, Training
+from coupled_adam_bench.optim.registry import build_embedding_optimizer
+from coupled_adam_bench.training.checks import check_optimizers, custom_optimizers
+from coupled_adam_bench.training.optimizer_state import export_state, import_state
+
+_SHAPES = {"embedding": (24, 8), "head": (16, 8)}
+_STEPS = 20  # before the stop, and after it; some wait for ten before they move anything
+
+
+def try_optimizers(study: Study) -> None:
+    """Try all of a study's own optimizers; ``ValueError`` that lists what is wrong, by its place in the study."""
+    check_optimizers(study)
+    problems = []
+    for place, optimizer in custom_optimizers(study):
+        try:
+            try_optimizer(optimizer, study.training, study.models[0].learning_rate)
+        except ValueError as error:
+            problems.append(f"{place}.{error}")
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def try_optimizer(optimizer: Custom, training: Training, peak_lr: float) -> None:
+    """Let an optimizer do some steps, once in one go and once stopped, written and read on the way.
+
+    ``ValueError`` if it cannot be built, needs more than gradients, moves nothing or something to where it is not
+    finite, or if its state cannot be written, or its weights are not the same bits in the end.
+    """
+    generator = torch.Generator().manual_seed(0)
+    start, *grads = (
+        [torch.randn(shape, generator=generator) for shape in _SHAPES.values()] for _ in range(1 + 2 * _STEPS)
+    )
+    weights, undisturbed = _begin(start, optimizer, training, peak_lr)
+    _step(optimizer, undisturbed, weights, grads[:_STEPS])
+    if any(torch.equal(*pair) for pair in zip(weights, start, strict=True)):
+        raise ValueError(f"path: {optimizer.path} leaves weights as they are in {_STEPS} steps")
+    resumed_weights, resumed = _begin(weights, optimizer, training, peak_lr)
+    try:
+        tensors, rest = export_state(undisturbed, dict(zip(weights, _SHAPES, strict=True)), "embedding")
+        copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+        names = dict(zip(resumed_weights, _SHAPES, strict=True))
+        import_state(resumed, names, "embedding", copies, json.loads(json.dumps(rest)))
+    except Exception as error:  # load_state_dict is the class's
+        raise ValueError(
+            f"path: the state of {optimizer.path} cannot be saved and loaded ({type(error).__name__}: {error})"
+        ) from error
+    for one, its_weights in ((undisturbed, weights), (resumed, resumed_weights)):
+        _step(optimizer, one, its_weights, grads[_STEPS:])
+    if not all(torch.equal(*pair) for pair in zip(weights, resumed_weights, strict=True)):
+        raise ValueError(
+            f"path: {optimizer.path}, stopped, saved and loaded, does not go on with the same bits: it keeps more than "
+            "its state_dict() says, or draws random numbers; jobs that are stopped would give other results"
+        )
+
+
+def _begin(
+    values: Sequence[Tensor], optimizer: Custom, training: Training, peak_lr: float
+) -> tuple[list[Tensor], torch.optim.Optimizer]:
+    weights: list[Tensor] = [nn.Parameter(value.detach().clone()) for value in values]
+    return weights, build_embedding_optimizer(weights, optimizer, training, peak_lr)
+
+
+def _step(
+    optimizer: Custom, built: torch.optim.Optimizer, weights: Sequence[Tensor], grads: Sequence[Sequence[Tensor]]
+) -> None:
+    for of_step in grads:
+        for weight, grad in zip(weights, of_step, strict=True):
+            weight.grad = grad.clone()
+        try:
+            built.step()
+        except Exception as error:  # what it says of itself
+            raise ValueError(
+                f"path: {optimizer.path}: step() fails ({type(error).__name__}: {error}); optimizers that need a "
+                "closure, second derivatives or other than dense gradients are not supported"
+            ) from error
+    if not all(weight.isfinite().all() for weight in weights):
+        raise ValueError(f"lr_factor: {optimizer.lr_factor:g} makes weights that are not finite in {_STEPS} steps")

@@ -1,0 +1,60 @@
+"""The rule ``theory`` through real Snakemake."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+SNAKEMAKE = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "Snakefile"), "--nocolor"]
+INDEX, RESULTS = "results/tiny/evaluation/batch-000.theory.json", "results/tiny/results.csv"
+
+
+def snakemake(folder: Path, *arguments: str) -> str:
+    """Run Snakemake in ``folder`` and return what it says."""
+    command = [*SNAKEMAKE, *arguments, "--configfile", "study.yaml"]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+def to_run(folder: Path, target: str) -> set[str]:
+    """Return the rules that a dry run announces."""
+    lines = snakemake(folder, target, "-n").splitlines()
+    return {line.split()[1].rstrip(":") for line in lines if line.startswith(("rule ", "localrule "))}
+
+
+@pytest.fixture
+def study(tiny_study):
+    """A study of one cell, tied, with the theory."""
+    settings = tiny_study()
+    block = {"models": ["nano"], "tokens": [{"steps": 8}], "optimizers": ["coupled_adam"], "seeds": [1]}
+    evaluation = settings["evaluation"] | {"theory": {"n_batches": 2, "record_every": 4}}
+    return settings | {"grid": [block], "evaluation": evaluation}
+
+
+def test_the_rule_runs_and_only_what_it_measures_reruns_it(study, tmp_path):
+    def write() -> None:
+        (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+
+    theory = study["evaluation"].pop("theory")
+    write()
+    stages = {"prepare", "train_cell", "test_loss", "embeddings", "downstream", "collect"}
+    assert to_run(tmp_path, RESULTS) == stages
+    study["evaluation"]["theory"] = theory
+    write()
+    assert to_run(tmp_path, RESULTS) == {*stages, "theory"}
+    snakemake(tmp_path, INDEX, "--cores", "1")
+    (run,) = (tmp_path / "results/runs").iterdir()
+    record = json.loads((run / "theory.json").read_text())
+    assert record["drift"]["embedding"]["step"] == [4, 8]
+    assert run.name in json.loads((tmp_path / INDEX).read_text())
+    theory["replay_tolerance"] = 0.5
+    write()
+    assert to_run(tmp_path, RESULTS) == stages - {"prepare", "train_cell"}
+    theory["n_batches"] = 3
+    write()
+    assert to_run(tmp_path, INDEX) == {"theory"}
