@@ -113,9 +113,10 @@ class LanguageModel(nn.Module, ABC):
         return F.linear(self.hidden(tokens_BT), self.head_weight)
 
     def compile_layers(self) -> None:
-        """Have ``torch.compile`` make kernels of each layer, at the first call."""
+        """Have ``torch.compile`` make kernels of each layer, at the first call with each number of sequences."""
         for block in self.blocks:
-            block.compile()
+            # Sizes are few; at the second one torch would turn to kernels for any, which can be optimised less.
+            block.compile(dynamic=False)
 
     def forward(
         self, tokens_BT: Tensor, targets_BT: Tensor, reduction: Literal["mean", "sum", "none"] = "mean"

@@ -36,7 +36,7 @@ Described = dict[str, TensorStorageMetadata]
 
 
 class CheckpointError(OSError):
-    """A checkpoint could not be written; those before it are untouched."""
+    """A checkpoint could not be written, or read; those before it are untouched."""
 
 
 def step_of(path: Path) -> int:
@@ -105,12 +105,9 @@ class Checkpoints:
         except (OSError, RuntimeError, CheckpointException) as error:
             raise self._failed(error) from error
 
-    def _failed(self, error: BaseException) -> CheckpointError:
-        reason = str(error).strip().splitlines()[-1]  # of the tracebacks that torch.distributed.checkpoint sends
-        return CheckpointError(
-            f"{self.folder}: cannot write the checkpoint ({reason}); free disk space and start again: "
-            f"training resumes from the checkpoint before it"
-        )
+    def _failed(self, error: BaseException) -> Exception:
+        advice = "free disk space and start again: training resumes from the checkpoint before it"
+        return _readable(error, self.group, f"{self.folder}: cannot write the checkpoint", advice)
 
     def _finish(self, written: Future[Any], temporary: Path, state: dict[str, Any], kept: bool) -> None:
         try:
@@ -162,14 +159,26 @@ def load(path: Path, group: Group, allocate: Callable[[Described], dict[str, Ten
     """Read the tensors of a checkpoint into those that ``allocate`` makes from their descriptions, and return them.
 
     A tensor may be sharded otherwise than it was when written. Read only checkpoints of your own: their description is
-    a pickle, as torch.distributed.checkpoint writes it.
+    a pickle, as torch.distributed.checkpoint writes it. Raises ``CheckpointError`` in all processes if one cannot read.
     """
     reader = FileSystemReader(path)
     described = reader.read_metadata().state_dict_metadata
     tensors = allocate({key: value for key, value in described.items() if isinstance(value, TensorStorageMetadata)})
     _accept_single_process()
-    load_tensors(tensors, storage_reader=reader, process_group=group.saves, no_dist=group.size == 1)
+    try:
+        load_tensors(tensors, storage_reader=reader, process_group=group.saves, no_dist=group.size == 1)
+    except CheckpointException as error:
+        advice = "start again; if it comes back, delete this checkpoint: training resumes from the one before it"
+        raise _readable(error, group, f"{path}: cannot read the checkpoint", advice) from error
     return tensors
+
+
+def _readable(error: BaseException, group: Group, what: str, advice: str) -> Exception:
+    """Return an error for people in place of one of torch.distributed.checkpoint, which may not be an Exception."""
+    if group.lost(error):
+        return RuntimeError(str(error))
+    reason = str(error).strip().splitlines()[-1]  # of the tracebacks that it sends
+    return CheckpointError(f"{what} ({reason}); {advice}")
 
 
 def _accept_single_process() -> None:

@@ -5,13 +5,14 @@ Started by ``torchrun`` or by :func:`launch`; a process on its own is a group of
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -49,21 +50,38 @@ class Group:
         """Whether this process writes the files that exist once."""
         return self.rank == 0
 
-    def from_first(self, function: Callable[[], T]) -> T:
-        """Call ``function`` in the first process and return its result in all; its errors rise in all."""
+    def together(self, function: Callable[[], T]) -> T:
+        """Call ``function`` in all processes and return its result in each; the error of any of them rises in all.
+
+        For what may fail in one process alone, before the others wait for it in a collective.
+        """
         if self.size == 1:
             return function()
-        outcome: list[Any] = [None, None]
-        if self.is_first:
-            try:
-                outcome[0] = function()
-            except Exception as error:
-                outcome[1] = error
-        dist.broadcast_object_list(outcome, src=0, group=self.votes)
-        if outcome[1] is not None:
-            raise outcome[1]
-        result: T = outcome[0]
+        mine: Exception | None = None
+        try:
+            result = function()
+        except Exception as error:
+            mine = error
+        errors: list[Exception | None] = [None] * self.size
+        dist.all_gather_object(errors, mine, group=self.votes)
+        errors[self.rank] = mine  # with its traceback
+        for risen in errors:
+            if risen is not None:
+                raise risen
         return result
+
+    def from_first(self, function: Callable[[], T]) -> T:
+        """Call ``function`` in the first process and return its result in all; its errors rise in all."""
+        outcome = [self.together(lambda: function() if self.is_first else None)]
+        if self.size > 1:
+            dist.broadcast_object_list(outcome, src=0, group=self.votes)
+        result: T = outcome[0]  # type: ignore[assignment]
+        return result
+
+    def lost(self, error: BaseException) -> bool:
+        """Tell whether an error only says that another process has ended, which has told why or was killed."""
+        # gloo's "Connection closed by peer" and "reset by peer"; an OSError would be of the disk.
+        return self.size > 1 and not isinstance(error, OSError) and "by peer" in str(error)
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the element-wise sum of ``values`` over all processes."""
@@ -110,6 +128,11 @@ def open_group(device: str, stall_seconds: float) -> Iterator[Group]:
         return
     local = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if name == "cuda" else torch.device("cpu")
     if local.type == "cuda":
+        if (n_gpus := torch.cuda.device_count()) <= local.index:
+            raise ValueError(
+                f"execution.gpus: process {local.index + 1} of this machine has no GPU, torch sees {n_gpus}; "
+                "start no more processes than there are GPUs"
+            )
         torch.cuda.set_device(local)
     timeout = timedelta(seconds=2 * stall_seconds)  # the watch, which names the rank, comes first
     store, rank, size = next(rendezvous("env://"))
@@ -241,10 +264,17 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
     except SignalException:
         return RESUME_ME
     except ChildFailedError as error:
-        codes = {failure.exitcode for failure in error.failures.values()}
-        for status in (STALLED, 2, RESUME_ME):
-            if status in codes:
-                return status
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        killed = {rank: -code for rank, code in codes.items() if code < 0 and -code != signal.SIGTERM}
+        for rank, number in killed.items():
+            cause = ", as happens when memory is short (execution.train_mem_mb)" if number == signal.SIGKILL else ""
+            print(
+                f"error: rank {rank} of {processes} was ended by signal {number}, {signal.strsignal(number)}{cause}; "
+                "start again: training goes on from the last checkpoint",
+                file=sys.stderr,
+            )
+        status = next((status for status in (STALLED, 2, RESUME_ME) if status in codes.values()), 1)
+        if status == 1 and not killed:
+            print(f"error: {error}", file=sys.stderr)
+        return status
     return 0

@@ -117,6 +117,7 @@ class Run:
         shown: dict[str, float] = {}
         seconds_before, started = state.seconds, time.perf_counter()
         last_log = (state.step, started)
+        bad_step: int | None = None
         vote = StopVote(self.group)
         with (
             _stop_requests() as stop,
@@ -144,7 +145,7 @@ class Run:
                         shown["peak_gb"] = row["peak_memory_bytes"] / 1e9
                         last_log = (state.step, now)
                     if bad_step is not None:
-                        return "diverged", bad_step
+                        break
                     if saves:
                         self.trainer.save(kept=final and self.trunk)
                 progress.update(batch_tokens, **shown)
@@ -152,6 +153,8 @@ class Run:
                     break
             vote.count()
             self.trainer.checkpoints.wait()
+        if bad_step is not None:
+            return "diverged", bad_step
         return ("completed" if state.step == cell.steps else "interrupted"), None
 
     def report(self, status: str, bad_step: int | None) -> None:
@@ -194,7 +197,7 @@ class Run:
                 "compile": self.execution.compile,
                 "deterministic": self.execution.deterministic,
             },
-            "environment": environment.describe(self.device),
+            "environment": environment.describe(self.device, self.cell.optimizer),
         }
 
 
@@ -243,9 +246,11 @@ def in_turn(jobs: Mapping[str, Job], execution: Execution, device: str) -> int:
             try:
                 status = job(group)
             except Exception as error:
-                if not isinstance(error, (ValueError, OSError)):  # what the user cannot mend
+                lost = group.lost(error)
+                if not lost and not isinstance(error, (ValueError, OSError)):  # what the user cannot mend
                     traceback.print_exc()
-                print(f"error: {name}: {error}", file=sys.stderr, flush=True)
+                reason = f"another of the {group.size} processes has ended; its own lines or the launcher's say why"
+                print(f"error: {name}: {reason if lost else error}", file=sys.stderr, flush=True)
                 if group.size > 1:
                     return 2
                 worst = 2

@@ -33,16 +33,16 @@ def measure(forward_backward: Callable[[int], None], device: torch.device) -> tu
             forward_backward(sequences)
             used.append(torch.cuda.max_memory_allocated(device))
         else:
-            kept: dict[int, int] = {}
+            kept: list[torch.UntypedStorage] = []
 
-            def keep(tensor: Tensor, kept: dict[int, int] = kept) -> Tensor:
-                storage = tensor.untyped_storage()
-                kept[storage.data_ptr()] = storage.nbytes()
+            def keep(tensor: Tensor, kept: list[torch.UntypedStorage] = kept) -> Tensor:
+                kept.append(tensor.untyped_storage())
                 return tensor
 
             with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
                 forward_backward(sequences)
-            used.append(sum(kept.values()))
+            # Counted when all are known: FSDP2 empties the weights of a layer, and the next ones take their place.
+            used.append(sum({storage.data_ptr(): storage.nbytes() for storage in kept}.values()))
     each = max(1, used[1] - used[0])
     return (max(0, used[0] - each) if device.type == "cuda" else 0), each
 

@@ -57,13 +57,16 @@ class Trainer:
         self.cell, self.execution, self.run_dir, self.data_dir = cell, execution, run_dir, data_dir
         self.group, self.device = group, group.device
         _set_up(self.device, execution)
-        self.meta: Meta = load_meta(data_dir)
+        self.meta: Meta = group.together(lambda: load_meta(data_dir))
         training = cell.training
-        self.batches = Batches(open_tokens(data_dir, "train", verify=group.is_first), training, cell.seed, group)
+        self.batches = group.together(
+            lambda: Batches(open_tokens(data_dir, "train", verify=group.is_first), training, cell.seed, group)
+        )
         self.model = build_model(cell.model, cell.vocab_size, training.seq_len)
         self.model.init_weights(cell.seed, training.init_std)
         self.model.to(self.device)
         if execution.compile:
+            torch.compiler.reset()  # a process keeps only so many kernels of one function; those of other cells go
             self.model.compile_layers()
         self.module = group.parallelize(self.model, list(self.model.blocks), execution.parallel)
         self.optimizers: Optimizers = build_optimizers(
@@ -115,7 +118,7 @@ class Trainer:
                 micro_loss = self._loss(inputs_BT[part], targets_BT[part], targets_BT.numel())
                 micro_loss.backward()  # type: ignore[no-untyped-call]
             loss += micro_loss.detach()
-        grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), training.grad_clip)
+        grad_norm = self.optimizers.clip_grad_norm_(self.model.parameters(), training.grad_clip)
         self.optimizers.step()
         self.optimizers.zero_grad()
         return loss, whole(grad_norm)

@@ -1,0 +1,153 @@
+"""What processes say and leave when one of them fails, is killed or cannot read."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+import torch
+
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.files import read_json
+from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.training import checkpoint
+from coupled_adam_bench.training.checkpoint import CheckpointError, Checkpoints, checkpoints
+from coupled_adam_bench.training.distributed import Group, open_group
+from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.trainer import Trainer
+
+ALONE = Group(torch.device("cpu"))
+
+
+def settings_of(tiny_study, steps=10, **execution):
+    settings = tiny_study()
+    settings["grid"][0] |= {"table": None, "optimizers": ["adamw"], "tokens": [{"steps": steps}], "seeds": [1]}
+    settings["execution"] |= execution
+    return settings
+
+
+def one_cell(settings):
+    plan = make_plan(parse_study(settings))
+    (cell,) = plan.cells.values()
+    return cell, plan.parts[0].study.execution
+
+
+def test_an_error_of_the_second_process_rises_in_both(make_workspace, nursery, tiny_study, tiny_data):
+    here, there = (make_workspace(settings_of(tiny_study, train_processes=2), name) for name in ("here", "there"))
+    data = there.folder / "results/data" / tiny_data.name
+    data.unlink()
+    shutil.copytree(tiny_data, data, ignore=shutil.ignore_patterns("train.bin"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        group = {"WORLD_SIZE": "2", "MASTER_PORT": str(free.getsockname()[1])}
+    command = here.command(*here.plan.cells)
+    started = [
+        nursery.start(command, workspace.folder, env=group | {"RANK": rank, "LOCAL_RANK": rank})
+        for rank, workspace in (("0", here), ("1", there))
+    ]
+    assert [nursery.wait(pid) for (pid,) in started] == [2, 2]
+    for workspace in (here, there):
+        log = (workspace.folder / "rank-0.log").read_text()
+        assert "train.bin: missing" in log
+        assert "Traceback" not in log
+
+
+def wait_for_checkpoint(workspace, cell, is_running):
+    while not checkpoints(workspace.run_dir(cell) / "checkpoints"):
+        assert is_running()
+        time.sleep(0.02)
+
+
+def test_a_process_whose_other_was_killed_says_so(make_workspace, nursery, tiny_study):
+    workspace = make_workspace(settings_of(tiny_study, steps=100_000, train_processes=2, checkpoint_every=1))
+    (cell,) = workspace.plan.cells
+    pids = nursery.start(workspace.command(cell), workspace.folder, 2)
+    wait_for_checkpoint(workspace, cell, lambda: nursery.is_running(pids[0]))
+    os.kill(pids[1], signal.SIGKILL)
+    assert nursery.wait(pids[0]) == 2
+    log = (workspace.folder / "rank-0.log").read_text()
+    assert f"error: {cell}: another of the 2 processes has ended; its own lines or the launcher's say why" in log
+    assert "free disk space" not in log
+    assert "Traceback" not in log
+
+
+def children_of(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def rank_of(pid):
+    entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next((int(entry[5:]) for entry in entries if entry.startswith(b"RANK=")), None)
+
+
+def test_the_launcher_names_a_killed_process(make_workspace, tiny_study):
+    workspace = make_workspace(settings_of(tiny_study, steps=100_000, train_processes=2, checkpoint_every=1))
+    (cell,) = workspace.plan.cells
+    command = [sys.executable, "-m", "coupled_adam_bench", *workspace.command(cell)]
+    process = subprocess.Popen(command, cwd=workspace.folder, stderr=subprocess.PIPE, text=True)
+    wait_for_checkpoint(workspace, cell, lambda: process.poll() is None)
+    (victim,) = (pid for pid in children_of(process.pid) if rank_of(pid) == 1)
+    os.kill(victim, signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (1, 2), errors  # 2 where the other was the faster to end
+    assert "rank 1 of 2 was ended by signal 9, Killed, as happens when memory is short" in errors
+
+
+@pytest.mark.parametrize(
+    ("size", "message", "blames_the_disk"),
+    [
+        (2, "write failed: No space left on device", True),
+        (2, "Connection closed by peer [::1]:9", False),
+        (1, "Connection reset by peer", True),  # by a file server, say
+    ],
+)
+def test_a_checkpoint_that_another_process_left_is_not_blamed_on_the_disk(size, message, blames_the_disk, tmp_path):
+    pending = Future()
+    pending.set_exception(RuntimeError(message))
+    unfinished = Checkpoints(tmp_path, Group(torch.device("cpu"), size=size), {})
+    unfinished._pending = pending
+    with pytest.raises(CheckpointError if blames_the_disk else RuntimeError) as raised:
+        unfinished.wait()
+    assert message in str(raised.value)
+    assert ("free disk space" in str(raised.value)) == blames_the_disk
+
+
+def test_a_checkpoint_that_lacks_a_tensor_is_an_error_for_people(tiny_study, tiny_data, tmp_path):
+    trainer = Trainer(*one_cell(settings_of(tiny_study)), tiny_data, tmp_path, ALONE)
+    trainer.save()
+    trainer.checkpoints.wait()
+    (newest,) = checkpoints(tmp_path / "checkpoints")
+    with pytest.raises(CheckpointError, match=r"cannot read the checkpoint .*another/key.*delete this checkpoint"):
+        checkpoint.load(newest, ALONE, lambda described: {"another/key": torch.zeros(3)})
+
+
+def test_a_diverged_cell_waits_for_its_checkpoint(tiny_study, tiny_data, tmp_path, monkeypatch):
+    """Or the next cell of the job would meet its collectives."""
+    settings = settings_of(tiny_study, checkpoint_every=1)
+    settings["models"][0]["learning_rate"] = 1e30
+    settings["training"]["warmup_steps"] = 0
+    finish = Checkpoints._finish
+
+    def slowly(*arguments):
+        time.sleep(0.5)
+        finish(*arguments)
+
+    monkeypatch.setattr(Checkpoints, "_finish", slowly)
+    assert train(*one_cell(settings), tiny_data, tmp_path, ALONE) == 0
+    assert read_json(tmp_path / "run.json")["status"] == "diverged"
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(ValueError, match=r"execution\.gpus: process 3 .* torch sees 2"), open_group("cuda", 1.0):
+        pass
