@@ -13,9 +13,9 @@ from torch import Tensor
 
 Scalar = float | Tensor
 
-# Elements of a block whose squares are added to an accumulator of its size, which stays in the cache: on CPUs a
+# Elements of a block whose squares are added to an accumulator of its size, which stays in the cache: on a CPU a
 # twentieth of the time of torch.linalg.vector_norm along the rows (benchmarks/optimizer.py).
-_BLOCK = 2**19
+_BLOCK = 2**18
 
 
 def exact_dtype(dtype: torch.dtype) -> torch.dtype:
