@@ -141,7 +141,7 @@ rule report_page:
         templates=expand(
             "{folder}/html/{file}",
             folder=TEMPLATES,
-            file=("report.html.j2", "theory.html.j2", "table.html.j2", "style.css"),
+            file=("report.html.j2", "variants.html.j2", "theory.html.j2", "table.html.j2", "style.css"),
         ),
     output:
         STUDY_DIR / "report" / "index.html",

@@ -18,6 +18,7 @@ from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.theory import ADAM, COUPLED
 from coupled_adam_bench.report.theory_figures import THEORY_FIGURES
 from coupled_adam_bench.report.theory_section import theory_section
+from coupled_adam_bench.report.variants import variant_section
 from coupled_adam_bench.results.collect import read_results
 from coupled_adam_bench.results.groups import UNTESTED, Group, table_groups, table_values
 from coupled_adam_bench.results.schema import METRICS, Metric
@@ -189,6 +190,7 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         verdicts=verdicts(cards),
         cards={card.table: card for card in cards},
         tables=build_tables(plan, results, tests),
+        variants=variant_section(plan, results),
         figures={name: figure for name, figure in figures.items() if name not in THEORY_FIGURES},
         theory=theory_section(plan, runs),
         theory_figures={name: figure for name, figure in figures.items() if name in THEORY_FIGURES},
