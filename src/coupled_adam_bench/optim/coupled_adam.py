@@ -41,7 +41,8 @@ class CoupledAdam(torch.optim.Optimizer):
         maximize: go up the gradient.
         capturable: nothing waits for the device, so that a CUDA graph can hold a step; ``step`` lies on the device.
         fused: one kernel for the update. ``None``: for CUDA where Triton is installed. ``True``: on CPUs too, where
-            torch.compile makes it at the first step and needs a C++ compiler.
+            torch.compile makes it at the first step and needs a C++ compiler. ``False``: torch's own operations, which
+            also do what kernels for CUDA do not: another coupled dimension, tensors that are not contiguous.
 
     Raises:
         ValueError: for a setting out of range, or a parameter that is complex or has no such dimension.

@@ -5,6 +5,8 @@ Imported where Triton is installed, which PyTorch for CUDA brings along.
 Shapes: R rows, C columns of a matrix; blocks of them have the prefix ``block``.
 """
 
+from contextlib import AbstractContextManager
+
 import torch
 import triton
 import triton.language as tl
@@ -72,6 +74,11 @@ def _update_kernel(  # type: ignore[no-untyped-def]
 _TRITON_DTYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
+def _on_device_of(tensor: Tensor) -> AbstractContextManager[None]:
+    """Return the context in which Triton, which starts kernels on the current device, starts them where they belong."""
+    return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]
+
+
 def column_sums_of_squares(grad_RC: Tensor) -> Tensor:
     """Return the sums of a contiguous matrix's squares over its rows, shape (C,), float32 or better, reproducibly."""
     n_rows, n_columns = grad_RC.shape
@@ -80,16 +87,16 @@ def column_sums_of_squares(grad_RC: Tensor) -> Tensor:
     programs = min(n_blocks, _ROW_PROGRAMS)
     partial = torch.empty(programs, n_columns, dtype=dtype, device=grad_RC.device)
     grid = (programs, triton.cdiv(n_columns, _BLOCK_COLUMNS))
-    _sums_kernel[grid](
-        grad_RC, partial, n_rows, n_columns, n_blocks, _BLOCK_ROWS, _BLOCK_COLUMNS, _TRITON_DTYPES[dtype]
-    )
+    with _on_device_of(grad_RC):
+        _sums_kernel[grid](
+            grad_RC, partial, n_rows, n_columns, n_blocks, _BLOCK_ROWS, _BLOCK_COLUMNS, _TRITON_DTYPES[dtype]
+        )
     return partial.sum(0)
 
 
 def _vector(values: tuple[Scalar, ...], like: Tensor) -> Tensor:
     """Return scalars as one tensor on the device of ``like``, without waiting for it."""
-    tensors = [value.to(like.dtype) if isinstance(value, Tensor) else like.new_full((), value) for value in values]
-    return torch.stack(tensors)
+    return torch.stack([value.to(like) if isinstance(value, Tensor) else like.new_full((), value) for value in values])
 
 
 def update(
@@ -99,15 +106,16 @@ def update(
     n_rows, n_columns = parameter_RC.shape
     grid = (triton.cdiv(n_rows, _BLOCK_ROWS), triton.cdiv(n_columns, _BLOCK_COLUMNS))
     scalars = _vector((beta1, gain, keep), row_C)
-    _update_kernel[grid](
-        parameter_RC,
-        exp_avg_RC,
-        grad_RC,
-        row_C,
-        scalars,
-        n_rows,
-        n_columns,
-        _BLOCK_ROWS,
-        _BLOCK_COLUMNS,
-        _TRITON_DTYPES[row_C.dtype],
-    )
+    with _on_device_of(parameter_RC):
+        _update_kernel[grid](
+            parameter_RC,
+            exp_avg_RC,
+            grad_RC,
+            row_C,
+            scalars,
+            n_rows,
+            n_columns,
+            _BLOCK_ROWS,
+            _BLOCK_COLUMNS,
+            _TRITON_DTYPES[row_C.dtype],
+        )

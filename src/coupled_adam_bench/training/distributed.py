@@ -145,11 +145,6 @@ def open_group(device: str, stall_seconds: float) -> Iterator[Group]:
         dist.destroy_process_group()
 
 
-def local(tensor: Tensor) -> Tensor:
-    """Return this process's shard of a sharded tensor, and any other as it is."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def whole(tensor: Tensor) -> Tensor:
     """Return a sharded tensor whole (all processes must ask), and any other as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -15,12 +15,13 @@ from coupled_adam_bench.config import Execution
 from coupled_adam_bench.data.bins import Meta, load_meta, open_tokens
 from coupled_adam_bench.files import read_json
 from coupled_adam_bench.models.build import build_model
+from coupled_adam_bench.optim.coupled_shards import local
 from coupled_adam_bench.optim.registry import Optimizers, build_optimizers
 from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.training import history, micro_batch
 from coupled_adam_bench.training.batches import Batches
 from coupled_adam_bench.training.checkpoint import STATE, Checkpoints, Described, load, step_of
-from coupled_adam_bench.training.distributed import Group, accumulating, local, whole
+from coupled_adam_bench.training.distributed import Group, accumulating, whole
 from coupled_adam_bench.training.monitor import SpikeMonitor
 from coupled_adam_bench.training.optimizer_state import allocate_state, export_state, import_state
 
