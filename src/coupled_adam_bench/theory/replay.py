@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coupled_adam_bench.files import read_json_lines
+from coupled_adam_bench.progress import Progress
 from coupled_adam_bench.theory.drift import Drift, rule_of
 from coupled_adam_bench.training.trainer import Trainer
 
@@ -42,18 +43,19 @@ class Replay:
 
     def run(self) -> None:
         """Train from the first step to the last."""
-        trainer, steps = self.trainer, self.trainer.cell.steps
+        trainer, cell, steps = self.trainer, self.trainer.cell, self.trainer.cell.steps
         losses = []
-        with self._hooks():
+        with self._hooks(), Progress(cell.n_tokens, "tok", f"replay of {cell.id}") as progress:
             for step in range(steps):
                 records = (step + 1) % self.record_every == 0 or step + 1 == steps
                 before = {name: drift.weight.detach().clone() for name, drift in self.drifts.items() if records}
                 self._lookup_VD.zero_()
                 loss, grad_norm = trainer.train_step(step)
                 losses.append(loss.double())
-                self._add(torch.clamp(trainer.cell.training.grad_clip / (grad_norm + _CLIP_EPS), max=1.0))
+                self._add(torch.clamp(cell.training.grad_clip / (grad_norm + _CLIP_EPS), max=1.0))
                 for name, weight_VD in before.items():
                     self.drifts[name].record(step + 1, weight_VD)
+                progress.update(cell.n_tokens // steps)
         self.losses = torch.stack(losses).tolist()
 
     def _add(self, clip: Tensor) -> None:
