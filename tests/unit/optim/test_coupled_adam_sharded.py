@@ -53,7 +53,7 @@ for placement, shape, dim, clip in cases:
     torch.testing.assert_close(state["exp_avg"].full_tensor(), expected["exp_avg"], rtol=1e-12, atol=1e-15)
 dist.barrier()
 dist.destroy_process_group()
-os._exit(0)  # with torch 2.11 and 2.12 gloo's threads now and then abort a process that exits by itself
+os._exit(0)  # with torch 2.12 a process of a gloo group that exits by itself aborts now and then
 """
 
 
