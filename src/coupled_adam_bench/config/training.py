@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from coupled_adam_bench.config.base import LaterSettings, Name, Settings
+from coupled_adam_bench.config.optimizers import Optimizer
 from coupled_adam_bench.presets import MODEL_PRESETS
 
 
@@ -137,6 +138,10 @@ class Training(LaterSettings):
     def warmup(self, steps: int) -> int:
         """Return the warmup of a run of ``steps``, in steps."""
         return self.warmup_steps if self.warmup_fraction is None else _share(self.warmup_fraction, steps)
+
+    def embedding_decay(self, optimizer: Optimizer) -> float:
+        """Return the weight decay of the embedding under ``optimizer``, whose own comes before the recipe's."""
+        return self.embedding_weight_decay if optimizer.weight_decay is None else optimizer.weight_decay
 
     def decay_start(self, steps: int) -> int:
         """Return the first step of ``wsd`` whose learning rate is below the peak, or ``steps`` without one.

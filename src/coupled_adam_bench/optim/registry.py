@@ -94,7 +94,7 @@ def build_embedding_optimizer(
 ) -> torch.optim.Optimizer:
     """Return the optimizer of the embedding, and of the head if it is not tied, at its peak learning rate."""
     betas, eps = (training.beta1, training.beta2), training.eps
-    decay = training.embedding_weight_decay if optimizer.weight_decay is None else optimizer.weight_decay
+    decay = training.embedding_decay(optimizer)
     match optimizer:
         case AdamW():
             return torch.optim.AdamW(embeddings, lr=peak_lr, betas=betas, eps=eps, weight_decay=decay, fused=True)

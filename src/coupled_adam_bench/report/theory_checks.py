@@ -80,7 +80,7 @@ def checks_of(groups: Sequence[TheoryGroup]) -> tuple[Check, ...]:
     balanced = [
         group
         for group in untied
-        if group.cell.optimizer.name in (COUPLED, SGD) and not group.cell.training.embedding_weight_decay
+        if group.cell.optimizer.name in (COUPLED, SGD) and not group.cell.training.embedding_decay(group.cell.optimizer)
     ]
     no_head = "The study has no run with an untied head"
     return (

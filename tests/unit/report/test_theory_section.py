@@ -100,11 +100,13 @@ def test_thresholds_decide(groups: tuple[TheoryGroup, ...]) -> None:
     assert check(wrong, OUTPUT).tone == "bad"
 
 
-def test_weight_decay_and_the_warmup_do_not_count_as_sums_of_updates(groups: tuple[TheoryGroup, ...]) -> None:
+@pytest.mark.parametrize(("section", "field"), [("training", "embedding_weight_decay"), ("optimizer", "weight_decay")])
+def test_weight_decay_and_the_warmup_do_not_count_as_sums_of_updates(
+    groups: tuple[TheoryGroup, ...], section: str, field: str
+) -> None:
     def decaying(group: TheoryGroup) -> TheoryGroup:
         def cell(record: Record) -> Any:
-            training = record.cell.training.model_copy(update={"embedding_weight_decay": 0.1})
-            return replace(record.cell, training=training)
+            return replace(record.cell, **{section: getattr(record.cell, section).model_copy(update={field: 0.1})})
 
         return replace(group, records=tuple(replace(record, cell=cell(record)) for record in group.records))
 
