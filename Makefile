@@ -5,27 +5,40 @@
 # Candidates, the first that fits is taken; `make PYTHON=/path/to/python3.12 demo` takes that one.
 PYTHON ?= python3 python3.13 python3.12 python3.11
 STAMP := .venv/.installed
+DEV_STAMP := .venv/.installed-dev
 
 # Recipes and what they start find the virtual environment first.
 RUN := PATH="$$PWD/.venv/bin:$$PATH"
 SNAKEFILES := Snakefile rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint check schema clean-venv
+.PHONY: help install install-dev demo test attack lint check schema reliability clean-venv
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
 
-install: $(STAMP)  ## Create .venv and install the package with pinned versions
+install: $(STAMP)  ## Create .venv and install what studies need, with pinned versions
+
+install-dev: $(DEV_STAMP)  ## Install what tests and lint need, too
 
 demo: $(STAMP)  ## Run the demo study: minutes on 2 CPU cores, nothing from outside
 	$(RUN) snakemake --cores all
 
 # One thread per worker: the models of the tests are tiny.
-test: $(STAMP)  ## Run all tests
-	$(RUN) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true python -m pytest -n 2 --dist loadgroup
+TEST := $(RUN) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true
+PYTEST := python -m pytest -n 2 --dist loadgroup
 
-lint: $(STAMP)  ## Check style, types and Snakemake files
+test: $(DEV_STAMP)  ## Run all tests
+	$(TEST) $(PYTEST)
+
+# Where the draws begin: `make attack FIRST=$(date +%Y%m%d)` has others every day.
+FIRST ?= 0
+
+attack: $(DEV_STAMP)  ## Inject faults at random for hours: 500 damages, 2,000 drawn studies, 100 orders of work
+	$(TEST) CAB_FIRST_DRAW=$(FIRST) CAB_DAMAGE_DRAWS=500 CAB_STUDY_DRAWS=2000 CAB_ORDER_DRAWS=100 \
+	  $(PYTEST) tests/attack tests/workflow/test_faults.py
+
+lint: $(DEV_STAMP)  ## Check style, types and Snakemake files
 	$(RUN) ruff check
 	$(RUN) ruff format --check
 	$(RUN) mypy
@@ -37,10 +50,13 @@ schema: $(STAMP)  ## Write the JSON schema of studies and the ledger of protocol
 	$(RUN) python -m coupled_adam_bench schema --out workflow/schemas/study.schema.json
 	$(RUN) python -m coupled_adam_bench protocols --out docs/protocols.md
 
+reliability: $(DEV_STAMP)  ## Write the faults into docs/reliability.md anew, from the marks of the tests
+	$(TEST) CAB_WRITE_RELIABILITY=1 python -m pytest -q tests/unit/test_reliability_page.py
+
 clean-venv:  ## Delete .venv
 	rm -rf .venv
 
-# The stamp makes a second call quick and independent of the network.
+# The stamps make a second call quick and independent of the network.
 $(STAMP): pyproject.toml constraints.txt
 	@[ -x .venv/bin/python ] || { \
 	  for python in $(PYTHON); do \
@@ -53,5 +69,10 @@ $(STAMP): pyproject.toml constraints.txt
 	}
 	@echo "Installing into .venv; this can take some minutes."
 	.venv/bin/python -m pip install --quiet -c constraints.txt setuptools
+	.venv/bin/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[pipeline]'
+	@touch $@
+
+$(DEV_STAMP): $(STAMP)
+	@echo "Installing what tests and lint need."
 	.venv/bin/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[pipeline,dev]'
 	@touch $@

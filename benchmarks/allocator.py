@@ -1,7 +1,7 @@
-"""Training steps on a CPU with glibc's default allocator and with the settings of rules/common.smk.
+"""Compares training steps on a CPU with glibc's default allocator and with the settings of rules/common.smk.
 
-Prints JSON: tokens/s of both and their ratio for the demo's larger model and for a small model with GPT-2's vocabulary.
-The two run in turn, as processes of their own, because the settings are read when a process starts.
+Prints JSON: tokens/s of both and their ratio, for the demo's larger model and for a small model with GPT-2's
+vocabulary. Each runs in a new process, since the settings are read when a process starts, and the two alternate.
 
     python benchmarks/allocator.py [--repeats 3]
 """

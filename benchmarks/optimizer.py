@@ -1,9 +1,9 @@
-"""Time and memory of an optimizer's step on an embedding matrix, as ratios to ``torch.optim.AdamW(fused=True)``.
+"""Measures time and memory of an optimizer step on an embedding matrix, relative to ``torch.optim.AdamW(fused=True)``.
 
-Coupled Adam by torch's own operations and as one kernel (made by torch.compile on a CPU, by Triton on a GPU), and the
-same rule as the paper writes it, with a moment per element. ``step``: alone; ``clip_step``: with the clipping of the
-gradient's norm before it, whose column sums Coupled Adam shares; ``step_after_clip``: the step's part of that.
-All take turns in one process; ratios are medians over the rounds. Prints JSON.
+It compares Coupled Adam with torch's own operations, Coupled Adam as one kernel (by torch.compile on a CPU, by Triton
+on a GPU), and the paper's form with a second moment per element. ``step`` is a step alone, ``clip_step`` a step with
+clipping before it, whose column sums Coupled Adam reuses, and ``step_after_clip`` the step's share of ``clip_step``.
+All optimizers take turns in one process, and ratios are medians over the rounds. Prints JSON.
 
     python benchmarks/optimizer.py
     python benchmarks/optimizer.py --shapes 50304x768 --dtypes bfloat16 --threads 1
@@ -29,7 +29,7 @@ REFERENCE = "adamw_fused"
 
 
 class FullCoupledAdam(torch.optim.Optimizer):
-    """The paper's rule word for word: a second moment per element, averaged over the rows at each step."""
+    """The paper's rule as written: a second moment per element, averaged over the rows at each step."""
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -72,7 +72,7 @@ def seconds(function: Callable[[], object], device: torch.device) -> float:
 
 
 def clip(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> None:
-    # A norm of 1e9 is not reached: AdamW's clipping reads the gradient and multiplies it by 1, as in training.
+    # The limit of 1e9 is never reached, so clipping reads the gradient and multiplies it by 1, as it does in training.
     if isinstance(optimizer, CoupledAdam):
         optimizer.clip_grad_norm_([parameter], 1e9)
     else:
@@ -127,13 +127,14 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     device = torch.device(pick_device(arguments.device))
-    found = {}
+    measurements = {}
     for text in arguments.shapes:
         rows, columns = map(int, text.split("x"))
         for dtype in arguments.dtypes:
-            found[f"{text} {dtype}"] = measure((rows, columns), getattr(torch, dtype), device, arguments.rounds)
+            measurements[f"{text} {dtype}"] = measure((rows, columns), getattr(torch, dtype), device, arguments.rounds)
     text = json.dumps(
-        {"device": str(device), "threads": arguments.threads, "torch": torch.__version__, "cases": found}, indent=1
+        {"device": str(device), "threads": arguments.threads, "torch": torch.__version__, "cases": measurements},
+        indent=1,
     )
     print(text)
     if arguments.out:

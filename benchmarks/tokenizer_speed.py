@@ -1,11 +1,11 @@
-"""Speed of GPT-2's BPE on one thread: tiktoken, which the preparation uses, against the library tokenizers.
+"""Compares the speed of GPT-2's BPE on one thread in tiktoken, which preparation uses, and in the library tokenizers.
 
-Prints one JSON object: MB/s of each (best of the repeats, in turn), their ratio, and whether the ids are identical.
+Prints one JSON object: MB/s of each (the best of alternating repeats), their ratio, and whether the ids are identical.
 
     python benchmarks/tokenizer_speed.py [--text FILE_OR_FOLDER] [--tokenizer FOLDER] [--max-mb 8] [--repeats 3]
 
-Without ``--text`` the text is a generated language; without ``--tokenizer`` GPT-2's is downloaded. Not named
-tokenizers.py, because Python would then import it in place of the library.
+Without ``--text`` the text is a generated language; without ``--tokenizer`` GPT-2's is downloaded. The file is not
+named tokenizers.py, because Python would then import it in place of the library.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Training steps of the project's own Trainer against a plain reference loop, in turn, with the same loss curve.
+"""Compares training steps of our Trainer with those of a plain reference loop that has the same loss curve.
 
-Prints JSON: tokens/s of both, the median over blocks of steps of their ratio, MFU, peak memory, and the largest
-relative difference of the losses. The reference is what a simple script does: the eager model, all logits and
-torch.nn.functional.cross_entropy, clip_grad_norm_ and torch.optim.AdamW as PyTorch sets it up, with --threads threads
-and the system's own allocator settings. Ours is one process per GPU, or --processes of --threads / --processes threads
-each, with the allocator settings of rules/common.smk. Both are processes of their own and wait while the other works.
+Prints JSON: tokens/s of both, the median of their ratio over blocks of steps, MFU, peak memory, and the largest
+relative difference of the losses. The reference is a simple script: the eager model, all logits and
+torch.nn.functional.cross_entropy, clip_grad_norm_ and torch.optim.AdamW with PyTorch's defaults, with --threads threads
+and the system's allocator settings. Ours is one process per GPU, or --processes of --threads / --processes threads
+each, with the allocator settings of rules/common.smk. The two run in separate processes and take turns.
 
     python benchmarks/training.py [--cases NAME ...] [--blocks 7] [--out FILE]
 """
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 from allocator import SETTINGS
+from planned import only, study_and_data
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -41,14 +42,14 @@ from coupled_adam_bench.training.monitor import peak_flops, peak_memory_bytes
 from coupled_adam_bench.training.order import WindowOrder
 from coupled_adam_bench.training.trainer import Trainer
 
-# Other processes may keep this many CPUs busy in a block that counts; so many blocks are tried for each that is wanted.
+# A block counts if other processes keep at most _QUIET CPUs busy; at most _MOST blocks are tried for each one wanted.
 _QUIET, _MOST = 0.15, 8
 SMALL = {"name": "gpt2-4x128", "n_layer": 4, "n_head": 4, "d_model": 128, "learning_rate": 1e-3}
 Step = Callable[[int], tuple[Tensor, Any]]
 
 
 class Case(NamedTuple):
-    """A model and its global batch; ``micro`` are the sequences that the reference takes at once."""
+    """A model and its global batch; ``micro`` is the reference's micro-batch size in sequences."""
 
     model: str | dict[str, Any]
     vocab_size: int
@@ -67,7 +68,7 @@ CASES = {
         "v2048-64x128": Case(SMALL, 2048, 64, 128, "fp32", 1, 64),
         "v50304-8x128": Case(SMALL, 50304, 8, 128, "fp32", 1, 8),
     },
-    # The paper's batches [P]; the authors' micro-batch of 12 sequences [C], the same tokens at the large scale.
+    # The paper's batches [P]; the authors' micro-batch of 12 sequences [C], and about as many tokens at large scale.
     "cuda": {
         name: Case(name, 50304, batch, seq_len, "bf16", 2, micro)
         for name, batch, seq_len, micro in (
@@ -97,7 +98,7 @@ def make_case(case: Case, execution: dict[str, Any]) -> Plan:
             "seq_len": case.seq_len,
             "batch_sequences": case.batch_sequences,
             "precision": case.precision,
-            "embedding_weight_decay": 0.1,  # as of the other matrices, for the reference's one optimizer
+            "embedding_weight_decay": 0.1,  # as for the other matrices, since the reference has one optimizer
         },
         "grid": [{"models": [name], "tokens": [{"steps": 10_000}], "optimizers": ["adamw"], "seeds": [1]}],
         "execution": execution,
@@ -106,7 +107,7 @@ def make_case(case: Case, execution: dict[str, Any]) -> Plan:
 
 
 def reference_step(cell: Cell, data: Path, micro: int, device: torch.device) -> Step:
-    """Return the training step of a plain loop: weights, batches, recipe and model code are ours, nothing is shared."""
+    """Return the training step of a plain loop, which shares model, weights, batches and settings with ours."""
     training = cell.training
     tokens = torch.from_numpy(open_tokens(data, "train").astype("int64"))
     order = WindowOrder(len(tokens), training, cell.seed)
@@ -125,13 +126,14 @@ def reference_step(cell: Cell, data: Path, micro: int, device: torch.device) -> 
         starts = order.starts(number).tolist()
         loss = torch.zeros((), device=device)
         for begin in range(0, len(starts), micro):
-            part = starts[begin : begin + micro]
-            windows = torch.stack([tokens[start : start + training.seq_len + 1] for start in part]).to(device)
+            micro_starts = starts[begin : begin + micro]
+            windows = torch.stack([tokens[start : start + training.seq_len + 1] for start in micro_starts]).to(device)
             with torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "bf16"):
                 logits = model.logits(windows[:, :-1])
-                part_loss = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten()) * len(part) / len(starts)
-            part_loss.backward()
-            loss += part_loss.detach()
+                mean_loss = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+                micro_loss = mean_loss * len(micro_starts) / len(starts)
+            micro_loss.backward()
+            loss += micro_loss.detach()
         torch.nn.utils.clip_grad_norm_(model.parameters(), training.grad_clip)
         optimizer.step()
         optimizer.zero_grad()
@@ -141,7 +143,7 @@ def reference_step(cell: Cell, data: Path, micro: int, device: torch.device) -> 
 
 
 def busy_seconds() -> float | None:
-    """Return how long this machine's CPUs have worked since its start, in all; ``None`` where it does not tell."""
+    """Return the busy time of all CPUs since the machine's start; ``None`` if the system does not report it."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return None
@@ -150,7 +152,7 @@ def busy_seconds() -> float | None:
 
 
 def peak_rate(device: torch.device) -> float | None:
-    """Return the dense bf16 peak of a known GPU; of a CPU the best rate of a float32 product of 1024 squared."""
+    """Return the dense bf16 peak of a known GPU, or the best measured rate of a float32 product on a CPU."""
     if device.type == "cuda":
         return peak_flops(device)
     factor = torch.rand(1024, 1024)
@@ -163,13 +165,13 @@ def peak_rate(device: torch.device) -> float | None:
 
 
 def work(setting: dict[str, Any], folder: Path) -> None:
-    """Do as many steps as each line of standard input says, and answer with seconds, losses and peak memory."""
+    """For each number on standard input, do that many steps and print seconds, losses and peak memory."""
     torch.set_num_threads(setting["threads"])
     plan = make_case(Case(*setting["case"]), setting["execution"])
-    cell, execution = next(iter(plan.cells.values())), plan.parts[0].study.execution
+    cell, execution = next(iter(plan.cells.values())), only(plan).study.execution
     with open_group(setting["device"], execution.stall_seconds) as group:
         if group.device.type == "cuda":
-            torch.set_float32_matmul_precision("high")  # TF32, as the Trainer
+            torch.set_float32_matmul_precision("high")  # TF32, as in the Trainer
         step: Step
         if setting["ours"]:
             step = Trainer(cell, execution, folder / "data", folder / "run", group).train_step
@@ -181,7 +183,7 @@ def work(setting: dict[str, Any], folder: Path) -> None:
             losses = [step(number)[0] for number in range(done, done + int(line))]
             done += int(line)
             mean = group.sum(torch.stack(losses).double()) / group.size
-            values = mean.tolist()  # waits for the device
+            values = mean.tolist()  # this synchronizes
             seconds = time.perf_counter() - start
             answer = {
                 "seconds": seconds,
@@ -194,7 +196,7 @@ def work(setting: dict[str, Any], folder: Path) -> None:
 
 
 class Workers:
-    """The processes of one of the two loops."""
+    """The worker processes of one of the two loops."""
 
     def __init__(self, setting: dict[str, Any], folder: Path, processes: int, environment: dict[str, str]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -236,7 +238,7 @@ def both(case: Case, arguments: argparse.Namespace, folder: Path) -> Iterator[di
         execution |= {"gpus": processes, "micro_batch_sequences": "auto"}
     else:
         execution |= {"train_processes": processes}
-    prepare(make_case(case, execution).parts[0], folder / "data", 1)
+    prepare(*study_and_data(only(make_case(case, execution))), folder / "data", 1)
     plain = {name: value for name, value in os.environ.items() if name not in SETTINGS and name != "OMP_NUM_THREADS"}
     product = plain | SETTINGS | {"OMP_NUM_THREADS": str(execution["train_threads"])}
     setting = {"case": case, "execution": execution, "device": device}
@@ -257,7 +259,7 @@ def both(case: Case, arguments: argparse.Namespace, folder: Path) -> Iterator[di
 
 
 def block(workers: Workers, n_steps: int) -> tuple[list[dict[str, Any]], float]:
-    """Return the answers to ``n_steps`` steps and the CPUs that other processes kept busy meanwhile."""
+    """Run ``n_steps`` steps; return the workers' answers and the number of CPUs that other processes kept busy."""
     before, start = busy_seconds(), time.perf_counter()
     answers = workers.steps(n_steps)
     seconds, after = time.perf_counter() - start, busy_seconds()
@@ -286,7 +288,7 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
                 row["quiet"] &= others < _QUIET
                 peaks += filter(None, [answers[0]["peak_flops"]])
             blocks.append(row)
-    measured = blocks[1:]  # the first one warmed up
+    measured = blocks[1:]  # the first block is a warmup
     quiet = [row for row in measured if row["quiet"]] or measured
     speeds = {loop: statistics.median(row[loop] for row in quiet) for loop in losses}
     peak, gpus = max(peaks, default=None), arguments.processes if pick_device(arguments.device) == "cuda" else 1

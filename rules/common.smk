@@ -1,7 +1,7 @@
 # Reads the study, finds everything wrong with it before the first job, and names the files that the rules share.
 # in:  config (a study, see workflow/schemas/study.schema.json, and the switch `partial`)
-# out: results/<study>/plan.json, which every stage is given
 
+import math
 import re
 import sys
 from pathlib import Path
@@ -9,84 +9,177 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
-from coupled_adam_bench import paths, protocol
+from coupled_adam_bench import paths, versions
+from coupled_adam_bench.catalog.stages import STAGES
 from coupled_adam_bench.config import parse_any_study
+from coupled_adam_bench.config.reading import read_study_file
+from coupled_adam_bench.estimate.resources import LONGEST_MINUTES, train_mem_mb, train_minutes
+from coupled_adam_bench.estimate.speed import read_speeds
+from coupled_adam_bench.estimate.cell import own_parts, trunk_part
 from coupled_adam_bench.evaluation.checks import check_evaluation
-from coupled_adam_bench.files import digest, write_json
+from coupled_adam_bench.evaluation.stored import measurement_of
+from coupled_adam_bench.files import digest
 from coupled_adam_bench.plan import make_plan
-from coupled_adam_bench.results.groups import table_groups
-from coupled_adam_bench.training.checks import check_optimizers, custom_optimizers
+from coupled_adam_bench.runs import killed_attempts
+from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.training.checks import check_optimizers
 
 # With `--config partial=true` the tables are made from the evaluations that are there, and nothing is trained.
-PARTIAL = bool(config.get("partial"))
+SWITCHES = {"true": True, "false": False}
+if str(config.get("partial", False)).lower() not in SWITCHES:
+    raise WorkflowError(f"partial: {config['partial']!r} must be true or false")
+PARTIAL = SWITCHES[str(config.get("partial", False)).lower()]
 
-# Where the parts of a composite study are looked for: beside its own file, then among the shipped ones.
+# The folders in which the studies of a composite are looked for: beside its own file, then among the shipped ones.
 STUDY_FOLDERS = [*(Path(file).parent for file in workflow.configfiles), Path(workflow.basedir) / "workflow" / "config"]
 
 try:
+    for file in workflow.configfiles:
+        read_study_file(Path(file))  # Snakemake keeps the last value of a key and says nothing
     STUDY = parse_any_study({key: value for key, value in config.items() if key != "partial"})
     PLAN = make_plan(STUDY, STUDY_FOLDERS)
-    table_groups(PLAN)  # refuses tables that cannot be made
+    LAYOUT = layout_of(PLAN)  # refuses tables that cannot be made
 except ValueError as error:
     raise WorkflowError(str(error)) from None
 
-# A dry run shows the study even where its evaluation sets or the packages of its own optimizers are still to be fetched;
-# `onstart` stops a real one.
-MISSING = {}
-for part in PLAN.parts:
-    for check in (check_evaluation, check_optimizers):
-        try:
-            check(part.study)
-        except ValueError as error:
-            MISSING.setdefault(str(error), []).append(part.study.study)
-MISSING = "\n".join(f"{', '.join(names)}: {problem}" for problem, names in MISSING.items())
-if MISSING:
-    logger.warning(MISSING)
-
+# Everything that `snakemake --lint` finds is on purpose. Rules use PYTHON, PLAN_FILE and TEMPLATES without naming them as parameters:
+# these are the same in all rules, and the plan's contents reach a rule through its ids and parameters. No rule names an
+# environment of its own: all run in the one that Snakemake runs in (environment.yml). Functions stand beside the rules
+# whose files they name. `ENVIRONMENT +` joins no path. The rules `plan` and `fetch` have no log: they print.
 PYTHON = sys.executable
 STUDY_DIR = paths.study_dir(PLAN.name)
 PLAN_FILE = STUDY_DIR / "plan.json"
-DATA = paths.RESULTS / "data"
-RUNS = paths.RESULTS / "runs"
 TEMPLATES = f"{workflow.basedir}/templates"
 
 CELLS = list(PLAN.cells)
 
 
+def find_missing():
+    """Return by kind of rule what the study needs and does not find: evaluation sets, packages of optimizers."""
+    missing = {}
+    for rules_kind, check in (("evaluate", check_evaluation), ("train", check_optimizers)):
+        problems = {}
+        for study in PLAN.studies.values():
+            try:
+                check(study)
+            except ValueError as error:
+                problems.setdefault(str(error), []).append(study.name)
+        if problems:
+            missing[rules_kind] = "\n".join(f"{', '.join(names)}: {problem}" for problem, names in problems.items())
+    return missing
+
+
+# What is missing stops only a run that has jobs which need it: see rules/start.smk.
+MISSING = find_missing()
+for problem in MISSING.values():
+    logger.warning(problem)
+
+
 def batches(cells_per_job):
     """Split the cells into jobs: one cell each, or several where starting Python takes longer than the work.
 
-    ``cells_per_job`` names the setting of a part's execution; a job has cells of one part only.
+    ``cells_per_job`` names the setting of a study's execution; a job has cells of one study only.
     """
     jobs = {}
-    for part in PLAN.parts:
-        cells, size = PLAN.cells_of(part), getattr(part.study.execution, cells_per_job)
+    for study in PLAN.studies.values():
+        cells, size = [cell.id for cell in PLAN.cells_of(study)], getattr(study.execution, cells_per_job)
         for start in range(0, len(cells), size):
             job = cells[start] if size == 1 else f"batch-{len(jobs):03d}"
             jobs[job] = cells[start : start + size]
     return jobs
 
 
+TRAINING = batches("train_cells_per_job")
 BATCHES = batches("evaluation_cells_per_job")
-# Those whose study has `evaluation.theory`.
-THEORY = [job for job, cells in BATCHES.items() if PLAN.part_of(cells).study.evaluation.theory]
 
 
-def part_of(wildcards):
-    """Return the part of the plan that a job works for: the part of its data, its batch, its cell or its trunk."""
+def prepared_marker(data):
+    """Return the empty file that says that data are prepared."""
+    return STUDY_DIR / "data" / f"{data}.done"
+
+
+def trained_marker(job):
+    """Return the empty file that says that a training job's cells are trained."""
+    return STUDY_DIR / "training" / f"{job}.done"
+
+
+def measured_marker(batch, stage):
+    """Return the empty file that says that a stage of evaluation has measured a batch."""
+    return STUDY_DIR / "evaluation" / f"{batch}.{stage}.done"
+
+
+def checksums(stage):
+    """Return the file with the checksums of what a stage of reporting writes."""
+    return STUDY_DIR / "checksums" / f"{stage}.json"
+
+
+def measurement_or_none(stage, study):
+    """Return a stage under a study's settings, or None while files that belong to them cannot be read."""
+    try:
+        return measurement_of(STAGES[stage], study, PLAN.data_id(study))
+    except ValueError:
+        return None
+
+
+# The measurements of each study, made once.
+MEASUREMENTS = {
+    (stage.name, study.name): measurement_or_none(stage.name, study)
+    for study in PLAN.studies.values()
+    for stage in study.stages
+}
+
+
+def study_of_job(wildcards):
+    """Return the study that a job works for: that of its data, its batch, its cells or its trunk."""
     names = dict(wildcards.items())
     if "data" in names:
-        return PLAN.part_with_data(names["data"])
-    return PLAN.part_of(BATCHES[names["batch"]] if "batch" in names else [names.get("cell") or names["trunk"]])
+        return PLAN.study_with_data(names["data"])
+    if "trunk" in names:
+        return PLAN.cells[next(iter(PLAN.trunks[names["trunk"]].prefixes))].study
+    return PLAN.cells[(BATCHES[names["batch"]] if "batch" in names else TRAINING[names["job"]])[0]].study
 
 
 def execution(setting):
-    """Return the function that gives this setting of a job's part."""
-    return lambda wildcards: getattr(part_of(wildcards).study.execution, setting)
+    """Return the function that gives this setting of a job's study."""
+    return lambda wildcards: getattr(study_of_job(wildcards).execution, setting)
 
 
-# Memory that a job frees stays with it, instead of going back to the kernel and coming again page by page in each step:
-# up to a third faster on a CPU (benchmarks/allocator.py). 32 MiB is the most that glibc takes here.
+# What runs have measured so far, for the time limits of the others.
+SPEEDS = read_speeds(PLAN.cells.values(), paths.RUNS)
+OWN_PARTS = own_parts(PLAN)
+
+
+def parts_of_job(wildcards):
+    """Return what a training job trains, or an evaluation that trains its cells once more: cells and their steps."""
+    names = dict(wildcards.items())
+    if "trunk" in names:
+        return [trunk_part(PLAN.trunks[names["trunk"]], int(names["step"]))]
+    if "batch" in names:
+        return [PLAN.cells[cell] for cell in BATCHES[names["batch"]]]
+    return [OWN_PARTS[cell] for cell in TRAINING[names["job"]]]
+
+
+def training_memory(run_dirs=lambda wildcards: ()):
+    """Return the function of a job's memory, which grows by half for each attempt that was killed without a word.
+
+    ``run_dirs`` gives the job's run folders; the attempts are counted in them when a job is submitted again.
+    """
+
+    def memory(wildcards):
+        killed = max(map(killed_attempts, run_dirs(wildcards)), default=0)
+        execution = study_of_job(wildcards).execution
+        return round(max(train_mem_mb(part, execution) for part in parts_of_job(wildcards)) * 1.5**killed)
+
+    return memory
+
+
+def training_minutes(wildcards, attempt):
+    """Return the time limit of a job that trains."""
+    return train_minutes(parts_of_job(wildcards), study_of_job(wildcards).execution, SPEEDS, attempt)
+
+
+# A job keeps the memory that it frees, instead of giving it to the kernel and getting it back page by page in each step.
+# Training is up to a third faster so on a CPU (benchmarks/allocator.py). 32 MiB is the most that glibc takes here.
 ENVIRONMENT = (
     "OMP_NUM_THREADS={threads} MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1073741824"
     " MALLOC_TOP_PAD_=67108864"
@@ -95,22 +188,15 @@ ENVIRONMENT = (
 
 wildcard_constraints:
     data="|".join(map(re.escape, PLAN.data_ids)),
-    cell=r"[^/]+",
     trunk=r"[^/]+",
     step=r"[0-9]+",
+    job=r"[^/]+",
     batch=r"[^/]+",
 
 
-onstart:
-    if MISSING:
-        raise WorkflowError(MISSING)
-    # No rule's output and no rule's input: its contents reach the rules through ids and parameters,
-    # so that a new seed or another title does not rerun what is done.
-    write_json(PLAN_FILE, PLAN.to_json())
-    if any(list(custom_optimizers(part.study)) for part in PLAN.parts):
-        shell("{PYTHON} -m coupled_adam_bench try-optimizers --plan {PLAN_FILE}")  # not here: it imports torch
-
-
-onsuccess:
-    if (STUDY_DIR / "report" / "index.html").exists():
-        print(f"Report: {STUDY_DIR}/report/index.html   Tables: {STUDY_DIR}/tables/")
+def say_if_killed(setting):
+    """Return the end of a command, which notes in the log why a job was most likely killed without a word."""
+    return (
+        " || {{ status=$?; if [ $status = 137 ]; then"
+        f" echo 'killed, most likely for lack of memory (execution.{setting})' >> {{log:q}}; fi; exit $status; }}}}"
+    )

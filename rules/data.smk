@@ -1,25 +1,41 @@
 # in:  text (paths.text, the Hugging Face hub, or a generated language)
 # out: results/data/<data id>/: token bins, unigram counts, tokenizer, generated evaluation sets; meta.json last
+#      results/<study>/data/: an empty file that says that the data are prepared
+#      paths.hub_mirror, paths.word_similarity: what `fetch` downloads
+# Only the empty file is an output: Snakemake deletes those of a job that it starts or that has failed, and data belong
+# to all studies that share them.
 
 
 rule data:
+    """Target: the data of the study."""
     input:
-        expand(DATA / "{data}" / "meta.json", data=PLAN.data_ids),
+        [prepared_marker(data) for data in PLAN.data_ids],
+
+
+localrules:
+    fetch,
+
+
+rule fetch:
+    """Target: download all that the study needs from outside, on a machine with a network."""
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench fetch --plan {PLAN_FILE:q}"
 
 
 rule prepare:
+    """Turn text into token bins."""
     output:
-        meta=DATA / "{data}" / "meta.json",
+        STUDY_DIR / "data" / "{data}.done",
     log:
-        DATA / "{data}" / "logs" / "prepare.log",
+        STUDY_DIR / "logs" / "{data}.prepare.log",
     benchmark:
-        DATA / "{data}" / "logs" / "prepare.tsv"
+        STUDY_DIR / "logs" / "{data}.prepare.tsv"
     threads: execution("data_threads")
     resources:
         mem_mb=4000,
-        runtime=execution("train_minutes"),
+        runtime=lambda wildcards: study_of_job(wildcards).execution.train_minutes or LONGEST_MINUTES,
     params:
-        protocol=protocol.DATA,
+        version=versions.DATA,
     shell:
-        "{PYTHON} -m coupled_adam_bench prepare --plan {PLAN_FILE:q} --data {wildcards.data:q} --workers {threads}"
-        " > {log:q} 2>&1"
+        "{PYTHON:q} -m coupled_adam_bench prepare --plan {PLAN_FILE:q} --data {wildcards.data:q} --workers {threads}"
+        " --done {output:q} > {log:q} 2>&1"

@@ -1,96 +1,130 @@
-# in:  results/runs/<cell id>/ of a trained cell
-# out: results/runs/<cell id>/{test_loss,embeddings,lm_eval}.json, and an index of them for each job:
-#      an index is whole or absent, while the files of the cells that succeeded outlive a job that fails.
+# in:  results/runs/<cell id>/ of trained cells
+# out: results/runs/<cell id>/evaluations/<stage>-<hash>.json, where the hash covers all that can change the numbers
+#      results/<study>/evaluation/: for each job an empty file that says that its cells are measured
 
 
 def trained(wildcards):
-    return expand(RUNS / "{cell}" / "run.json", cell=BATCHES[wildcards.batch])
+    """Name the markers of a batch's training jobs, and its data: missing data is prepared if anything is measured."""
+    cells = BATCHES[wildcards.batch]
+    return [data_of(PLAN.cells[cells[0]]), *(trained_marker(job) for job in dict.fromkeys(map(JOB_OF.get, cells)))]
 
 
 def one_gpu(wildcards):
-    return min(part_of(wildcards).study.execution.gpus, 1)
+    return min(study_of_job(wildcards).execution.gpus, 1)
 
 
-def settings(choose):
-    """Return the function that gives a hash of what ``choose`` takes of a job's evaluation: a change runs it again."""
-    return lambda wildcards: digest(choose(part_of(wildcards).study.evaluation))
+def settings(stage):
+    """Return the function that gives a hash of all that can change a stage's numbers; a change runs the stage again."""
+
+    def hash_of(wildcards):
+        measurement = MEASUREMENTS[stage, study_of_job(wildcards).name]
+        return measurement and digest([measurement.stage.version, measurement.columns, measurement.settings])
+
+    return hash_of
+
+
+def wanted_markers():
+    """Name the markers of all stages that the studies ask for."""
+    return [
+        measured_marker(batch, stage.name)
+        for batch, cells in BATCHES.items()
+        for stage in PLAN.cells[cells[0]].study.stages
+    ]
 
 
 rule evaluate:
+    """Target: all cells of the study are measured."""
     input:
-        expand(
-            STUDY_DIR / "evaluation" / "{batch}.{stage}.json",
-            batch=BATCHES,
-            stage=("test_loss", "embeddings", "lm_eval"),
-        ),
-        expand(STUDY_DIR / "evaluation" / "{batch}.theory.json", batch=THEORY),
+        wanted_markers(),
 
 
-rule test_loss:
+# The stages with a rule of their own. A site's profile can give resources to a rule by its name.
+WITH_RULES = ("test_loss", "embeddings", "downstream", "theory")
+
+
+rule evaluation:
+    """Measure trained cells: any stage of the catalogue that has no rule of its own."""
     input:
         trained,
     output:
-        index=STUDY_DIR / "evaluation" / "{batch}.test_loss.json",
+        STUDY_DIR / "evaluation" / "{batch}.{stage}.done",
+    log:
+        STUDY_DIR / "logs" / "{batch}.{stage}.log",
+    benchmark:
+        STUDY_DIR / "logs" / "{batch}.{stage}.tsv"
+    wildcard_constraints:
+        stage="|".join(stage for stage in STAGES if stage not in WITH_RULES) or "none",
+    threads: execution("evaluation_threads")
+    resources:
+        mem_mb=lambda wildcards, attempt: attempt * study_of_job(wildcards).execution.evaluation_mem_mb,
+        runtime=execution("evaluation_minutes"),
+        gpu=one_gpu,
+    params:
+        stage=lambda wildcards: wildcards.stage.replace("_", "-"),
+        settings=lambda wildcards: settings(wildcards.stage)(wildcards),
+        cells=lambda wildcards: BATCHES[wildcards.batch],
+    shell:
+        ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench {params.stage} --plan {PLAN_FILE:q}"
+        " --cells {params.cells:q} --done {output:q} > {log:q} 2>&1"
+        + say_if_killed("evaluation_mem_mb, of the stage theory train_mem_mb")
+
+
+use rule evaluation as test_loss with:
+    output:
+        STUDY_DIR / "evaluation" / "{batch}.test_loss.done",
     log:
         STUDY_DIR / "logs" / "{batch}.test_loss.log",
     benchmark:
         STUDY_DIR / "logs" / "{batch}.test_loss.tsv"
-    threads: execution("evaluation_threads")
-    resources:
-        mem_mb=execution("evaluation_mem_mb"),
-        runtime=execution("evaluation_minutes"),
-        gpu=one_gpu,
     params:
-        protocol=protocol.TEST_LOSS,
-        settings=settings(lambda found: found.protocol_settings()["test_loss"]),
+        stage="test-loss",
+        settings=settings("test_loss"),
         cells=lambda wildcards: BATCHES[wildcards.batch],
-    shell:
-        ENVIRONMENT + " {PYTHON} -m coupled_adam_bench test-loss --plan {PLAN_FILE:q}"
-        " --cells {params.cells:q} --index {output.index:q} > {log:q} 2>&1"
 
 
-rule embeddings:
-    input:
-        trained,
+use rule evaluation as embeddings with:
     output:
-        index=STUDY_DIR / "evaluation" / "{batch}.embeddings.json",
+        STUDY_DIR / "evaluation" / "{batch}.embeddings.done",
     log:
         STUDY_DIR / "logs" / "{batch}.embeddings.log",
     benchmark:
         STUDY_DIR / "logs" / "{batch}.embeddings.tsv"
-    threads: execution("evaluation_threads")
     resources:
-        mem_mb=execution("evaluation_mem_mb"),
+        mem_mb=lambda wildcards, attempt: attempt * study_of_job(wildcards).execution.evaluation_mem_mb,
         runtime=execution("evaluation_minutes"),
     params:
-        protocol=protocol.EMBEDDINGS,
-        settings=settings(
-            lambda found: [found.model_dump(mode="json")["word_similarity"], found.protocol_settings()["embeddings"]]
-        ),
+        stage="embeddings",
+        settings=settings("embeddings"),
         cells=lambda wildcards: BATCHES[wildcards.batch],
-    shell:
-        ENVIRONMENT + " {PYTHON} -m coupled_adam_bench embeddings --plan {PLAN_FILE:q}"
-        " --cells {params.cells:q} --index {output.index:q} > {log:q} 2>&1"
 
 
-rule downstream:
-    input:
-        trained,
+use rule evaluation as downstream with:
     output:
-        index=STUDY_DIR / "evaluation" / "{batch}.lm_eval.json",
+        STUDY_DIR / "evaluation" / "{batch}.downstream.done",
     log:
-        STUDY_DIR / "logs" / "{batch}.lm_eval.log",
+        STUDY_DIR / "logs" / "{batch}.downstream.log",
     benchmark:
-        STUDY_DIR / "logs" / "{batch}.lm_eval.tsv"
-    threads: execution("evaluation_threads")
+        STUDY_DIR / "logs" / "{batch}.downstream.tsv"
+    params:
+        stage="downstream",
+        settings=settings("downstream"),
+        cells=lambda wildcards: BATCHES[wildcards.batch],
+
+
+# This stage trains each cell once more in one process, so it needs about the time and the memory of training.
+use rule evaluation as theory with:
+    output:
+        STUDY_DIR / "evaluation" / "{batch}.theory.done",
+    log:
+        STUDY_DIR / "logs" / "{batch}.theory.log",
+    benchmark:
+        STUDY_DIR / "logs" / "{batch}.theory.tsv"
+    threads: execution("train_threads")
     resources:
-        mem_mb=execution("evaluation_mem_mb"),
-        runtime=execution("evaluation_minutes"),
+        mem_mb=training_memory(),
+        runtime=training_minutes,
         gpu=one_gpu,
     params:
-        protocol=protocol.DOWNSTREAM,
-        settings=settings(lambda found: found.downstream.model_dump(mode="json")),
+        stage="theory",
+        settings=settings("theory"),
         cells=lambda wildcards: BATCHES[wildcards.batch],
-    shell:
-        ENVIRONMENT + " {PYTHON} -m coupled_adam_bench downstream --plan {PLAN_FILE:q}"
-        " --cells {params.cells:q} --index {output.index:q} > {log:q} 2>&1"

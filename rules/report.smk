@@ -1,11 +1,15 @@
-# in:  the indices of all evaluations, and the run folders they name
+# in:  the markers of all evaluations, and the run folders of the cells
 # out: results/<study>/: results.csv -> tests.csv -> tables/, figures/ -> manifest.json -> report/index.html; MLflow
+#      results/<study>/checksums/: what each stage wrote, which those that read it compare
+
+import time
 
 from coupled_adam_bench.report.figures import figures_of
 
 
 localrules:
     plan,
+    rehearse,
     collect,
     tests,
     tables_of_study,
@@ -15,67 +19,124 @@ localrules:
     track,
 
 
-TABLES = sorted({block.table for part in PLAN.parts for block in part.study.grid if block.table})
+TABLES = list(LAYOUT.tables)
 TABLE_FILES = expand(STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, format=("tex", "html"))
 FIGURE_FILES = expand(STUDY_DIR / "figures" / "{figure}.{format}", figure=figures_of(PLAN), format=("svg", "pdf"))
-# What labels, groups and notes are made of: a change of these renders again and computes nothing else.
+# A hash of what labels, groups and notes are made of: its change renders again and computes nothing else.
 LABELS = digest(
     {
         "title": PLAN.title,
-        "parts": [
-            part.study.model_dump(mode="json", include={"title", "protocol", "models", "grid"}) for part in PLAN.parts
+        "studies": [
+            study.model_dump(mode="json", include={"title", "protocol", "models", "grid"})
+            for study in PLAN.studies.values()
         ],
+        "tables": [vars(table) for table in LAYOUT.tables.values()],
         "cells": CELLS,
+    }
+)
+# A hash of what the results show. Their checksums name it, so that results of other settings are told from these.
+MADE_FOR = digest(
+    {
+        "labels": LABELS,
+        "partial": PARTIAL,
+        "measurements": [
+            [stage, study, measurement and [measurement.stage.version, measurement.columns, measurement.settings]]
+            for (stage, study), measurement in MEASUREMENTS.items()
+        ],
     }
 )
 
 
+def captioned(files, caption, category):
+    """Mark outputs that people look at: `snakemake --report` shows them with a caption, in a category."""
+    return report(files, caption=f"{TEMPLATES}/captions/{caption}.rst", category=category)
+
+
+# A parameter that is new each time: the plan is computed anew whenever it is asked for.
 rule plan:
+    """Say what the study takes, and what is done."""
     output:
-        STUDY_DIR / "plan.txt",
+        text=STUDY_DIR / "plan.txt",
+        estimate=STUDY_DIR / "estimate.json",
+        checksums=checksums("plan"),
     params:
-        cells=LABELS,
+        made_for=MADE_FOR,
+        asked=time.time(),
     shell:
-        "{PYTHON} -m coupled_adam_bench describe --plan {PLAN_FILE:q} --out {output:q}"
+        "{PYTHON:q} -m coupled_adam_bench describe --plan {PLAN_FILE:q} --out {output.text:q} --json {output.estimate:q}"
+        " --checksums {output.checksums:q} --made-for {params.made_for}"
+
+
+rule rehearse:
+    """Target: rehearse the study without a GPU: at full size on fake tensors, then every stage on a miniature."""
+    params:
+        templates=TEMPLATES,
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench rehearse --plan {PLAN_FILE:q} --templates {params.templates:q}"
+
+
+def measured_so_far():
+    """Name the evaluations that are there."""
+    return [
+        measurement.find(cell.id)
+        for (stage, study), measurement in MEASUREMENTS.items()
+        for cell in PLAN.cells_of(PLAN.studies[study])
+        if measurement is not None and measurement.is_there(cell.id)
+    ]
+
+
+# These markers stand for the histories and the evaluations of the runs: the runs themselves are no outputs.
+RUN_MARKERS = measured_so_far() if PARTIAL else [*rules.train.input, *rules.evaluate.input]
 
 
 rule collect:
+    """Gather the evaluations of all cells into one long table."""
     input:
-        [] if PARTIAL else rules.evaluate.input,
+        measured_so_far() if PARTIAL else rules.evaluate.input,
     output:
-        STUDY_DIR / "results.csv",
+        results=captioned(STUDY_DIR / "results.csv", "results", "Results"),
+        checksums=checksums("collect"),
     log:
         STUDY_DIR / "logs" / "collect.log",
     params:
-        cells=LABELS,
+        made_for=MADE_FOR,
         flags="--partial" if PARTIAL else "",
     shell:
-        "{PYTHON} -m coupled_adam_bench collect --plan {PLAN_FILE:q} {params.flags} --out {output:q} > {log:q} 2>&1"
+        "{PYTHON:q} -m coupled_adam_bench collect --plan {PLAN_FILE:q} {params.flags} --out {output.results:q}"
+        " --checksums {output.checksums:q} --made-for {params.made_for} > {log:q} 2>&1"
 
 
 rule tests:
+    """Compare the optimizers of every table."""
     input:
-        results=rules.collect.output,
+        results=rules.collect.output.results,
+        given=rules.collect.output.checksums,
     output:
-        STUDY_DIR / "tests.csv",
+        tests=captioned(STUDY_DIR / "tests.csv", "tests", "Results"),
+        checksums=checksums("tests"),
     log:
         STUDY_DIR / "logs" / "tests.log",
     params:
-        protocol=protocol.STATISTICS,
+        version=versions.STATISTICS,
     shell:
-        "{PYTHON} -m coupled_adam_bench tests --plan {PLAN_FILE:q} --results {input.results:q} --out {output:q}"
-        " > {log:q} 2>&1"
+        "{PYTHON:q} -m coupled_adam_bench tests --plan {PLAN_FILE:q} --results {input.results:q} --out {output.tests:q}"
+        " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
 rule tables:
+    """Target: results, tests and tables of the study."""
     input:
+        rules.collect.output,
+        rules.tests.output,
         TABLE_FILES,
 
 
 rule tables_of_study:
+    """Print the tables in LaTeX and HTML."""
     input:
-        results=rules.collect.output,
-        tests=rules.tests.output,
+        results=rules.collect.output.results,
+        tests=rules.tests.output.tests,
+        given=[rules.collect.output.checksums, rules.tests.output.checksums],
         templates=expand(
             "{folder}/{file}",
             folder=TEMPLATES,
@@ -87,78 +148,110 @@ rule tables_of_study:
             ),
         ),
     output:
-        TABLE_FILES,
+        tables=captioned(TABLE_FILES, "tables", "Tables"),
+        checksums=checksums("tables"),
     log:
         STUDY_DIR / "logs" / "tables.log",
     params:
         folder=STUDY_DIR / "tables",
     shell:
-        "{PYTHON} -m coupled_adam_bench tables --plan {PLAN_FILE:q} --results {input.results:q} --tests {input.tests:q}"
-        " --templates {TEMPLATES:q} --out {params.folder:q} > {log:q} 2>&1"
+        "{PYTHON:q} -m coupled_adam_bench tables --plan {PLAN_FILE:q} --results {input.results:q} --tests {input.tests:q}"
+        " --templates {TEMPLATES:q} --out {params.folder:q} --given {input.given:q}"
+        " --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
 rule figures:
+    """Target: the figures of the study."""
     input:
         FIGURE_FILES,
 
 
 rule figures_of_study:
+    """Draw the figures."""
     input:
-        results=rules.collect.output,
+        RUN_MARKERS,
+        results=rules.collect.output.results,
+        given=rules.collect.output.checksums,
     output:
-        FIGURE_FILES,
+        figures=captioned(FIGURE_FILES, "figures", "Figures"),
+        checksums=checksums("figures"),
     log:
         STUDY_DIR / "logs" / "figures.log",
     params:
         folder=STUDY_DIR / "figures",
     shell:
-        "{PYTHON} -m coupled_adam_bench figures --plan {PLAN_FILE:q} --results {input.results:q}"
-        " --out {params.folder:q} > {log:q} 2>&1"
+        "{PYTHON:q} -m coupled_adam_bench figures --plan {PLAN_FILE:q} --results {input.results:q}"
+        " --out {params.folder:q} --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
 rule manifest:
+    """Write the record behind the numbers: versions, checksums, and how every cell was trained."""
     input:
-        results=rules.collect.output,
-        tests=rules.tests.output,
-        tables=TABLE_FILES if TABLES else [],
+        RUN_MARKERS,
+        results=rules.collect.output.results,
+        tests=rules.tests.output.tests,
+        tables=TABLE_FILES,
         figures=FIGURE_FILES,
+        given=[checksums(stage) for stage in ("collect", "tests", "tables", "figures") if stage != "tables" or TABLES],
     output:
-        STUDY_DIR / "manifest.json",
+        manifest=captioned(STUDY_DIR / "manifest.json", "manifest", "Report"),
+        checksums=checksums("manifest"),
     log:
         STUDY_DIR / "logs" / "manifest.log",
     shell:
-        "{PYTHON} -m coupled_adam_bench manifest --plan {PLAN_FILE:q} > {log:q} 2>&1"
+        "{PYTHON:q} -m coupled_adam_bench manifest --plan {PLAN_FILE:q} --given {input.given:q}"
+        " --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
 rule report:
+    """Target: the report of the study."""
     input:
         STUDY_DIR / "report" / "index.html",
 
 
 rule report_page:
+    """Write the report, one page that needs no other file."""
     input:
-        manifest=rules.manifest.output,
+        RUN_MARKERS,
+        results=rules.collect.output.results,
+        tests=rules.tests.output.tests,
+        figures=FIGURE_FILES,
+        manifest=rules.manifest.output.manifest,
+        given=[*rules.manifest.input.given, rules.manifest.output.checksums],
         templates=expand(
             "{folder}/html/{file}",
             folder=TEMPLATES,
-            file=("report.html.j2", "variants.html.j2", "theory.html.j2", "table.html.j2", "style.css"),
+            file=(
+                "report.html.j2",
+                "variants.html.j2",
+                "theory.html.j2",
+                "cost.html.j2",
+                "table.html.j2",
+                "style.css",
+            ),
         ),
     output:
-        STUDY_DIR / "report" / "index.html",
+        page=captioned(STUDY_DIR / "report" / "index.html", "page", "Report"),
+        checksums=checksums("report"),
     log:
         STUDY_DIR / "logs" / "report.log",
     shell:
-        "{PYTHON} -m coupled_adam_bench report --plan {PLAN_FILE:q} --templates {TEMPLATES:q} > {log:q} 2>&1"
+        "{PYTHON:q} -m coupled_adam_bench report --plan {PLAN_FILE:q} --templates {TEMPLATES:q} --given {input.given:q}"
+        " --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
 rule track:
+    """Copy the study into MLflow."""
     input:
-        results=rules.collect.output,
+        RUN_MARKERS,
+        results=rules.collect.output.results,
     output:
-        STUDY_DIR / "mlflow.json",
+        summary=STUDY_DIR / "mlflow.json",
+        checksums=checksums("track"),
     log:
         STUDY_DIR / "logs" / "mlflow.log",
-    # Beside the tables, not after them.
+    # This runs beside the tables, not after them.
     priority: 1
     shell:
-        "{PYTHON} -m coupled_adam_bench track --plan {PLAN_FILE:q} --out {output:q} > {log:q} 2>&1"
+        "{PYTHON:q} -m coupled_adam_bench track --plan {PLAN_FILE:q} --out {output.summary:q}"
+        " --checksums {output.checksums:q} > {log:q} 2>&1"

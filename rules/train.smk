@@ -1,124 +1,151 @@
 # in:  results/data/<data id>/
 # out: results/runs/<cell id>/: cell.json, history.jsonl, checkpoints/, model/; run.json last
 #      results/trunks/<trunk id>/: what cells of schedule wsd share before their decay; branch-<step>.json last
-# Only run.json and branch-*.json are outputs: Snakemake deletes those of a failed job, and checkpoints must outlive it.
+#      results/<study>/training/: for each job an empty file that says that its cells are trained
+# Only the empty files are outputs: Snakemake deletes those of a failed job, and runs belong to all studies that share
+# them and must outlive it.
 
 
 rule train:
+    """Target: all cells of the study are trained."""
     input:
-        expand(RUNS / "{cell}" / "run.json", cell=CELLS),
+        [trained_marker(job) for job in TRAINING],
 
 
-# A warning two minutes before SLURM's time limit: training writes a checkpoint and a retry goes on from it.
-WARNING = "'--signal=TERM@120'"
-TRAIN = ENVIRONMENT + " {PYTHON} -m coupled_adam_bench train --plan {PLAN_FILE:q} --cells {output:q} > {log:q} 2>&1"
-
-TRAINING = batches("train_cells_per_job")
-ALONE = [job for job in TRAINING if job in PLAN.cells]
 TRUNKS = PLAN.trunks
 # Where cells leave their trunks, as (trunk, step).
-BRANCH_OF = {cell: (trunk, part.steps) for trunk in TRUNKS for cell, part in TRUNKS[trunk].parts.items()}
+BRANCH_OF = {cell: (trunk, prefix.steps) for trunk in TRUNKS for cell, prefix in TRUNKS[trunk].prefixes.items()}
+JOB_OF = {cell: job for job, cells in TRAINING.items() for cell in cells}
 
 
-def branch_files(branches, products):
-    """Name branches as inputs of a job; a trunk that grows is no reason to make products anew that are there."""
-    files = [paths.branch_file(*branch) for branch in sorted(set(branches))]
-    return [ancient(file) for file in files] if all(product.exists() for product in products) else files
+def branch_marker(trunk, step):
+    """Return the empty file that says that a trunk is trained to a step."""
+    return STUDY_DIR / "training" / f"{trunk}.step-{step}.done"
 
 
-def branches_of(cells):
-    """Name the branches with which cells begin, of those that share a trunk."""
-    branches = [BRANCH_OF[cell] for cell in cells if cell in BRANCH_OF]
-    return branch_files(branches, [RUNS / cell / "run.json" for cell in cells])
+def branch_files(branches, product):
+    """Name branches as inputs of a job; a trunk that grows does not run a job again whose product is there."""
+    files = [branch_marker(*branch) for branch in sorted(set(branches))]
+    return [ancient(file) for file in files] if product.exists() else files
+
+
+def branches_of(wildcards):
+    """Name the branches with which a job's cells begin, of those that share a trunk."""
+    branches = [BRANCH_OF[cell] for cell in TRAINING[wildcards.job] if cell in BRANCH_OF]
+    return branch_files(branches, trained_marker(wildcards.job))
 
 
 def branch_before(wildcards):
     """Name the branch from which a trunk goes on."""
     trunk, end = wildcards.trunk, int(wildcards.step)
     before = [(trunk, step) for step in TRUNKS[trunk].branches if step < end]
-    return branch_files(before[-1:], [paths.branch_file(trunk, end)])
+    return branch_files(before[-1:], branch_marker(trunk, end))
 
 
 def data_of(cell):
-    return DATA / cell.data_id / "meta.json"
+    """Name the data of a cell. Its contents are part of the cell's id: data that is only newer changes nothing."""
+    return ancient(prepared_marker(cell.data_id))
 
 
-# A job for each branch, so that the cells of a small D need not wait for the end of the trunk.
+def tasks_tried(wildcards):
+    """Name the trial of the downstream tasks, if the job's study has one."""
+    return [ancient(TASKS_TRIED)] if study_of_job(wildcards).name in WITH_TRIAL else []
+
+
+def warning_before_the_limit(wildcards, attempt):
+    """Return SLURM's option for a warning before the time limit: training writes a checkpoint and a retry goes on.
+
+    Two minutes before, or a quarter of a limit that is short.
+    """
+    seconds = min(120, 60 * training_minutes(wildcards, attempt) // 4)
+    return f"'--signal=TERM@{seconds}'"
+
+
+TASKS_TRIED = STUDY_DIR / "training" / "tasks.json"
+WITH_TRIAL = [
+    study.name
+    for study in PLAN.studies.values()
+    if study.execution.try_tasks and study.evaluation.downstream.tasks != "synthetic"
+]
+
+
+# So a task that cannot be scored is known before anything is trained.
+rule try_tasks:
+    """Load the downstream tasks and read their requests, without a model."""
+    input:
+        rules.data.input,
+    output:
+        TASKS_TRIED,
+    log:
+        STUDY_DIR / "logs" / "try_tasks.log",
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=120,
+    params:
+        settings=[
+            measurement and digest(measurement.settings)
+            for (stage, study), measurement in MEASUREMENTS.items()
+            if stage == "downstream"
+        ],
+    shell:
+        ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench try-tasks --plan {PLAN_FILE:q} --out {output:q} > {log:q} 2>&1"
+
+
+# Each branch has a job, so that the cells of a small D need not wait for the end of the trunk.
 rule train_trunk:
+    """Train what cells of several D share, up to a step at which cells leave it."""
     input:
         lambda wildcards: data_of(TRUNKS[wildcards.trunk].run),
         branch_before,
+        tasks_tried,
     output:
-        paths.trunk_dir("{trunk}") / "branch-{step}.json",
+        STUDY_DIR / "training" / "{trunk}.step-{step}.done",
     log:
-        paths.trunk_dir("{trunk}") / "logs" / "branch-{step}.log",
+        STUDY_DIR / "logs" / "{trunk}.step-{step}.train.log",
     benchmark:
-        paths.trunk_dir("{trunk}") / "logs" / "branch-{step}.tsv"
+        STUDY_DIR / "logs" / "{trunk}.step-{step}.train.tsv"
+    wildcard_constraints:
+        trunk="|".join(map(re.escape, TRUNKS)) or "none",
     threads: execution("training_threads")
     resources:
-        mem_mb=execution("train_mem_mb"),
-        runtime=execution("train_minutes"),
+        mem_mb=training_memory(lambda wildcards: [paths.trunk_dir(wildcards.trunk)]),
+        runtime=training_minutes,
         gpu=execution("gpus"),
-        slurm_extra=WARNING,
+        slurm_extra=warning_before_the_limit,
     params:
-        protocol=protocol.TRAIN,
+        version=versions.TRAIN,
+        branch=lambda wildcards: paths.branch_file(wildcards.trunk, int(wildcards.step)),
     shell:
-        ENVIRONMENT + " {PYTHON} -m coupled_adam_bench train-trunk --plan {PLAN_FILE:q} --branches {output:q}"
-        " > {log:q} 2>&1"
+        ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench train-trunk --plan {PLAN_FILE:q} --branches {params.branch:q}"
+        " --done {output:q} > {log:q} 2>&1" + say_if_killed("train_mem_mb")
 
 
-if ALONE:
-
-    rule train_cell:
-        input:
-            lambda wildcards: data_of(PLAN.cells[wildcards.cell]),
-            lambda wildcards: branches_of([wildcards.cell]),
-        output:
-            RUNS / "{cell}" / "run.json",
-        log:
-            RUNS / "{cell}" / "logs" / "train.log",
-        benchmark:
-            RUNS / "{cell}" / "logs" / "train.tsv"
-        wildcard_constraints:
-            cell="|".join(map(re.escape, ALONE)),
-        threads: execution("training_threads")
-        resources:
-            mem_mb=execution("train_mem_mb"),
-            runtime=execution("train_minutes"),
-            gpu=execution("gpus"),
-            slurm_extra=WARNING,
-        params:
-            protocol=protocol.TRAIN,
-        shell:
-            TRAIN
-
-
-# Should one cell of a job crash, the others come back from their last checkpoints in seconds.
-for batch, cells in TRAINING.items():
-    if batch not in ALONE:
-        RUN = PLAN.part_of(cells).study.execution
-
-        rule:
-            name:
-                f"train_{batch}"
-            input:
-                data_of(PLAN.cells[cells[0]]),
-                branches_of(cells),
-            output:
-                expand(RUNS / "{cell}" / "run.json", cell=cells),
-            log:
-                STUDY_DIR / "logs" / f"train_{batch}.log",
-            benchmark:
-                STUDY_DIR / "logs" / f"train_{batch}.tsv"
-            # The longest first, so that no core waits for the last one.
-            priority: sum(PLAN.cells[cell].n_tokens * PLAN.cells[cell].n_params for cell in cells)
-            threads: RUN.training_threads
-            resources:
-                mem_mb=RUN.train_mem_mb,
-                runtime=RUN.train_minutes,
-                gpu=RUN.gpus,
-                slurm_extra=WARNING,
-            params:
-                protocol=protocol.TRAIN,
-            shell:
-                TRAIN
+rule train_cells:
+    """Train cells, or go on with them."""
+    input:
+        lambda wildcards: data_of(PLAN.cells[TRAINING[wildcards.job][0]]),
+        branches_of,
+        tasks_tried,
+    output:
+        STUDY_DIR / "training" / "{job}.done",
+    log:
+        STUDY_DIR / "logs" / "{job}.train.log",
+    benchmark:
+        STUDY_DIR / "logs" / "{job}.train.tsv"
+    wildcard_constraints:
+        job="|".join(map(re.escape, TRAINING)),
+    # The longest job comes first, so that no core waits for the last one.
+    priority: lambda wildcards: sum(PLAN.cells[cell].flops for cell in TRAINING[wildcards.job]) / 1e12
+    threads: execution("training_threads")
+    resources:
+        mem_mb=training_memory(lambda wildcards: [paths.run_dir(cell) for cell in TRAINING[wildcards.job]]),
+        runtime=training_minutes,
+        gpu=execution("gpus"),
+        slurm_extra=warning_before_the_limit,
+    params:
+        version=versions.TRAIN,
+        cells=lambda wildcards: TRAINING[wildcards.job],
+    shell:
+        ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench train --plan {PLAN_FILE:q} --cells {params.cells:q}"
+        " --done {output:q} > {log:q} 2>&1" + say_if_killed("train_mem_mb")

@@ -4,9 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planned import only, study_and_data
 
+from coupled_adam_bench.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.catalog.tables import PAPER_COLUMNS
+from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.evaluation.stored import Measurement, measured_cells
+from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.results.collect import results_frame
+from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.results.study_results import StudyResults
 
 # Tests run on whole machines and beside each other: a fixed, small number of threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -52,6 +61,63 @@ def tiny_settings(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+class Stored:
+    """Writes the records of runs and evaluations, as training and evaluation leave them, into a folder of runs."""
+
+    def __init__(self, plan: Plan, runs: Path) -> None:
+        self.runs = runs
+        self.cells = {cell.id: (cell, measurements) for cell, measurements in measured_cells(plan, runs)}
+
+    def measurement(self, cell_id: str, stage: str) -> Measurement:
+        (found,) = (m for m in self.cells[cell_id][1] if m.stage.name == stage)
+        return found
+
+    def run(self, cell_id: str, status: str = "completed", **facts: Any) -> None:
+        sha256 = "ab" * 32 if status == "completed" else None
+        reason = None if status == "completed" else "loss or gradient not finite in step 60 of 100"
+        record = {"cell": cell_id, "status": status, "reason": reason, "model_sha256": sha256}
+        write_sealed(self.runs / cell_id / "run.json", record | facts)
+
+    def evaluation(self, cell_id: str, stage: str, rows: list[tuple[str, str, Any, str]], /, **changes: Any) -> Path:
+        """Write an evaluation of a run that is there; ``changes`` are of the record."""
+        measurement = self.measurement(cell_id, stage)
+        model_sha256 = measurement.model_sha256(cell_id)
+        diverged = model_sha256 is None
+        record = {
+            "cell": cell_id,
+            "stage": stage,
+            "status": "diverged" if diverged else "ok",
+            "reason": "loss or gradient not finite in step 60 of 100" if diverged else None,
+            "version": measurement.stage.version,
+            "settings": measurement.settings,
+            "model_sha256": model_sha256,
+            "results": [dict(zip(("task", "metric", "value", "unit"), row, strict=True)) for row in rows],
+        }
+        path = measurement.path(cell_id, model_sha256)
+        write_sealed(path, record | changes)
+        return path
+
+
+@pytest.fixture(scope="session")
+def stored() -> type[Stored]:
+    return Stored
+
+
+@pytest.fixture(scope="session")
+def results_of() -> Callable[..., StudyResults]:
+    """Return the results of a plan whose value of every metric of the tables is ``value(cell, metric)``."""
+
+    def results_of(plan: Plan, value: Callable[[Cell, Metric], float]) -> StudyResults:
+        rows = (
+            (cell, metric.task, metric.name, value(cell, metric), metric.unit)
+            for cell in plan.cells.values()
+            for metric in map(METRICS.get, PAPER_COLUMNS)
+        )
+        return StudyResults(layout_of(plan), results_frame(plan, rows))
+
+    return results_of
+
+
 @pytest.fixture(scope="session")
 def tiny_study() -> Callable[..., dict[str, Any]]:
     return tiny_settings
@@ -68,6 +134,6 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from coupled_adam_bench.data.prepare import prepare
 
     plan = make_plan(parse_study(tiny_settings()))
-    folder = tmp_path_factory.mktemp("data") / plan.parts[0].data_id
-    prepare(plan.parts[0], folder, workers=1)
+    folder = tmp_path_factory.mktemp("data") / only(plan).data_id
+    prepare(*study_and_data(only(plan)), folder, workers=1)
     return folder

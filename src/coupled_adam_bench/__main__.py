@@ -1,7 +1,27 @@
-"""Entry point of ``python -m coupled_adam_bench``."""
+"""Entry point of ``python -m coupled_adam_bench`` and of the command ``coupled-adam-bench``."""
 
 import sys
+from importlib.util import find_spec
 
-from coupled_adam_bench.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run one stage and return its exit status; 2 with a sentence if the packages of the pipeline are missing."""
+    try:
+        from coupled_adam_bench.cli import main as run_stage
+
+        return run_stage()
+    except ModuleNotFoundError as error:
+        package = (error.name or __package__).partition(".")[0]
+        if find_spec(package) is not None:  # it is there, and something in it is not: no matter of what is installed
+            raise
+        print(
+            f"error: the package {package!r} is not installed; the optimizer needs torch alone, and this command needs "
+            "all packages of the pipeline: pip install 'coupled-adam-bench[pipeline]' (in a clone of the repository: "
+            "pip install -e '.[pipeline]')",
+            file=sys.stderr,
+        )
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

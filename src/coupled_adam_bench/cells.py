@@ -1,27 +1,24 @@
 """Cells of a study: (model, tokens, optimizer, seed), each with an id that says what it is and hashes what it does."""
 
-import glob
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench import protocol
-from coupled_adam_bench.config import Block, Data, Model, Optimizer, Study, Tokens, Training
-from coupled_adam_bench.files import digest, sha256_file
-
-TEXT_SUFFIXES = tuple(
-    kind + packing for kind in (".txt", ".jsonl", ".parquet") for packing in ("", ".gz", ".xz", ".zst")
-)
-_SAMPLE_BYTES = 65536
+from coupled_adam_bench import versions
+from coupled_adam_bench.config import Data, GridBlock, Model, Optimizer, Steps, Study, Training
+from coupled_adam_bench.files import digest
+from coupled_adam_bench.inputs import fingerprints, tokenizer_sha256
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One training run and everything that can change its numbers."""
+    """One training run: everything that can change its numbers, and the study that it belongs to.
 
+    Two studies may have the same cell; then their cells are equal.
+    """
+
+    study: Study = field(compare=False, repr=False)
     id: str
     data_id: str
     vocab_size: int
@@ -30,6 +27,8 @@ class Cell:
     optimizer: Optimizer
     steps: int
     seed: int
+    data_digest: str
+    """Hash of everything that can change the data, the end of ``data_id``."""
     tokens_label: str | None = field(compare=False)
 
     @property
@@ -69,73 +68,35 @@ class Cell:
 class Trunk:
     """What cells of schedule ``wsd`` that differ only in D share: all steps before their decay, trained once."""
 
-    parts: dict[str, Cell]
-    """By id of the cell, the part of the trunk that it begins with."""
+    prefixes: dict[str, Cell]
+    """The stable steps with which each cell begins, as a run of their own, by the id of the cell."""
 
     @property
     def run(self) -> Cell:
-        """The trunk as a run: its longest part."""
-        return max(self.parts.values(), key=lambda part: part.steps)
+        """The trunk as a run: its longest prefix."""
+        return max(self.prefixes.values(), key=lambda prefix: prefix.steps)
 
     @property
     def branches(self) -> tuple[int, ...]:
         """The steps after which cells leave, ascending."""
-        return tuple(sorted({part.steps for part in self.parts.values()}))
+        return tuple(sorted({prefix.steps for prefix in self.prefixes.values()}))
 
 
-def text_files(patterns: tuple[str, ...]) -> list[tuple[str, Path]]:
-    """Return the text files behind folders, files and globs as sorted (name within the pattern's root, path) pairs.
-
-    Raises ``ValueError`` for a pattern that matches no text file.
-    """
-    found: dict[Path, str] = {}
-    for pattern in patterns:
-        path = Path(pattern)
-        if path.is_dir():
-            matches = [(str(p.relative_to(path)), p) for p in path.rglob("*")]
-        else:
-            root = Path(re.split(r"[*?\[]", pattern, maxsplit=1)[0])
-            root = root if root.is_dir() else root.parent
-            matches = [(str(Path(p).relative_to(root)), Path(p)) for p in glob.glob(pattern, recursive=True)]  # noqa: PTH207
-        matches = [(name, p) for name, p in matches if p.is_file() and p.name.endswith(TEXT_SUFFIXES)]
-        if not matches:
-            raise ValueError(
-                f"paths.text: {pattern!r} matches no text file; allowed endings: {', '.join(TEXT_SUFFIXES)}"
-            )
-        found.update({p: name for name, p in matches})
-    return sorted((name, path) for path, name in found.items())
-
-
-def _fingerprint(name: str, path: Path) -> list[Any]:
-    """Identify a file by name, size and its first and last 64 KiB: contents, not place, at any corpus size."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        head = file.read(_SAMPLE_BYTES)
-        file.seek(max(size - _SAMPLE_BYTES, 0))
-        tail = file.read(_SAMPLE_BYTES)
-    return [name, size, digest([head.hex(), tail.hex()], 64)]
-
-
-def tokenizer_file(path: str) -> Path:
-    """Return the ``tokenizer.json`` at ``path``, a file or its folder; ``ValueError`` if there is none."""
-    file = Path(path)
-    if file.is_dir():
-        file = file / "tokenizer.json"
-    if not file.is_file():
-        raise ValueError(f"paths.tokenizer: {file} does not exist; give a tokenizer.json or its folder")
-    return file
-
-
-def data_id(study: Study) -> str:
-    """Return the id of the study's token bins: its name and a hash of source, contents, tokenizer and split."""
+def data_digest(study: Study) -> str:
+    """Return a hash of everything that can change a study's token bins: source, contents, tokenizer and split."""
     data: Data = study.data
-    identity: dict[str, Any] = {"version": protocol.DATA, **data.model_dump(exclude={"name"})}
+    identity: dict[str, Any] = {"version": versions.DATA, **data.model_dump(exclude={"name"})}
     if data.source.kind == "files":
-        identity["files"] = [_fingerprint(name, path) for name, path in text_files(study.paths.text)]
+        identity["files"] = fingerprints(study.paths.text)
     if data.tokenizer == "file":
         assert study.paths.tokenizer is not None
-        identity["tokenizer_sha256"] = sha256_file(tokenizer_file(study.paths.tokenizer))
-    return f"{data.name}-{digest(identity)}"
+        identity["tokenizer_sha256"] = tokenizer_sha256(study.paths.tokenizer)
+    return digest(identity)
+
+
+def data_id(study: Study, digest_of_data: str) -> str:
+    """Return the id of a study's token bins: their name and their hash."""
+    return f"{study.data.name}-{digest_of_data}"
 
 
 def readable_count(count: int) -> str:
@@ -147,29 +108,41 @@ def readable_count(count: int) -> str:
 
 
 def _identity(data: str, vocab_size: int, model: Model, optimizer: Optimizer, seed: int) -> dict[str, Any]:
+    """Return what the id of a run hashes, apart from its recipe and its length; ``data`` is the hash of the data."""
     return {
-        "version": protocol.TRAIN,
-        "data": data.rsplit("-", 1)[1],
+        "version": versions.TRAIN,
+        "data": data,
         "vocab_size": vocab_size,
         "model": model.model_dump(exclude={"name", "label"}),
-        "optimizer": optimizer.model_dump(exclude={"key", "label"}),  # a user's own names its optimizer, as models
+        # A custom optimizer's key and label are display names, like a model's name: they are not hashed.
+        "optimizer": optimizer.model_dump(exclude={"key", "label"}),
         "seed": seed,
     }
 
 
-def make_cell(study: Study, data: str, model: Model, tokens: Tokens | int, optimizer: Optimizer, seed: int) -> Cell:
-    """Return one cell of ``study`` on the bins ``data``."""
+def make_cell(study: Study, data: str, model: Model, tokens: Steps | int, optimizer: Optimizer, seed: int) -> Cell:
+    """Return one cell of ``study``; ``data`` is the hash of its data."""
     training = study.training
     batch_tokens = training.batch_sequences * training.seq_len
-    steps = tokens.steps if isinstance(tokens, Tokens) else tokens // batch_tokens
+    steps = tokens.steps if isinstance(tokens, Steps) else tokens // batch_tokens
     identity = _identity(data, study.data.vocab_size, model, optimizer, seed)
     identity |= {"training": training.model_dump(), "steps": steps}
-    cell_id = f"{model.name}_{readable_count(steps * batch_tokens)}_{optimizer.key}_s{seed}_{digest(identity)}"
-    label = tokens.label if isinstance(tokens, Tokens) else readable_count(tokens)
-    return Cell(cell_id, data, study.data.vocab_size, model, training, optimizer, steps, seed, label)
+    return Cell(
+        study=study,
+        id=f"{model.name}_{readable_count(steps * batch_tokens)}_{optimizer.key}_s{seed}_{digest(identity)}",
+        data_id=data_id(study, data),
+        vocab_size=study.data.vocab_size,
+        model=model,
+        training=training,
+        optimizer=optimizer,
+        steps=steps,
+        seed=seed,
+        data_digest=data,
+        tokens_label=tokens.label if isinstance(tokens, Steps) else readable_count(tokens),
+    )
 
 
-def stable_part(cell: Cell) -> Cell | None:
+def stable_prefix(cell: Cell) -> Cell | None:
     """Return the steps of a cell of schedule ``wsd`` before its decay as a run of its own, with a constant schedule.
 
     Its id is the same for all D. The last step is always the cell's own; ``None`` if there is no other, and for other
@@ -179,7 +152,7 @@ def stable_part(cell: Cell) -> Cell | None:
     steps = min(training.decay_start(cell.steps), cell.steps - 1)
     if training.schedule != "wsd" or steps == 0:
         return None
-    identity = _identity(cell.data_id, cell.vocab_size, cell.model, cell.optimizer, cell.seed)
+    identity = _identity(cell.data_digest, cell.vocab_size, cell.model, cell.optimizer, cell.seed)
     identity["training"] = training.model_dump(exclude={"decay_fraction", "min_lr_ratio"})
     return replace(
         cell,
@@ -192,15 +165,18 @@ def stable_part(cell: Cell) -> Cell | None:
 
 def find_trunks(cells: Iterable[Cell]) -> dict[str, Trunk]:
     """Return by id the trunks that at least two cells share."""
-    parts: dict[str, dict[str, Cell]] = defaultdict(dict)
+    prefixes: dict[str, dict[str, Cell]] = defaultdict(dict)
     for cell in cells:
-        if (part := stable_part(cell)) is not None:
-            parts[part.id][cell.id] = part
-    return {trunk_id: Trunk(shared) for trunk_id, shared in parts.items() if len(shared) > 1}
+        if (prefix := stable_prefix(cell)) is not None:
+            prefixes[prefix.id][cell.id] = prefix
+    return {trunk_id: Trunk(shared) for trunk_id, shared in prefixes.items() if len(shared) > 1}
 
 
-def block_cells(study: Study, data: str, block: Block) -> list[Cell]:
-    """Return the cells of one block of the grid: models, tokens, optimizers, seeds, the last one fastest."""
+def block_cells(study: Study, data: str, block: GridBlock) -> list[Cell]:
+    """Return the cells of one block of the grid: models, tokens, optimizers, seeds, the last one fastest.
+
+    ``data`` is the hash of the study's data.
+    """
     models = {model.name: model for model in study.models}
     return [
         make_cell(study, data, models[name], tokens, optimizer, seed)
@@ -209,8 +185,3 @@ def block_cells(study: Study, data: str, block: Block) -> list[Cell]:
         for optimizer in block.optimizers
         for seed in block.seeds
     ]
-
-
-def expand(study: Study, data: str) -> dict[str, Cell]:
-    """Return the cells of a study on the bins ``data`` by id, each once, in the order of the grid."""
-    return {cell.id: cell for block in study.grid for cell in block_cells(study, data, block)}

@@ -7,32 +7,53 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from coupled_adam_bench import paths
+from coupled_adam_bench.catalog.stages import STAGES, Stage
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Execution
-from coupled_adam_bench.plan import Plan, load_plan
+from coupled_adam_bench.data.mirror import BYTES_PER_TOKEN
+from coupled_adam_bench.outputs import check_outputs, write_checksums
+from coupled_adam_bench.plan import Plan, load_plan, study_of
 
-Handler = Callable[[argparse.Namespace], int]
+Handler = Callable[[argparse.Namespace], int | None]
+"""A function that runs a stage and returns its exit status, None for 0."""
+Outputs = Callable[[argparse.Namespace], list[Path]]
+"""A function that names the files that a stage has written."""
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
     return load_plan(arguments.plan)
 
 
-def _try_optimizers(arguments: argparse.Namespace) -> int:
+def _try_optimizers(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.training.trial import try_optimizers
 
-    for part in _plan(arguments).parts:
-        try_optimizers(part.study)
-    return 0
+    for study in _plan(arguments).studies.values():
+        try_optimizers(study)
 
 
-def _prepare(arguments: argparse.Namespace) -> int:
+def _try_metrics(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.evaluation.own_metrics import try_metrics
+
+    for study in _plan(arguments).studies.values():
+        try_metrics(study)
+
+
+def _prepare(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.data.prepare import prepare
+    from coupled_adam_bench.files import write_text
 
     plan = _plan(arguments)
     for data_id in arguments.data or plan.data_ids:
-        prepare(plan.part_with_data(data_id), paths.data_dir(data_id), arguments.workers)
-    return 0
+        prepare(plan.study_with_data(data_id), data_id, paths.data_dir(data_id), arguments.workers)
+    if arguments.done is not None:
+        write_text(arguments.done, "")
+
+
+def _try_tasks(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.evaluation.trial import try_tasks
+    from coupled_adam_bench.files import write_sealed
+
+    write_sealed(arguments.out, try_tasks(_plan(arguments)))
 
 
 def _train_with(
@@ -43,134 +64,155 @@ def _train_with(
     stage: str,
     option: str,
 ) -> int:
-    """Train the ``names`` that ``option`` gave among those ``known``, in as many processes as the study asks for."""
+    """Train the ``names`` that ``option`` gave among those ``known``, in as many processes as the study asks for.
+
+    The marker ``--done`` is written last, by the process that was started, not by those that it starts.
+    """
+    from coupled_adam_bench.files import write_text
     from coupled_adam_bench.training.distributed import launch
 
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"--{option}: {', '.join(unknown)} not among the {option} of {arguments.plan}")
-    execution = _plan(arguments).part_of(known[name].id for name in names).study.execution
+    execution = study_of(known[name] for name in names).execution
     if execution.processes > 1 and "RANK" not in os.environ:  # not started by torchrun
         options = ["--plan", str(arguments.plan), f"--{option}", *names, "--device", arguments.device]
-        return launch(execution.processes, [stage, *options])
-    return train([known[name] for name in names], execution, paths.RESULTS, arguments.device)
+        status = launch(execution.processes, [stage, *options])
+    else:
+        status = train([known[name] for name in names], execution, paths.RESULTS, arguments.device)
+    if status == 0 and arguments.done is not None:
+        write_text(arguments.done, "")
+    return status
 
 
 def _train(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.files import write_text
+    from coupled_adam_bench.training.checks import is_trained, say_kept
+
+    cells = _plan(arguments).cells
+    # Not in processes that torchrun started: they decide together.
+    if "RANK" not in os.environ and all(
+        name in cells and is_trained(cells[name], paths.run_dir(name), paths.data_dir(cells[name].data_id))
+        for name in arguments.cells
+    ):
+        for name in arguments.cells:
+            say_kept(cells[name])
+        if arguments.done is not None:
+            write_text(arguments.done, "")
+        return 0  # without the seconds that torch takes to start
+
     from coupled_adam_bench.training.loop import train_cells
 
-    ids = [Path(cell).parent.name if cell.endswith("/run.json") else cell for cell in arguments.cells]
-    return _train_with(train_cells, _plan(arguments).cells, ids, arguments, "train", "cells")
+    return _train_with(train_cells, cells, arguments.cells, arguments, "train", "cells")
 
 
 def _train_trunk(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.training.trunk import train_trunks
 
-    parts = [part for trunk in _plan(arguments).trunks.values() for part in trunk.parts.values()]
-    known = {str(paths.branch_file(part.id, part.steps)): part for part in parts}
+    prefixes = [prefix for trunk in _plan(arguments).trunks.values() for prefix in trunk.prefixes.values()]
+    known = {str(paths.branch_file(prefix.id, prefix.steps)): prefix for prefix in prefixes}
     return _train_with(train_trunks, known, arguments.branches, arguments, "train-trunk", "branches")
 
 
-def _evaluate(stage: str) -> Handler:
+def _evaluate(stage: Stage) -> Handler:
     def handler(arguments: argparse.Namespace) -> int:
-        from coupled_adam_bench.evaluation.stage import STAGES, run_stage
+        from coupled_adam_bench.evaluation.stage import run_stage
 
-        part = _plan(arguments).part_of(arguments.cells)
-        return run_stage(STAGES[stage], part, arguments.cells, arguments.index, arguments.device)
+        return run_stage(stage, _plan(arguments).find(arguments.cells), arguments.done, arguments.device)
 
     return handler
 
 
-def _theory(arguments: argparse.Namespace) -> int:
-    from coupled_adam_bench.evaluation.stage import run_stage
-    from coupled_adam_bench.theory.stage import STAGE
-
-    part = _plan(arguments).part_of(arguments.cells)
-    return run_stage(STAGE, part, arguments.cells, arguments.index, arguments.device)
-
-
-def _write_plan(arguments: argparse.Namespace) -> int:
+def _write_plan(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.config import load_any_study
     from coupled_adam_bench.files import write_json
     from coupled_adam_bench.plan import make_plan
 
     plan = make_plan(load_any_study(arguments.study), [arguments.study.parent])
     write_json(arguments.out, plan.to_json())
-    return 0
 
 
-def _describe(arguments: argparse.Namespace) -> int:
-    from coupled_adam_bench.files import write_text
+def _describe(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.estimate.study import estimate_study
+    from coupled_adam_bench.estimate.text import describe
+    from coupled_adam_bench.files import write_json, write_text
 
-    text = _plan(arguments).describe()
-    write_text(arguments.out, text)
+    plan = _plan(arguments)
+    estimate = estimate_study(plan)
+    text = describe(estimate) + ("\n" + plan.describe() if arguments.all else "")
+    if arguments.out is not None:
+        write_text(arguments.out, text)
+    if arguments.json is not None:
+        write_json(arguments.json, estimate.to_json())
     print(text, end="")
-    return 0
 
 
-def _collect(arguments: argparse.Namespace) -> int:
+def _fetch(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.fetch import fetch
+
+    fetch(_plan(arguments), dry_run=arguments.dry_run, bytes_per_token=arguments.bytes_per_token)
+
+
+def _rehearse(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.rehearsal.rehearse import rehearse_plan
+
+    return rehearse_plan(_plan(arguments), arguments.templates, arguments.gpu_gb, main)
+
+
+def _collect(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.results.collect import collect, write_results
 
     write_results(collect(_plan(arguments), partial=arguments.partial), arguments.out)
-    return 0
 
 
-def _tests(arguments: argparse.Namespace) -> int:
+def _tests(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.statistics.compare import write_tests
 
     write_tests(_plan(arguments), arguments.results, arguments.out)
-    return 0
 
 
-def _tables(arguments: argparse.Namespace) -> int:
+def _tables(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.render import write_tables
 
     write_tables(_plan(arguments), arguments.results, arguments.tests, arguments.out, arguments.templates)
-    return 0
 
 
-def _figures(arguments: argparse.Namespace) -> int:
+def _figures(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.figures import write_figures
 
-    write_figures(_plan(arguments), arguments.results, paths.RESULTS / "runs", arguments.out)
-    return 0
+    write_figures(_plan(arguments), arguments.results, paths.RUNS, arguments.out)
 
 
-def _manifest(arguments: argparse.Namespace) -> int:
+def _manifest(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.manifest import write_manifest
 
     plan = _plan(arguments)
     write_manifest(plan, paths.study_dir(plan.name))
-    return 0
 
 
-def _report(arguments: argparse.Namespace) -> int:
+def _report(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.page import write_report
 
     plan = _plan(arguments)
     write_report(plan, paths.study_dir(plan.name), arguments.templates)
-    return 0
 
 
-def _track(arguments: argparse.Namespace) -> int:
+def _track(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.files import write_json
     from coupled_adam_bench.tracking import import_study
 
     write_json(arguments.out, import_study(_plan(arguments), arguments.uri))
-    return 0
 
 
-def _schema(arguments: argparse.Namespace) -> int:
+def _schema(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.schema_json import write_schema
 
     write_schema(arguments.out)
-    return 0
 
 
-def _protocols(arguments: argparse.Namespace) -> int:
+def _protocols(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.config.protocols import write_ledger
 
     write_ledger(arguments.out)
-    return 0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -188,50 +230,87 @@ def parser() -> argparse.ArgumentParser:
     def out(sub: argparse.ArgumentParser, what: str) -> None:
         sub.add_argument("--out", type=Path, required=True, help=what)
 
+    def checksums(sub: argparse.ArgumentParser, outputs: Outputs) -> None:
+        sub.set_defaults(outputs=outputs)
+        sub.add_argument("--given", nargs="+", type=Path, default=[], help="checksums that the inputs must have")
+        sub.add_argument("--checksums", type=Path, help="where to write the checksums of the outputs")
+
+    def made_for(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--made-for", help="a hash of what the outputs show, noted with their checksums")
+
+    def out_file(arguments: argparse.Namespace) -> list[Path]:
+        return [arguments.out]
+
+    def in_folder(arguments: argparse.Namespace) -> list[Path]:
+        return list(arguments.out.glob("[!.]*"))
+
+    def in_study(name: str) -> Outputs:
+        return lambda arguments: [paths.study_dir(_plan(arguments).name) / name]
+
     sub = stage("plan", _write_plan, "validate a study and write its plan", plan=False)
     sub.add_argument("--study", type=Path, required=True, help="a study's YAML file; its parts, if any, lie beside it")
     out(sub, "the plan, JSON")
-    out(stage("describe", _describe, "list the cells of a study and what they cost"), "the list, text")
+    sub = stage("describe", _describe, "say what a study takes: time, memory, disk, money, and what is done")
+    sub.add_argument("--out", type=Path, help="where to write the text")
+    sub.add_argument("--json", type=Path, help="where to write everything, of each cell too")
+    sub.add_argument("--all", action="store_true", help="list every cell as well")
+    checksums(sub, lambda arguments: [path for path in (arguments.out, arguments.json) if path is not None])
+    made_for(sub)
+    sub = stage("fetch", _fetch, "download all that a study needs into paths.hub_mirror and paths.word_similarity")
+    sub.add_argument("--dry-run", action="store_true", help="only say how much it takes, and whether the disk has it")
+    sub.add_argument("--bytes-per-token", type=float, default=BYTES_PER_TOKEN, help="default: %(default)s")
+    sub = stage("rehearse", _rehearse, "rehearse a study without a GPU; exit status 1 if something was found")
+    sub.add_argument("--templates", type=Path, default=Path("templates"), help="default: %(default)s")
+    sub.add_argument("--gpu-gb", type=float, default=80, help="memory of a GPU in 10^9 bytes (default: %(default)s)")
     stage("try-optimizers", _try_optimizers, "try a study's own optimizers on small matrices, before the first job")
+    stage("try-metrics", _try_metrics, "try a study's own metrics on a small matrix, before the first job")
     sub = stage("prepare", _prepare, "turn text into token bins under results/data/")
     sub.add_argument("--data", nargs="+", help="data ids (default: all of the study)")
     sub.add_argument("--workers", type=int, default=1, help="processes (default: %(default)s)")
+    sub.add_argument("--done", type=Path, help="an empty file, written when all data are prepared")
+    summary = "load the downstream tasks and build their requests, before anything is trained"
+    out(stage("try-tasks", _try_tasks, summary), "what the tasks are made of, JSON")
     sub = stage("train", _train, "train cells, or go on with them; exit status 75: stopped on SIGTERM, run again")
-    sub.add_argument("--cells", nargs="+", required=True, help="cell ids, or their run.json")
+    sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
+    sub.add_argument("--done", type=Path, help="an empty file, written when all cells are trained")
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     sub = stage("train-trunk", _train_trunk, "train what wsd cells share before their decay; exit status as of train")
     sub.add_argument("--branches", nargs="+", required=True, help="results/trunks/<trunk id>/branch-<step>.json")
+    sub.add_argument("--done", type=Path, help="an empty file, written when all branches are there")
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
-    for name, handler, summary in (
-        ("test-loss", _evaluate("test_loss"), "measure the loss of trained cells on the test split"),
-        ("embeddings", _evaluate("embeddings"), "measure the embeddings of trained cells, word similarity included"),
-        ("downstream", _evaluate("lm_eval"), "run the downstream tasks of lm-evaluation-harness on trained cells"),
-        ("theory", _theory, "check the theory in trained cells: gradients, second moments, and a replay of training"),
-    ):
-        sub = stage(name, handler, summary)
+    for evaluation in STAGES.values():
+        sub = stage(evaluation.name.replace("_", "-"), _evaluate(evaluation), evaluation.summary)
         sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
-        sub.add_argument("--index", type=Path, required=True, help="written when all cells succeeded")
+        sub.add_argument("--done", type=Path, required=True, help="an empty file, written when all cells succeeded")
         sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     sub = stage("collect", _collect, "gather all evaluations into results.csv")
     sub.add_argument("--partial", action="store_true", help="write NaN where nothing is evaluated yet")
     out(sub, "results.csv")
+    checksums(sub, out_file)
+    made_for(sub)
     sub = stage("tests", _tests, "compute the significance tests of the tables")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
     out(sub, "tests.csv")
+    checksums(sub, out_file)
     sub = stage("tables", _tables, "render the tables of a study as LaTeX and HTML")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
     sub.add_argument("--tests", type=Path, required=True, help="tests.csv")
     sub.add_argument("--templates", type=Path, default=Path("templates"), help="default: %(default)s")
     out(sub, "folder")
+    checksums(sub, in_folder)
     sub = stage("figures", _figures, "draw the figures of a study as SVG and PDF")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
     out(sub, "folder")
-    stage("manifest", _manifest, "write manifest.json: versions, checksums and the record of every cell")
+    checksums(sub, in_folder)
+    sub = stage("manifest", _manifest, "write manifest.json: versions, checksums and the record of every cell")
+    checksums(sub, in_study("manifest.json"))
     sub = stage("report", _report, "write report/index.html")
+    checksums(sub, in_study("report/index.html"))
     sub.add_argument("--templates", type=Path, default=Path("templates"), help="default: %(default)s")
     sub = stage("track", _track, "import the study into MLflow")
     sub.add_argument("--uri", help="tracking server or database (default: MLFLOW_TRACKING_URI, else results/mlflow.db)")
     out(sub, "summary of the import, JSON")
+    checksums(sub, out_file)
     out(stage("schema", _schema, "write the JSON schema of studies", plan=False), "the schema")
     sub = stage("protocols", _protocols, "write the ledger of protocols into its place in a Markdown file", plan=False)
     out(sub, "docs/protocols.md")
@@ -243,7 +322,12 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     handler: Handler = arguments.handler
     try:
-        return handler(arguments)
+        check_outputs(getattr(arguments, "given", []))
+        status = handler(arguments) or 0
+        if status == 0 and getattr(arguments, "checksums", None) is not None:
+            made_for = getattr(arguments, "made_for", None)
+            write_checksums(arguments.checksums, arguments.outputs(arguments), made_for)
+        return status
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

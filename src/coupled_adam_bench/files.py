@@ -1,18 +1,22 @@
-"""Files that are either whole or absent: atomic writes and checksums."""
+"""Atomic writes, which leave a file either whole or absent, and checksums."""
 
 import hashlib
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+SEAL = "sha256"
+"""Key of a sealed JSON object that holds the SHA-256 of its other contents."""
+
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path`` that replaces it when the block ends well, and vanishes otherwise."""
+    """Yield a temporary path beside ``path``, which replaces it if the block succeeds and is deleted otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -31,12 +35,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` to ``path`` atomically; NaN is written as ``NaN``, which Python, pandas and JSON5 read."""
+    """Write ``value`` to ``path`` atomically; NaN becomes ``NaN``, which Python, pandas and JSON5 can read."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; a missing or broken one raises ``ValueError`` with its path."""
+    """Read a JSON file; raise ``ValueError`` with its path if it is missing or not valid."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -45,14 +49,46 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path}: not valid JSON ({error}); delete it and run again") from None
 
 
+def _seal(value: dict[str, Any]) -> str:
+    """Return the SHA-256 of a JSON object's contents without its seal, independent of key order and layout."""
+    contents = {key: inner for key, inner in value.items() if key != SEAL}
+    return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
+
+
+def write_sealed(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON object to ``path`` atomically, with the SHA-256 of its contents under the key ``sha256``."""
+    write_json(path, {**value, SEAL: _seal(value)})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Read a JSON object that :func:`write_sealed` wrote and return it without its seal.
+
+    Raises ``ValueError`` with the path if the file is missing or its contents have changed.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict) or value.pop(SEAL, None) != _seal(value):
+        raise ValueError(
+            f"{path}: its contents do not match its own SHA-256: damaged, edited, or of another version of this program"
+        )
+    return value
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def read_json_lines(path: Path) -> list[Any]:
     """Read a file of JSON lines, without a last one that is still being written; a missing file has none."""
     if not path.exists():
         return []
-    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
     try:
+        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
         return [json.loads(line) for line in whole.splitlines()]
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not JSON lines ({error}); delete it and run again") from None
 
 

@@ -1,31 +1,59 @@
-"""Where every file of a study lies, relative to the working directory."""
+"""Paths of the folders and files of studies and runs, relative to the working directory."""
 
 from pathlib import Path
 
 RESULTS = Path("results")
+RUNS = RESULTS / "runs"
 MLFLOW_DB = RESULTS / "mlflow.db"
+HISTORY = "history.jsonl"
+WEIGHTS = "model.safetensors"
 
 
-def data_dir(data_id: str) -> Path:
+def data_dir(data_id: str, results: Path = RESULTS) -> Path:
     """Return the folder of token bins, tokenizer, unigram counts and generated evaluation sets."""
-    return RESULTS / "data" / data_id
+    return results / "data" / data_id
 
 
-def run_dir(cell_id: str) -> Path:
-    """Return the folder of a cell: checkpoints, history, model and evaluations."""
-    return RESULTS / "runs" / cell_id
+def run_dir(cell_id: str, results: Path = RESULTS) -> Path:
+    """Return the folder of a cell's run."""
+    return results / RUNS.name / cell_id
 
 
-def trunk_dir(trunk_id: str) -> Path:
+def trunk_dir(trunk_id: str, results: Path = RESULTS) -> Path:
     """Return the folder of a trunk, the steps that cells share before their decay: history and branches."""
-    return RESULTS / "trunks" / trunk_id
+    return results / "trunks" / trunk_id
 
 
-def branch_file(trunk_id: str, step: int) -> Path:
-    """Return the file that says that a trunk has done ``step`` steps, after which cells leave it."""
-    return trunk_dir(trunk_id) / f"branch-{step:08d}.json"
+def branch_file(trunk_id: str, step: int, results: Path = RESULTS) -> Path:
+    """Return the file that records that a trunk has reached ``step``, where cells branch off."""
+    return trunk_dir(trunk_id, results) / f"branch-{step:08d}.json"
 
 
 def study_dir(study: str) -> Path:
     """Return the folder of a study: results, tests, tables and report."""
     return RESULTS / study
+
+
+class RunFiles:
+    """The files of a run, which lie in the folder of a cell or a trunk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.record = folder / "run.json"
+        """The record of an ended run, written last."""
+        self.damaged_record = folder / "run.json.damaged"
+        """The record of a run whose model was found damaged: training makes both anew from the checkpoints."""
+        self.cell = folder / "cell.json"
+        """The settings of the cell."""
+        self.attempt = folder / "attempt.json"
+        """The record of the attempts at a run that has not ended."""
+        self.history = folder / HISTORY
+        """The logged steps, one JSON line each."""
+        self.checkpoints = folder / "checkpoints"
+        self.model = folder / "model"
+        """The folder of the trained model, in the format of transformers."""
+        self.weights = self.model / WEIGHTS
+
+    def evaluation(self, stage: str, key: str) -> Path:
+        """Return the file of an evaluation; ``key`` is a hash of all that can change its numbers."""
+        return self.folder / "evaluations" / f"{stage}-{key}.json"

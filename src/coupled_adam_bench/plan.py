@@ -1,56 +1,69 @@
-"""The plan: validated studies with the identities of data and cells, the one file that every stage is given."""
+"""The plan: validated studies and the cells that they make, the one file that every stage is given."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.cells import Cell, Trunk, block_cells, data_id, expand, find_trunks
-from coupled_adam_bench.config import Block, Composite, Evaluation, Study, parse_study
+from coupled_adam_bench.cells import Cell, Trunk, block_cells, data_digest, data_id, find_trunks
+from coupled_adam_bench.config import Budget, Composite, GridBlock, Study, parse_study
 from coupled_adam_bench.files import read_json
+from coupled_adam_bench.labels import check_labels
 
 
 @dataclass(frozen=True)
-class Part:
-    """A study, its data id and its cells by id: all that are trained and evaluated with one set of settings."""
+class PlannedBlock:
+    """A block of a study's grid and its cells, in the order of the grid."""
 
     study: Study
-    data_id: str
-    cells: dict[str, Cell]
-
-    def block_cells(self, block: Block) -> list[Cell]:
-        """Return the cells of one block of the grid."""
-        return block_cells(self.study, self.data_id, block)
+    place: str
+    """The field of the study that holds the block, such as ``grid.0``."""
+    block: GridBlock
+    cells: tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What makes one results folder: the parts of a composite study, or the one part of any other.
+    """What makes one results folder: the blocks of one study, or of all studies of a composite one.
 
-    Raises ``ValueError`` for parts whose results cannot stand in one file.
+    ``data`` is the hash of each study's data by the study's name. Raises ``ValueError`` for studies that do not go
+    together.
     """
 
     name: str
     title: str
-    parts: tuple[Part, ...]
+    blocks: tuple[PlannedBlock, ...]
+    data: dict[str, str]
 
     def __post_init__(self) -> None:
-        """Check that the parts go together."""
-        _check(self.parts)
+        """Check that the studies go together."""
+        _check_protocols(self)
+        _check_budgets(self)
+        check_labels(self.blocks)
+
+    @cached_property
+    def studies(self) -> dict[str, Study]:
+        """The studies by name, in their order."""
+        return {planned.study.name: planned.study for planned in self.blocks}
 
     @property
     def protocol_label(self) -> str:
-        """The protocol of all parts and every setting that departs from it."""
-        return self.parts[0].study.protocol_label
+        """The protocol of all studies and every setting that departs from it."""
+        return next(iter(self.studies.values())).protocol_label
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of all studies."""
+        return next(iter(self.studies.values())).budget
 
     @cached_property
     def cells(self) -> dict[str, Cell]:
-        """The cells of all parts by id, each once, in the order of the parts."""
+        """The cells of all studies by id, each once; one that several studies have belongs to the first of them."""
         cells: dict[str, Cell] = {}
-        for part in self.parts:
-            cells |= {cell_id: cell for cell_id, cell in part.cells.items() if cell_id not in cells}
+        for cell in chain.from_iterable(planned.cells for planned in self.blocks):
+            cells.setdefault(cell.id, cell)
         return cells
 
     @cached_property
@@ -58,47 +71,40 @@ class Plan:
         """The trunks by id: what cells of schedule ``wsd`` share before their decay."""
         return find_trunks(self.cells.values())
 
-    @cached_property
-    def _owners(self) -> dict[str, Part]:
-        """Cells go with the first part that has them, trunks with the first of their cells."""
-        owners = {cell_id: part for part in reversed(self.parts) for cell_id in part.cells}
-        return owners | {trunk_id: owners[next(iter(trunk.parts))] for trunk_id, trunk in self.trunks.items()}
-
     @property
     def data_ids(self) -> tuple[str, ...]:
-        """The data of all parts, each once."""
-        return tuple(dict.fromkeys(part.data_id for part in self.parts))
+        """The data of all studies, each once."""
+        return tuple(dict.fromkeys(self.data_id(study) for study in self.studies.values()))
 
-    def cells_of(self, part: Part) -> list[str]:
-        """Return the ids of the cells that a part trains and evaluates: those that no part before it has."""
-        return [cell_id for cell_id in part.cells if self._owners[cell_id] is part]
+    def data_id(self, study: Study) -> str:
+        """Return the id of a study's data."""
+        return data_id(study, self.data[study.name])
 
-    def part_of(self, ids: Iterable[str]) -> Part:
-        """Return the part that trains and evaluates these cells or trunks; ``ValueError`` if not exactly one does."""
-        owners = {item: self._owners.get(item) for item in ids}
-        if unknown := [item for item, owner in owners.items() if owner is None]:
+    def cells_of(self, study: Study) -> list[Cell]:
+        """Return the cells that belong to a study: those that no study before it has."""
+        return [cell for cell in self.cells.values() if cell.study is study]
+
+    def find(self, ids: Iterable[str]) -> list[Cell]:
+        """Return cells by their ids; ``ValueError`` for an unknown one, or for cells of several studies."""
+        if unknown := [cell_id for cell_id in ids if cell_id not in self.cells]:
             raise ValueError(f"cells: {', '.join(unknown)} not in study {self.name!r}")
-        parts = [part for part in self.parts if any(owner is part for owner in owners.values())]
-        if len(parts) != 1:
-            names = " and ".join(part.study.study for part in parts)
-            raise ValueError(f"cells: of {names or 'no study'}; give those of one study at a time")
-        return parts[0]
+        cells = [self.cells[cell_id] for cell_id in ids]
+        study_of(cells)
+        return cells
 
-    def part_with_data(self, data: str) -> Part:
-        """Return the part that asks most of this data, the longest sequences; ``ValueError`` if there is none."""
-        parts = [part for part in self.parts if part.data_id == data]
-        if not parts:
+    def study_with_data(self, data: str) -> Study:
+        """Return the study that asks most of this data, the longest sequences; ``ValueError`` if there is none."""
+        studies = [study for study in self.studies.values() if self.data_id(study) == data]
+        if not studies:
             raise ValueError(f"data: {data!r} is not of study {self.name!r}, which has {', '.join(self.data_ids)}")
-        return max(parts, key=lambda part: part.study.training.seq_len)
+        return max(studies, key=lambda study: study.training.seq_len)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as a JSON value; ``cells`` is for readers, :func:`load_plan` derives it anew."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "parts": [{"study": part.study.model_dump(mode="json"), "data_id": part.data_id} for part in self.parts],
-            "cells": [cell.to_json() for cell in self.cells.values()],
-        }
+        """Return the plan as a JSON value."""
+        studies = [
+            {"study": study.model_dump(mode="json"), "data": self.data[name]} for name, study in self.studies.items()
+        ]
+        return {"name": self.name, "title": self.title, "studies": studies}
 
     def describe(self) -> str:
         """Return a table of the cells and their cost in model FLOPs."""
@@ -113,66 +119,71 @@ class Plan:
         n_tokens, flops = sum(row[2] for row in rows), sum(row[4] for row in rows)
         lines += ["", f"together: {n_tokens:,} tokens, {flops:.2e} FLOPs"]
         if trunks := self.trunks.values():
-            shared = [part for trunk in trunks for part in trunk.parts.values()]
-            n_tokens += sum(trunk.run.n_tokens for trunk in trunks) - sum(part.n_tokens for part in shared)
-            flops += sum(trunk.run.flops for trunk in trunks) - sum(part.flops for part in shared)
+            shared = [prefix for trunk in trunks for prefix in trunk.prefixes.values()]
+            n_tokens += sum(trunk.run.n_tokens for trunk in trunks) - sum(prefix.n_tokens for prefix in shared)
+            flops += sum(trunk.run.flops for trunk in trunks) - sum(prefix.flops for prefix in shared)
             lines.append(f"trained: {n_tokens:,} tokens, {flops:.2e} FLOPs, what cells share before their decay once")
         return "\n".join(lines) + "\n"
 
 
-def _differences(one: Part, other: Part) -> list[str]:
-    """Return the settings that change numbers and that two parts do not share, models and optimizers left out."""
-    evaluation = [f"evaluation.{name}" for name in Evaluation.model_fields]
-    places = [f"paths.{name}" for name in ("word_similarity", "hub_mirror", "tasks")]
-    unlike = ["data"] if one.data_id != other.data_id else []
-    for name in ("training", *evaluation, *places):
-        if attrgetter(name)(one.study) != attrgetter(name)(other.study):
-            unlike.append(name)
-    return unlike
+def study_of(cells: Iterable[Cell]) -> Study:
+    """Return the study of cells; ``ValueError`` if they belong to none, or to several."""
+    studies = {cell.study.name: cell.study for cell in cells}
+    if len(studies) != 1:
+        raise ValueError(f"cells: of {' and '.join(studies) or 'no study'}; give those of one study at a time")
+    return next(iter(studies.values()))
 
 
-def _check(parts: Sequence[Part]) -> None:
-    """Raise ``ValueError`` if two parts have different protocols, or results that ``results.csv`` cannot tell apart."""
-    labels = {part.study.protocol_label: part.study.study for part in parts}
+def _check_protocols(plan: Plan) -> None:
+    """Raise ``ValueError`` if two studies have different protocols: all tables of a folder have one."""
+    labels = {study.protocol_label: name for name, study in plan.studies.items()}
     if len(labels) > 1:
-        named = ", ".join(f"{study} has {label!r}" for label, study in labels.items())
+        named = ", ".join(f"{name} has {label!r}" for label, name in labels.items())
         raise ValueError(f"protocol: {named}; a results folder has one: set `protocol` beside `studies`")
-    sizes: dict[int, Part] = {}
-    runs: dict[tuple[int, str], tuple[Part, Cell]] = {}
-    for part in parts:
-        for cell in part.cells.values():
-            first = sizes.setdefault(cell.n_params, part)
-            if not (unlike := _differences(first, part)):
-                first, other = runs.setdefault((cell.n_params, cell.optimizer.key), (part, cell))
-                model = other.model.model_copy(update={"label": cell.model.label})
-                unlike = ["models"] if (model, other.optimizer) != (cell.model, cell.optimizer) else []
-            if unlike:
-                raise ValueError(
-                    f"{first.study.study} and {part.study.study} both have cells of {cell.n_params:,} parameters, but "
-                    f"differ in {', '.join(unlike)}; results are told apart by n_params, n_tokens, optimizer and seed "
-                    "alone: make these the same, or run them as two studies"
-                )
 
 
-def make_part(study: Study) -> Part:
-    """Return a study with its data id and cells; the text files and the tokenizer of its data must be in place."""
-    data = data_id(study)
-    return Part(study, data, expand(study, data))
+def _check_budgets(plan: Plan) -> None:
+    """Raise ``ValueError`` if two studies have different budgets: the cells of a folder share the machines."""
+    for field in Budget.model_fields:
+        values = {name: getattr(study.budget, field) for name, study in plan.studies.items()}
+        if len(set(values.values())) > 1:
+            named = ", ".join(f"{name} has {value!r}" for name, value in values.items())
+            raise ValueError(f"budget.{field}: {named}; a results folder has one: set `budget` beside `studies`")
+
+
+def _plan_blocks(study: Study, data: str) -> list[PlannedBlock]:
+    return [
+        PlannedBlock(study, f"grid.{number}", block, tuple(block_cells(study, data, block)))
+        for number, block in enumerate(study.grid)
+    ]
+
+
+def _plan(name: str, title: str, studies: Sequence[tuple[Study, str]]) -> Plan:
+    """Return the plan of studies, each with the hash of its data."""
+    data: dict[str, str] = {}
+    for study, digest in studies:
+        if study.name in data:
+            raise ValueError(f"studies: two of them have the name {study.name!r}; give one of them another `study`")
+        data[study.name] = digest
+    blocks = [planned for study, digest in studies for planned in _plan_blocks(study, digest)]
+    return Plan(name, title, tuple(blocks), data)
 
 
 def make_plan(study: Study | Composite, folders: Sequence[Path] = ()) -> Plan:
-    """Return the plan of a study; ``folders`` are searched in turn for the parts of a composite one."""
+    """Return the plan of a study; ``folders`` are searched in turn for the studies of a composite one.
+
+    The text files and the tokenizer of the data must be in place.
+    """
     studies = study.load_parts(folders) if isinstance(study, Composite) else (study,)
-    return Plan(study.study, study.title, tuple(make_part(part) for part in studies))
+    return _plan(study.name, study.title, [(one, data_digest(one)) for one in studies])
 
 
 def load_plan(path: Path) -> Plan:
     """Read a plan written from :meth:`Plan.to_json`; needs none of the study's data."""
     values = read_json(path)
-    if "parts" not in values:
-        raise ValueError(f"{path}: not a plan of this version; write it anew")
-    parts = []
-    for part in values["parts"]:
-        study = parse_study(part["study"], str(path))
-        parts.append(Part(study, part["data_id"], expand(study, part["data_id"])))
-    return Plan(values["name"], values["title"], tuple(parts))
+    try:
+        planned = [(entry["study"], entry["data"]) for entry in values["studies"]]
+        name, title = values["name"], values["title"]
+    except (KeyError, TypeError):
+        raise ValueError(f"{path}: not a plan of this version; write it anew") from None
+    return _plan(name, title, [(parse_study(study, str(path)), data) for study, data in planned])

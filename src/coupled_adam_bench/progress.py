@@ -1,4 +1,4 @@
-"""Progress of a long job: a bar on a terminal, otherwise at most a line a minute, so that log files stay readable."""
+"""Progress of a long job: a bar on a terminal, and at most a line per minute in log files."""
 
 import sys
 import time
@@ -10,11 +10,16 @@ from tqdm import tqdm
 LINE_SECONDS = 60.0
 
 
-class Progress:
-    """Counts units of work and shows count, rate, time left and further fields on ``stream`` (standard error).
+def say(line: str) -> None:
+    """Print a line on stderr at once."""
+    print(line, file=sys.stderr, flush=True)
 
-    ``total`` is None where it is unknown; ``initial`` is what an earlier run had done and does not count for the rate;
-    ``quiet`` shows nothing.
+
+class Progress:
+    """Counts units of work and shows count, rate, time left and other fields on ``stream``, by default stderr.
+
+    ``total`` is None if it is unknown. ``initial`` is the count that an earlier run reached; it does not affect the
+    rate. ``quiet`` shows nothing.
     """
 
     def __init__(

@@ -1,12 +1,9 @@
-"""Mirror of a study's files in MLflow: one importer, run now and then, that nothing reads from.
+"""Copies a study's files into MLflow; nothing in the pipeline reads them back.
 
-Training only appends to ``history.jsonl``, so a slow or absent server cannot touch it. An import adds what is new since
-the last one: the tags of an MLflow run say how far it has come.
+Training only appends to ``history.jsonl``, so a slow or absent server cannot disturb it. An import adds what is new
+since the last one: the tags of an MLflow run say what it already has.
 """
 
-import contextlib
-import logging
-import os
 import re
 import shutil
 import tempfile
@@ -17,50 +14,71 @@ from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.files import digest, read_json, read_json_lines
+from coupled_adam_bench.evaluation.stored import Measurement, measured_cells
+from coupled_adam_bench.files import digest, read_sealed
 from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.runs import read_history
+from coupled_adam_bench.tracking_client import first_answer, mlflow_settings, open_client
+from coupled_adam_bench.tracking_store import make_anew, make_whole, only_importer
+from coupled_adam_bench.tracking_uri import (
+    DamagedDatabaseError,
+    Destination,
+    TrackingError,
+    destination,
+    errors_as_sentences,
+    refusal,
+)
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
     from mlflow.tracking import MlflowClient
 
 METRICS_PER_REQUEST = 800  # MLflow takes 1000 of metrics, params and tags together
-EVALUATIONS = ("test_loss.json", "embeddings.json", "lm_eval.json", "theory.json")
-ARTIFACTS = ("cell.json", "run.json", *EVALUATIONS)
 _TAG = "coupled_adam_bench."
-_MLFLOW_SETTINGS = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # 7, the default, take minutes
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # a line per run, with the server's password if the URI has one
-}
 
 
 def import_study(
     plan: Plan,
     tracking_uri: str | None = None,
     experiment: str | None = None,
-    runs: Path = paths.RESULTS / "runs",
+    runs: Path = paths.RUNS,
 ) -> dict[str, Any]:
     """Import every cell that has begun training as a run of an MLflow experiment, adding only what is new.
 
     ``tracking_uri`` is a server or a database (default: ``MLFLOW_TRACKING_URI``, else ``results/mlflow.db``),
     ``experiment`` a name (default: the study's). A cell trained anew gets a new run; its old one is marked and deleted.
     Returns the experiment's name and id, and how many cells were ``created``, ``updated``, ``unchanged``,
-    ``superseded`` (created again) and ``waiting`` (not begun). Raises ``ValueError`` for a broken file, and within
-    seconds for a server that does not answer.
+    ``superseded`` (created again) and ``waiting`` (not yet in training). Raises ``ValueError`` for a broken file, and
+    within seconds for a server that does not answer.
     """
-    uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{paths.MLFLOW_DB}"
-    name = experiment or plan.name
-    client = _client(uri)
-    with _errors_of(uri):
-        experiment_id = _experiment(client, name, uri)
+    place = destination(tracking_uri)
+    with only_importer(place, runs.parent), mlflow_settings(place):
+        if place.database is not None:
+            with errors_as_sentences(place):
+                make_whole(place)
+        try:
+            return _import_all(plan, place, experiment or plan.name, runs)
+        except DamagedDatabaseError as error:  # in its values, which nothing sees before they are read
+            if not place.ours:
+                raise
+            with errors_as_sentences(place):
+                make_anew(place, str(error))
+            return _import_all(plan, place, experiment or plan.name, runs)
+
+
+def _import_all(plan: Plan, place: Destination, name: str, runs: Path) -> dict[str, Any]:
+    with errors_as_sentences(place):
+        client = open_client(place)
+        experiment_id = _experiment(client, name, place)
         known = {run.data.tags[_TAG + "cell"]: run for run in _runs(client, experiment_id)}
-        counts = dict.fromkeys(("created", "updated", "unchanged", "superseded", "waiting"), 0)
-        for cell in plan.cells.values():
-            source = _read(runs / cell.id)
-            outcomes = ["waiting"] if source is None else _import(client, experiment_id, plan, cell, source, known)
-            for outcome in outcomes:
-                counts[outcome] += 1
+    counts = dict.fromkeys(("created", "updated", "unchanged", "superseded", "waiting"), 0)
+    for cell, measurements in measured_cells(plan, runs):
+        outcomes = ["waiting"]
+        if source := _read(runs / cell.id, measurements):
+            with errors_as_sentences(place):
+                outcomes = _import(client, experiment_id, plan, cell, source, known)
+        for outcome in outcomes:
+            counts[outcome] += 1
     return {"experiment": name, "experiment_id": experiment_id, **counts}
 
 
@@ -71,7 +89,8 @@ class _Source:
     folder: Path
     history: list[dict[str, Any]]
     run: dict[str, Any] | None
-    evaluations: dict[str, dict[str, Any]]
+    evaluations: dict[str, tuple[Path, list[dict[str, Any]]]]
+    """By stage the file and the rows of what was measured under the settings of the study."""
 
     @property
     def status(self) -> str:
@@ -80,11 +99,11 @@ class _Source:
 
     def times(self) -> tuple[int, int]:
         """Return the first and the last time of the run, in milliseconds."""
-        seconds = [row["time"] for row in self.history] or [(self.folder / "run.json").stat().st_mtime]
+        seconds = [row["time"] for row in self.history] or [paths.RunFiles(self.folder).record.stat().st_mtime]
         return round(seconds[0] * 1000), round(seconds[-1] * 1000)
 
     def progress(self, tags: dict[str, str]) -> dict[str, str]:
-        """Return the tags that say what is imported when this is; equal to those of the run if nothing is new.
+        """Return the tags that a run has after this import; they equal its ``tags`` if nothing is new.
 
         A resumed training writes some rows again: the last step never goes back.
         """
@@ -92,7 +111,7 @@ class _Source:
         progress = {"first_row": digest(repr(self.history[:1])), "last_step": str(max(steps)), "status": self.status}
         if self.run is not None:
             progress["model_sha256"] = str(self.run["model_sha256"])
-        progress |= {name: digest(repr(content["results"])) for name, content in self.evaluations.items()}
+        progress |= {stage: digest(repr(rows)) for stage, (_, rows) in self.evaluations.items()}
         return {_TAG + key: value for key, value in progress.items()}
 
     def continues(self, tags: dict[str, str]) -> bool:
@@ -104,75 +123,57 @@ class _Source:
 
 def _last_step(tags: dict[str, str]) -> int:
     """Return the last imported step, -1 before the first import; the one place with this default."""
-    return int(tags.get(_TAG + "last_step", "-1"))
+    last_step = tags.get(_TAG + "last_step", "-1")
+    return int(last_step) if last_step.isdecimal() else -1  # all is imported again if the tag is damaged
 
 
-def _read(folder: Path) -> _Source | None:
+def _read(folder: Path, measurements: list[Measurement]) -> _Source | None:
     """Return what there is of a cell, None if it has written nothing yet."""
-    history = read_json_lines(folder / "history.jsonl")
-    found = {name: read_json(folder / name) for name in ("run.json", *EVALUATIONS) if (folder / name).exists()}
-    run = found.pop("run.json", None)
-    return _Source(folder, history, run, found) if history or run else None
+    files = paths.RunFiles(folder)
+    history = read_history(files.history)
+    _check_history(files.history, history)
+    run = read_sealed(files.record) if files.record.exists() else None
+    evaluations = {
+        measurement.stage.name: (measurement.find(folder.name), measurement.read(folder.name)["results"])
+        for measurement in measurements
+        if measurement.is_there(folder.name)
+    }
+    return _Source(folder, history, run, evaluations) if history or run else None
 
 
-def _client(uri: str) -> "MlflowClient":
-    if uri.startswith("sqlite:///"):
-        Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-    for name, value in _MLFLOW_SETTINGS.items():  # what the user has set stays
-        os.environ.setdefault(name, value)
-    from mlflow.tracking import MlflowClient
+def _check_history(path: Path, history: list[dict[str, Any]]) -> None:
+    """Raise ``ValueError`` with the name of a history whose rows cannot be those of a training run."""
 
-    for name in ("alembic", "mlflow.store.db.utils"):  # a line for each migration of a new database
-        logging.getLogger(name).setLevel(logging.WARNING)
-    return MlflowClient(tracking_uri=uri)
+    def is_metric(name: str, value: Any) -> bool:
+        float(value)
+        return re.fullmatch(r"[\w.\-/ :]{1,250}", name) is not None  # MLflow's rule
 
-
-@contextlib.contextmanager
-def _errors_of(uri: str) -> Iterator[None]:
-    """Turn MLflow's exceptions into a ``ValueError`` that says what to do, without the user and password of ``uri``."""
-    from mlflow.exceptions import MlflowException
+    def is_row(row: dict[str, Any]) -> bool:
+        metrics = all(value is None or is_metric(name, value) for name, value in row.items())
+        return metrics and type(row["step"]) is int and 0 <= row["step"] < 2**63 and 0 <= row["time"] < 2**40
 
     try:
-        yield
-    except MlflowException as error:
-        secret = re.search(r"//([^/@]*@)", uri)
-        message = f"MLflow at {uri}: {error}".replace(secret[1] if secret else "\0", "")
-        raise ValueError(
-            f"{message}\nStart or mend it, or unset MLFLOW_TRACKING_URI to use {paths.MLFLOW_DB}; "
-            "the results are complete without it"
-        ) from None
+        whole = all(map(is_row, history))
+    except (KeyError, TypeError, AttributeError, OverflowError, ValueError):
+        whole = False
+    if not whole:
+        raise ValueError(f"{path}: not what this program writes; start again: the cell writes it anew")
 
 
-@contextlib.contextmanager
-def _impatient() -> Iterator[None]:
-    """Let requests to a server fail after 5 seconds and at the first try."""
-    hasty = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
-    before = {name: os.environ.get(name) for name in hasty}
-    os.environ.update(hasty)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _experiment(client: "MlflowClient", name: str, uri: str) -> str:
+def _experiment(client: "MlflowClient", name: str, place: Destination) -> str:
     """Return the id of the experiment, which is created if there is none."""
-    with _impatient():
-        found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = first_answer(place, lambda: client.get_experiment_by_name(name))
+    if experiment is None:
         # Artifacts of a local database lie beside it, not in ./mlruns; a server knows its own place.
-        location = None
-        if uri.startswith("sqlite:///"):
-            folder = Path(uri.removeprefix("sqlite:///")).resolve().parent
-            location = (folder / "mlflow-artifacts" / name).as_uri()
-        return str(client.create_experiment(name, artifact_location=location))
-    if found.lifecycle_stage != "active":
-        raise ValueError(f"experiment: {name!r} is deleted in MLflow; restore it there, or remove it with `mlflow gc`")
-    return str(found.experiment_id)
+        location = place.database and (place.database.resolve().parent / "mlflow-artifacts" / name).as_uri()
+        return str(first_answer(place, lambda: client.create_experiment(name, artifact_location=location)))
+    if experiment.lifecycle_stage == "deleted":
+        raise TrackingError(
+            f"experiment: {name!r} is deleted in MLflow; restore it there, or remove it with `mlflow gc`"
+        )
+    if not experiment.experiment_id:
+        raise refusal(place.setting, f"what answers at {place.shown} is no MLflow server")
+    return str(experiment.experiment_id)
 
 
 def _runs(client: "MlflowClient", experiment_id: str) -> "Iterator[Run]":
@@ -220,15 +221,15 @@ def _update(client: "MlflowClient", run: "Run", cell: Cell, source: _Source) -> 
     run_id, old = run.info.run_id, run.data.tags
     progress = source.progress(old)
     metrics = _history_metrics(source.history, _last_step(old))
-    for name, content in source.evaluations.items():
-        if old.get(_TAG + name) != progress[_TAG + name]:
-            metrics += _evaluation_metrics(content, source.folder / name, cell.steps)
+    for stage, (path, rows) in source.evaluations.items():
+        if old.get(_TAG + stage) != progress[_TAG + stage]:
+            metrics += _evaluation_metrics(path, rows, cell.steps)
     new = progress | {"mlflow.note.content": _note(cell, source)}
     if source.run is not None and (revision := source.run["environment"]["git_revision"]):
         new["mlflow.source.git.commit"] = revision
     params = [Param(name, str(value)) for name, value in _flatten(cell.to_json())]
     tags = [RunTag(name, value) for name, value in new.items()]
-    _log_artifacts(client, run_id, source.folder)
+    _log_artifacts(client, run_id, source)
     if source.run is not None:
         status = "FINISHED" if source.status == "completed" else "FAILED"
         client.set_terminated(run_id, status, end_time=source.times()[1])
@@ -247,26 +248,27 @@ def _history_metrics(history: list[dict[str, Any]], last_step: int) -> "list[Met
         for row in history
         if row["step"] > last_step
         for name, value in row.items()
-        if name not in ("step", "time") and value is not None  # what a device cannot tell
+        if name not in ("step", "time") and value is not None  # the device cannot measure it
     ]
 
 
-def _evaluation_metrics(evaluation: dict[str, Any], path: Path, step: int) -> "list[Metric]":
+def _evaluation_metrics(path: Path, rows: list[dict[str, Any]], step: int) -> "list[Metric]":
     from mlflow.entities import Metric
 
     # Another evaluation of the same model has a later time, and MLflow shows the latest value of a step.
     timestamp = round(path.stat().st_mtime * 1000)
-    return [
-        Metric(f"{row['task']}/{row['metric']}", float(row["value"]), timestamp, step) for row in evaluation["results"]
-    ]
+    return [Metric(f"{row['task']}/{row['metric']}", float(row["value"]), timestamp, step) for row in rows]
 
 
-def _log_artifacts(client: "MlflowClient", run_id: str, folder: Path) -> None:
-    """Upload the small files of a run's folder in one go."""
+def _log_artifacts(client: "MlflowClient", run_id: str, source: _Source) -> None:
+    """Upload the small files of a run in one go, evaluations under the names of their stages."""
+    run = paths.RunFiles(source.folder)
+    files = {path.name: path for path in (run.cell, run.record)}
+    files |= {f"{stage}.json": path for stage, (path, _) in source.evaluations.items()}
     with tempfile.TemporaryDirectory() as staging:
-        for name in ARTIFACTS:
-            if (folder / name).exists():
-                shutil.copy(folder / name, staging)
+        for name, path in files.items():
+            if path.exists():
+                shutil.copy(path, Path(staging) / name)
         client.log_artifacts(run_id, staging)
 
 

@@ -18,9 +18,9 @@ SNAKEFILE = """
 PYTHON = {python!r}
 
 rule all:
-    input: "train_cell.out", "test_loss.out", "embeddings.out", "downstream.out"
+    input: "train_cells.out", "test_loss.out", "embeddings.out", "downstream.out"
 
-for name, gpu, minutes in (("train_cell", 1, 1), ("test_loss", 1, 5), ("embeddings", 0, 5), ("downstream", 0, 5)):
+for name, gpu, minutes in (("train_cells", 1, 1), ("test_loss", 1, 5), ("embeddings", 0, 5), ("downstream", 0, 5)):
     rule:
         name: name
         output: name + ".out"
@@ -44,7 +44,7 @@ def checkpoint(number, frame):
     sys.exit(75)
 
 signal.signal(signal.SIGTERM, checkpoint)
-if name == "train_cell" and first:
+if name == "train_cells" and first:
     time.sleep(120)  # longer than the job's time limit of a minute
 if name == "test_loss" and first:
     sys.exit(1)
@@ -62,11 +62,13 @@ def test_the_profile_sets_what_rules_of_ours_use():
     rules = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "rules").glob("*.smk")))
     site = yaml.safe_load(with_site_settings(PROFILE.read_text(encoding="utf-8")))
     named = set(site["set-resources"])
-    assert named == {"train_cell", "train_trunk", "test_loss", "downstream"}
+    assert named == {"train_cells", "train_trunk", "test_loss", "downstream", "theory"}
     for name in named:
-        body = re.search(rf"^ *rule {name}:\n((?:    .*|)\n)+", rules, re.MULTILINE)
+        body = re.search(rf"^(?:use )?rule (?:evaluation as )?{name}(?: with)?:\n((?:    .*|)\n)+", rules, re.MULTILINE)
         assert body, f"rule {name} is in the profile and not in rules/"
-        assert "gpu=" in body[0], f"rule {name} sets no resource gpu"
+        # `use rule evaluation as` takes over what it does not name.
+        inherits = body[0].startswith("use rule") and "resources:" not in body[0]
+        assert inherits or "gpu=" in body[0], f"rule {name} sets no resource gpu"
 
 
 def test_the_default_profile_leaves_the_cluster_alone():
@@ -106,14 +108,14 @@ def test_jobs_get_their_resources_retries_and_warnings(slurm_cluster, tmp_path):
     }
     # One retry each for the job that failed and the one that reached its time limit, a cluster job of its own.
     assert {name: len(rows) for name, rows in attempts.items()} == {
-        "train_cell": 2,
+        "train_cells": 2,
         "test_loss": 2,
         "embeddings": 1,
         "downstream": 1,
     }
     assert len({row[3] for rows in attempts.values() for row in rows}) == 6
-    assert (tmp_path / "train_cell.checkpoint").exists()
+    assert (tmp_path / "train_cells.checkpoint").exists()
     assert not (tmp_path / "test_loss.checkpoint").exists()
     for name, rows in attempts.items():
-        gpu = "0" if name in ("train_cell", "test_loss") else "-"
+        gpu = "0" if name in ("train_cells", "test_loss") else "-"
         assert [row[:3] for row in rows] == [["2", "2", gpu]] * len(rows), name

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from planned import only
 
 from coupled_adam_bench.config import Model, load_study
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.presets import MODEL_PRESETS
 from coupled_adam_bench.report.published import PUBLISHED
-from coupled_adam_bench.results.groups import table_groups
+from coupled_adam_bench.results.groups import layout_of
 
 CONFIGS = Path(__file__).parents[2] / "workflow" / "config"
 VOCAB_SIZE = 50304
@@ -52,7 +53,7 @@ def paper_large():
 
 
 def test_the_large_grid_is_table_2(paper_large):
-    (groups,) = table_groups(paper_large).values()
+    (groups,) = layout_of(paper_large).groups.values()
     rows = [(group.table, group.tokens_label, group.model_label) for group in groups]
     assert rows == [("table2", "26B", "1.3B"), ("table2", "52B", "2.6B"), ("table2", "105B", "1.3B"),
                     ("table2", "210B", "2.6B")]  # fmt: skip
@@ -64,7 +65,7 @@ def test_the_large_grid_is_table_2(paper_large):
 
 
 def test_the_large_scale_trains_as_the_paper_says(paper_large):
-    training = paper_large.parts[0].study.training
+    training = only(paper_large).study.training
     assert training.batch_sequences * training.seq_len == 524_288
     for cell in paper_large.cells.values():
         assert training.warmup(cell.steps) == cell.steps // 100

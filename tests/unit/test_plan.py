@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
+from planned import studies
 
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.config import Composite, load_any_study, parse_any_study, parse_study
-from coupled_adam_bench.plan import Plan, load_plan, make_part, make_plan
+from coupled_adam_bench.plan import Plan, load_plan, make_plan, study_of
+from coupled_adam_bench.results.groups import layout_of
 
 CONFIGS = Path(__file__).parents[2] / "workflow" / "config"
 Make = Callable[..., Plan]
@@ -53,14 +55,16 @@ def plan_of(tmp_path: Path) -> Make:
 # What a plan is made of.
 
 
-def test_an_ordinary_study_is_a_plan_of_one_part(tiny_plan: Plan, tiny_study: Callable[..., dict[str, Any]]) -> None:
-    (part,) = tiny_plan.parts
-    assert part == make_part(parse_study(tiny_study()))
+def test_an_ordinary_study_is_a_plan_of_one_study(tiny_plan: Plan, tiny_study: Callable[..., dict[str, Any]]) -> None:
+    (study,) = tiny_plan.studies.values()
+    assert study == parse_study(tiny_study())
     assert (tiny_plan.name, tiny_plan.title, tiny_plan.protocol_label) == ("tiny", "", "corrected")
-    assert tiny_plan.cells == part.cells
-    assert tiny_plan.data_ids == (part.data_id,)
-    assert tiny_plan.cells_of(part) == list(part.cells)
-    assert all(tiny_plan.part_of([cell]) is part for cell in part.cells)
+    (planned,) = studies(tiny_plan)
+    assert tiny_plan.cells == planned.cells
+    assert tiny_plan.data_ids == (planned.data_id,) == (tiny_plan.data_id(study),)
+    assert tiny_plan.cells_of(study) == list(tiny_plan.cells.values())
+    assert all(cell.study is study for cell in tiny_plan.cells.values())
+    assert [cell.id for block in tiny_plan.blocks for cell in block.cells] == list(tiny_plan.cells)
 
 
 def test_cells_of_all_parts_each_once_and_of_the_first_that_has_them(write: Any, plan_of: Make) -> None:
@@ -68,52 +72,58 @@ def test_cells_of_all_parts_each_once_and_of_the_first_that_has_them(write: Any,
     write("b", grid__0__seeds=[2, 3, 4], grid__0__tokens=[{"steps": 60, "label": "another label"}])
     write("c", training__seq_len=32, grid__0__seeds=[1, 2])
     plan = plan_of("a", "b", "c", title="All")
-    first, second, _ = plan.parts
+    first, second, _ = studies(plan)
     assert (plan.name, plan.title) == ("whole", "All")
-    assert [part.study.study for part in plan.parts] == ["a", "b", "c"]
+    assert list(plan.studies) == ["a", "b", "c"]
     places = [(cell.optimizer.key, cell.seed, cell.training.seq_len) for cell in plan.cells.values()]
     assert places == [
         *(("adamw", seed, 16) for seed in (1, 2, 3)), *(("coupled_adam", seed, 16) for seed in (1, 2, 3)),
         ("adamw", 4, 16), ("coupled_adam", 4, 16),
         *(("adamw", seed, 32) for seed in (1, 2)), *(("coupled_adam", seed, 32) for seed in (1, 2)),
     ]  # fmt: skip
-    assert [len(part.cells) for part in plan.parts] == [6, 6, 4]
-    assert [len(plan.cells_of(part)) for part in plan.parts] == [6, 2, 4]
-    assert [cell for part in plan.parts for cell in plan.cells_of(part)] == list(plan.cells)
+    assert [len(planned.cells) for planned in studies(plan)] == [6, 6, 4]
+    assert [len(plan.cells_of(study)) for study in plan.studies.values()] == [6, 2, 4]
+    assert [cell for study in plan.studies.values() for cell in plan.cells_of(study)] == list(plan.cells.values())
     shared = next(cell for cell in second.cells.values() if cell.seed == 2)
-    assert plan.part_of([shared.id]) is first
+    assert plan.cells[shared.id].study is first.study
     assert plan.cells[shared.id].tokens_label == "60 steps"
 
 
-def test_the_part_of_cells_and_of_data(write: Any, plan_of: Make) -> None:
+def test_the_study_of_cells_and_of_data(write: Any, plan_of: Make) -> None:
     write("a")
     write("b", training__seq_len=32)
     write("c", data__source__seed=5, training__seq_len=64)
     plan = plan_of("a", "b", "c")
-    first, second, third = plan.parts
-    assert plan.part_of(second.cells) is second
-    with pytest.raises(ValueError, match="cells: of a and c; give those of one study at a time"):
-        plan.part_of([next(iter(third.cells)), next(iter(first.cells))])
+    first, second, third = studies(plan)
+    assert study_of(plan.find(second.cells)) is second.study
+    with pytest.raises(ValueError, match="cells: of c and a; give those of one study at a time"):
+        plan.find([next(iter(third.cells)), next(iter(first.cells))])
     with pytest.raises(ValueError, match="cells: x, y not in study 'whole'"):
-        plan.part_of(["x", next(iter(first.cells)), "y"])
+        plan.find(["x", next(iter(first.cells)), "y"])
     with pytest.raises(ValueError, match="cells: of no study"):
-        plan.part_of([])
+        plan.find([])
     assert plan.data_ids == (first.data_id, third.data_id)
     assert first.data_id == second.data_id
-    assert plan.part_with_data(first.data_id) is second  # a split must hold the longer of two windows
+    assert plan.study_with_data(first.data_id) is second.study  # a split must hold the longer of two windows
     with pytest.raises(ValueError, match=f"data: 'x' is not of study 'whole', which has {first.data_id}, "):
-        plan.part_with_data("x")
+        plan.study_with_data("x")
 
 
-def test_a_trunk_that_parts_share_goes_with_the_first(write: Any, plan_of: Make) -> None:
+def test_the_cells_of_a_shared_trunk_keep_their_studies(write: Any, plan_of: Make) -> None:
     write("a", training__schedule="wsd")
     write("b", training__schedule="wsd", grid__0__tokens=[{"steps": 80}])
     plan = plan_of("a", "b")
-    first, second = plan.parts
+    first, second = plan.studies.values()
     assert len(plan.trunks) == 6  # one for each optimizer and seed
-    for trunk_id, trunk in plan.trunks.items():
-        assert [plan.part_of([cell_id]) for cell_id in trunk.parts] == [first, second]
-        assert plan.part_of([trunk_id]) is first
+    for trunk in plan.trunks.values():
+        assert [plan.cells[cell_id].study for cell_id in trunk.prefixes] == [first, second]
+
+
+def test_two_studies_of_one_name_are_refused(write: Any, plan_of: Make, tmp_path: Path) -> None:
+    write("a")
+    (tmp_path / "b.yaml").write_text((tmp_path / "a.yaml").read_text())
+    with pytest.raises(ValueError, match="studies: two of them have the name 'a'"):
+        plan_of("a", "b")
 
 
 def test_a_plan_on_file_needs_none_of_its_parts_files(write: Any, plan_of: Make, tmp_path: Path) -> None:
@@ -125,7 +135,7 @@ def test_a_plan_on_file_needs_none_of_its_parts_files(write: Any, plan_of: Make,
         (tmp_path / f"{name}.yaml").unlink()
     loaded = load_plan(tmp_path / "plan.json")
     assert loaded == plan
-    assert [cell["id"] for cell in plan.to_json()["cells"]] == list(loaded.cells)
+    assert list(plan.cells) == list(loaded.cells)
 
 
 def test_the_command_line_finds_the_parts_beside_the_file(write: Any, plan_of: Make, tmp_path: Path) -> None:
@@ -157,34 +167,43 @@ def test_the_description_counts_shared_cells_once(write: Any, plan_of: Make) -> 
 
 
 @pytest.mark.parametrize(
-    ("changes", "unlike"),
+    "changes",
     [
-        ({"data__source__seed": 5}, "data"),
-        ({"data__name": "other"}, "data"),
-        ({"training__warmup_steps": 6}, "training"),
-        ({"training__warmup_steps": 6, "grid__0__tokens": ["5K"], "grid__0__seeds": [7, 8]}, "training"),
-        ({"evaluation__downstream__limit": 3}, r"evaluation\.downstream"),
-        ({"evaluation__downstream__limit": 3, "grid__0__seeds": [7, 8]}, r"evaluation\.downstream"),
-        ({"paths__hub_mirror": "elsewhere"}, r"paths\.hub_mirror"),
-        ({"paths__tasks": "t", "paths__word_similarity": "w"}, r"paths\.word_similarity, paths\.tasks"),
-        ({"models__0__learning_rate": 0.02}, "models"),
-        ({"models__0__name": "other", "grid__0__models": ["other"]}, "models"),
+        {"data__source__seed": 5},
+        {"training__warmup_steps": 6},
+        {"training__warmup_steps": 6, "grid__0__tokens": ["5K"], "grid__0__seeds": [7, 8]},
+        {"evaluation__downstream__limit": 3, "grid__0__seeds": [7, 8]},
+        {"models__0__learning_rate": 0.02},
+        {"models__0__name": "other", "models__0__n_head": 4, "grid__0__models": ["other"]},
     ],
     ids=str,
 )
-def test_parts_whose_results_cannot_be_told_apart_are_refused(
-    changes: dict[str, Any], unlike: str, write: Any, plan_of: Make
+def test_two_texts_recipes_or_models_of_one_size_are_told_apart(
+    changes: dict[str, Any], write: Any, plan_of: Make
 ) -> None:
     write("a")
     write("b", **changes)
-    # 64 x 8 embeddings, 16 x 8 positions, 12 x 8 x 8 + 2 x 8 in the layer, 8 in the last norm.
-    n_params = f"{64 * 8 + 16 * 8 + 12 * 64 + 16 + 8:,}"
-    message = f"^a and b both have cells of {n_params} parameters, but differ in {unlike}; results are told apart by"
-    with pytest.raises(ValueError, match=message):
-        plan_of("a", "b")
-    larger = {"models__0__d_model": 16}
-    write("b", **{**changes, **larger})
-    assert len(plan_of("a", "b").parts) == 2  # n_params tells them apart
+    plan = plan_of("a", "b")
+    assert len(plan.cells) == sum(len(planned.cells) for planned in studies(plan))
+    groups = layout_of(plan).groups["table1"]
+    assert len({group.place for group in groups}) == len(groups) == 2
+    assert len({(group.model_label, group.tokens_label) for group in groups}) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"evaluation__downstream__limit": 3},
+        {"paths__hub_mirror": "elsewhere"},
+        {"paths__tasks": "t", "paths__word_similarity": "w"},
+    ],
+    ids=str,
+)
+def test_a_shared_cell_is_not_measured_in_two_ways(changes: dict[str, Any], write: Any, plan_of: Make) -> None:
+    write("a")
+    write("b", **changes)
+    with pytest.raises(ValueError, match=r"a and b share cells, such as .*, and evaluate them in different ways"):
+        layout_of(plan_of("a", "b"))
 
 
 def test_what_changes_no_number_may_differ(write: Any, plan_of: Make) -> None:
@@ -213,7 +232,7 @@ def test_settings_given_for_all_win_and_leave_the_others(write: Any, plan_of: Ma
     write("a", paths__word_similarity="own", paths__tasks="tasks", execution__checkpoint_every=7)
     write("b", training__seq_len=32)
     plan = plan_of("a", "b", paths={"word_similarity": "given"}, execution={"train_threads": 3})
-    first, second = (part.study for part in plan.parts)
+    first, second = plan.studies.values()
     assert (first.paths.word_similarity, second.paths.word_similarity) == ("given", "given")
     assert (first.paths.tasks, second.paths.tasks) == ("tasks", None)
     assert (first.execution.train_threads, second.execution.train_threads) == (3, 3)
@@ -294,8 +313,8 @@ def test_a_wrong_setting_of_a_composite_study_is_one_line(changes: dict[str, Any
 def test_the_paper_in_one_study_has_each_of_its_runs_once() -> None:
     study = load_any_study(CONFIGS / "paper.yaml")
     plan = make_plan(study, [CONFIGS])
-    small, large, sgd, scale = plan.parts
-    assert [len(part.cells) for part in plan.parts] == [54, 8, 48, 33]
+    small, large, sgd, scale = studies(plan)
+    assert [len(planned.cells) for planned in studies(plan)] == [54, 8, 48, 33]
     # Of Table 7, both Adams at 10B and 20B with three seeds are in Table 1; of Sec. 6.1, n = 0 with three seeds is.
     assert len(small.cells.keys() & sgd.cells.keys()) == 2 * 2 * 3
     assert len(small.cells.keys() & scale.cells.keys()) == 3
@@ -303,4 +322,4 @@ def test_the_paper_in_one_study_has_each_of_its_runs_once() -> None:
     assert not large.cells.keys() & (small.cells.keys() | sgd.cells.keys() | scale.cells.keys())
     assert len(plan.cells) == 54 + 8 + (48 - 12) + (33 - 3) == 128
     assert [name.rsplit("-", 1)[0] for name in plan.data_ids] == ["openwebtext", "slimpajama"]
-    assert {part.study.training.seq_len for part in plan.parts} == {1024, 2048}
+    assert {study.training.seq_len for study in plan.studies.values()} == {1024, 2048}

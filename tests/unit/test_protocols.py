@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 import yaml
+from planned import Planned
 
-from coupled_adam_bench.cells import expand
 from coupled_adam_bench.cli import main
-from coupled_adam_bench.config import Evaluation, Study, Training, parse_study
+from coupled_adam_bench.config import EvaluationSettings, Study, Training, parse_study
 from coupled_adam_bench.config.protocols import (
     LEDGER,
     LEDGER_FILE,
     PROTOCOLS,
     SETTINGS,
     as_yaml,
-    fill,
     ledger_markdown,
     preset,
+    with_defaults,
     write_ledger,
 )
 
@@ -33,14 +33,17 @@ EXPECTED = {
     "evaluation.test_loss.windows": ("random", "all", "all"),
     "evaluation.test_loss.n_batches": (2000, 2000, 2000),
     "evaluation.test_loss.batch_sequences": (12, 12, 12),
+    "evaluation.test_loss.batch_sequences_of": ({"gpt2-760m": 6}, {}, {}),
     "evaluation.leading_space": (False, True, True),
     "evaluation.isotropy": ("eig_float32", "both_signs", "both_signs"),
+    "evaluation.downstream.task_versions": ("0.4.3", "installed", "installed"),
+    "evaluation.downstream.precision": ("fp32", "fp32", "fp32"),
 }
 
 
 def flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested mappings by dotted name."""
-    if not isinstance(values, dict):
+    """Return the leaves of nested mappings by dotted name, and settings that are mappings themselves whole."""
+    if not isinstance(values, dict) or prefix[1:] in SETTINGS:
         return {prefix[1:]: values}
     return {name: leaf for key, value in values.items() for name, leaf in flat(value, f"{prefix}.{key}").items()}
 
@@ -70,19 +73,17 @@ def test_a_study_has_the_values_of_the_ledger(tiny_study, protocol):
 def test_protocols_differ_in_nothing_but_the_ledger(tiny_study):
     dumps = [flat(parsed(tiny_study, protocol).model_dump()) for protocol in PROTOCOLS]
     differing = {name for dump in dumps for name in dump if len({repr(other[name]) for other in dumps}) > 1}
-    assert differing == {"protocol", *(name for name, values in EXPECTED.items() if len(set(values)) > 1)}
+    assert differing == {"protocol", *(name for name, values in EXPECTED.items() if len(set(map(repr, values))) > 1)}
 
 
 def test_corrected_is_the_default_and_what_the_classes_say(tiny_study):
     study = parsed(tiny_study)
     assert study == parsed(tiny_study, "corrected")
+    evaluation = EvaluationSettings().model_dump(exclude={"word_similarity", "metrics", "theory"})
+    evaluation["downstream"] = {name: evaluation["downstream"][name] for name in ("task_versions", "precision")}
     assert preset("corrected") == {
         "training": {name: getattr(Training(), name) for name in preset("corrected")["training"]},
-        "evaluation": {
-            name: value
-            for name, value in Evaluation().model_dump().items()
-            if name not in ("word_similarity", "downstream", "theory")
-        },
+        "evaluation": evaluation,
     }
 
 
@@ -136,9 +137,9 @@ def test_a_batch_that_the_authors_ranks_cannot_share_is_refused(tiny_study):
 
 def test_fill_takes_what_is_missing_section_by_section():
     defaults = {"a": {"x": 1, "y": {"z": 2}}, "b": 3}
-    assert fill({}, defaults) == defaults
-    assert fill({"a": {"y": {}}, "c": 4}, defaults) == {"a": {"x": 1, "y": {"z": 2}}, "b": 3, "c": 4}
-    assert fill({"a": None, "b": {"x": 5}}, defaults) == {"a": None, "b": {"x": 5}}
+    assert with_defaults({}, defaults) == defaults
+    assert with_defaults({"a": {"y": {}}, "c": 4}, defaults) == {"a": {"x": 1, "y": {"z": 2}}, "b": 3, "c": 4}
+    assert with_defaults({"a": None, "b": {"x": 5}}, defaults) == {"a": None, "b": {"x": 5}}
     assert defaults == {"a": {"x": 1, "y": {"z": 2}}, "b": 3}
 
 
@@ -169,6 +170,25 @@ def test_a_study_as_its_protocol_has_just_its_name(tiny_study, protocol):
             "corrected; evaluation.test_loss.windows = random; evaluation.test_loss.n_batches = 5",
         ),
         ("official", {"training": {"data_ranks": 2}}, "official; training.data_ranks = 2"),
+        (
+            "official",
+            {"evaluation": {"downstream": {"tasks": "synthetic", "task_versions": "installed", "precision": "bf16"}}},
+            "official; evaluation.downstream.task_versions = installed; evaluation.downstream.precision = bf16",
+        ),
+        (
+            "paper",
+            {"evaluation": {"downstream": {"task_versions": "0.4.3"}}},
+            "paper; evaluation.downstream.task_versions = 0.4.3",
+        ),
+        # A mapping is filled with the protocol's entries, and named whole, whatever their order.
+        ("official", {"evaluation": {"test_loss": {"batch_sequences_of": {"gpt2-760m": 6}}}}, "official"),
+        ("official", {"evaluation": {"test_loss": {"batch_sequences_of": {}}}}, "official"),
+        (
+            "official",
+            {"evaluation": {"test_loss": {"batch_sequences_of": {"nano": 3}}}},
+            'official; evaluation.test_loss.batch_sequences_of = {"gpt2-760m": 6, "nano": 3}',
+        ),
+        ("corrected", {"evaluation": {"test_loss": {"batch_sequences_of": {"nano": 3}}}}, "corrected"),
         # What no protocol speaks of is no departure.
         ("corrected", {"training": {"beta2": 0.9}}, "corrected"),
     ],
@@ -179,11 +199,18 @@ def test_departures_are_named(tiny_study, protocol, sections, label):
 
 
 def test_protocols_share_no_cells(tiny_study):
-    ids = [set(expand(parsed(tiny_study, protocol), "tiny-0123456789")) for protocol in PROTOCOLS]
+    ids = [set(Planned(parsed(tiny_study, protocol), "tiny-0123456789").cells) for protocol in PROTOCOLS]
     assert len(set().union(*ids)) == sum(map(len, ids)) == 18
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, True, False, "first_step", 2000])
+def test_windows_of_a_model_that_the_study_has_not_are_refused(tiny_study):
+    with pytest.raises(ValueError, match=r"batch_sequences_of: gpt2-76m is not among the study's models nano"):
+        parsed(tiny_study, evaluation={"test_loss": {"batch_sequences_of": {"gpt2-76m": 6}}})
+    with pytest.raises(ValueError, match=r"evaluation\.test_loss\.batch_sequences_of\.nano: must be greater than 0"):
+        parsed(tiny_study, evaluation={"test_loss": {"batch_sequences_of": {"nano": 0}}})
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, True, False, "first_step", 2000, "0.4.3", {"gpt2-760m": 6}, {}])
 def test_values_are_printed_as_a_study_file_has_them(value):
     assert yaml.safe_load(as_yaml(value)) == value
 

@@ -66,7 +66,7 @@ def short_form(form: dict) -> dict:
         "grid": [
             {
                 "models": [form.get("m", "gpt2-2x32")],
-                "tokens": form.get("tokens", ["1M"]),
+                "tokens": form.get("tokens", ["20M"]),
                 "optimizers": form.get("optimizers", ["adamw"]),
             }
         ],

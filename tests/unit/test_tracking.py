@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,21 +15,22 @@ import pytest
 
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import write_json
+from coupled_adam_bench.files import write_json, write_sealed
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.tracking import METRICS_PER_REQUEST, import_study
 
 pytest.importorskip("mlflow")
 T0 = 1_700_000_000.25
-CLIENT_SETTINGS = ("MLFLOW_DISABLE_TELEMETRY", "MLFLOW_HTTP_REQUEST_MAX_RETRIES")
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch):
-    """Undo what the importer sets in the environment, so that tests do not depend on their order."""
-    for name in (*CLIENT_SETTINGS, "MLFLOW_TRACKING_URI", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+def _environment_stays(monkeypatch):
+    """Start without a server of the user's, and find the environment after an import as it was before."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    before = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW")}
+    yield
+    names = before.keys() | {"MLFLOW_TRACKING_PASSWORD", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"}
+    assert {name: os.environ[name] for name in names if name in os.environ} == before
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def plan() -> Plan:
                     "vocab_size": 64,
                 },
                 "models": ["gpt2-2x32"],
-                "training": {"seq_len": 16, "batch_sequences": 4},
+                "training": {"seq_len": 16, "batch_sequences": 4, "warmup_steps": 5},
                 "grid": [
                     {
                         "models": ["gpt2-2x32"],
@@ -77,13 +79,20 @@ def write_history(folder: Path, steps, start: float = T0) -> None:
 
 def finish(folder: Path, cell: Cell, model: str | None = "aa", status: str = "completed") -> None:
     run = {"cell": cell.id, "status": status, "reason": None if model else "loss not finite in step 7", "step": 50}
-    write_json(folder / "run.json", run | {"model_sha256": model, "environment": {"git_revision": "0123abc"}})
+    write_sealed(folder / "run.json", run | {"model_sha256": model, "environment": {"git_revision": "0123abc"}})
 
 
-def evaluate(folder: Path, stage: str, **values: float) -> None:
-    rows = [{"task": stage, "metric": name, "value": value, "unit": "1"} for name, value in values.items()]
-    file = {"test": "test_loss.json", "embeddings": "embeddings.json", "hellaswag": "lm_eval.json"}[stage]
-    write_json(folder / file, {"results": rows})
+@pytest.fixture
+def evaluate(plan, stored):
+    """The function that writes an evaluation of a finished cell; NaN has a reason."""
+
+    def write(folder: Path, task: str, **values: float) -> Path:
+        rows = [(task, name, value, "1") for name, value in values.items()]
+        stage = {"test": "test_loss", "embeddings": "embeddings", "hellaswag": "downstream"}[task]
+        reason = "drawn" if any(map(math.isnan, values.values())) else None
+        return stored(plan, folder.parent).evaluation(folder.name, stage, rows, reason=reason)
+
+    return write
 
 
 def runs_of(uri: str, experiment: str):
@@ -98,14 +107,14 @@ def counts(summary) -> dict[str, int]:
     return {key: value for key, value in summary.items() if isinstance(value, int) and value}
 
 
-def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path):
+def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path, evaluate):
     cell = next(iter(plan.cells.values()))
     folder = tmp_path / cell.id
     write_history(folder, range(1, 51))
     write_json(folder / "cell.json", cell.to_json())
     finish(folder, cell)
     evaluate(folder, "test", loss=2.5)
-    evaluate(folder, "embeddings", isotropy=math.nan, mean_norm=math.inf)
+    evaluate(folder, "embeddings", isotropy=math.nan, mean_norm=1.5)
     evaluate(folder, "hellaswag", acc=0.25)
 
     summary = import_study(plan, database, "whole", tmp_path)
@@ -128,9 +137,9 @@ def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path):
     assert run.data.metrics["test/loss"] == 2.5
     assert run.data.metrics["hellaswag/acc"] == 0.25
     assert math.isnan(run.data.metrics["embeddings/isotropy"])
-    assert run.data.metrics["embeddings/mean_norm"] == sys.float_info.max  # how MLflow stores infinity
+    assert run.data.metrics["embeddings/mean_norm"] == 1.5
     names = [artifact.path for artifact in client.list_artifacts(run.info.run_id)]
-    assert names == ["cell.json", "embeddings.json", "lm_eval.json", "run.json", "test_loss.json"]
+    assert names == ["cell.json", "downstream.json", "embeddings.json", "run.json", "test_loss.json"]
     copy = client.download_artifacts(run.info.run_id, "cell.json", str(tmp_path))
     assert json.loads(Path(copy).read_text()) == json.loads((folder / "cell.json").read_text())
 
@@ -157,7 +166,7 @@ def test_artifacts_of_a_local_database_lie_beside_it(plan, database, tmp_path, m
     assert not (tmp_path / "mlruns").exists()
 
 
-def test_a_second_import_adds_nothing(plan, database, tmp_path):
+def test_a_second_import_adds_nothing(plan, database, tmp_path, evaluate):
     for cell in plan.cells.values():
         write_history(tmp_path / cell.id, range(10, 60, 10))
         finish(tmp_path / cell.id, cell)
@@ -200,7 +209,7 @@ def test_a_running_cell_is_followed_and_a_resumed_one_is_not_doubled(plan, datab
     assert sorted(point.step for point in client.get_metric_history(run_id, "loss")) == list(range(1, 51))
 
 
-def test_a_later_evaluation_is_added_and_a_repeated_one_replaces(plan, database, tmp_path):
+def test_a_later_evaluation_is_added_and_a_repeated_one_replaces(plan, database, tmp_path, evaluate):
     cell = next(iter(plan.cells.values()))
     folder = tmp_path / cell.id
     write_history(folder, [25, 50])
@@ -208,8 +217,7 @@ def test_a_later_evaluation_is_added_and_a_repeated_one_replaces(plan, database,
     import_study(plan, database, "later", tmp_path)
     evaluate(folder, "test", loss=2.0)
     assert counts(import_study(plan, database, "later", tmp_path)) == {"updated": 1, "waiting": 1}
-    evaluate(folder, "test", loss=1.5)
-    os.utime(folder / "test_loss.json", (time.time() + 60, time.time() + 60))
+    os.utime(evaluate(folder, "test", loss=1.5), (time.time() + 60, time.time() + 60))
     import_study(plan, database, "later", tmp_path)
     _, runs = runs_of(database, "later")
     assert runs[cell.id].data.metrics["test/loss"] == 1.5
@@ -269,12 +277,44 @@ def test_an_experiment_deleted_in_mlflow_is_not_revived(plan, database, tmp_path
         import_study(plan, database, "deleted", tmp_path)
 
 
-def test_a_broken_file_is_named(plan, database, tmp_path):
+BROKEN = {
+    "history.jsonl": (
+        b"no json\n", b"\xff\xfe\n", b"[]\n", b"5\n", b"{}\n", b'{"step": 1}\n', b'{"step": "1", "time": 1.0}\n',
+        b'{"step": 1, "time": NaN}\n', b'{"step": 1, "time": Infinity}\n', b'{"step": 1, "time": null}\n',
+        b'{"step": -1, "time": 1}\n', b'{"step": 1e400, "time": 1}\n', b'{"step": 99999999999999999999, "time": 1}\n',
+        b'{"step": 1, "time": 1, "loss": "x"}\n', b'{"step": 1, "time": 1, "loss": [1]}\n',
+        b'{"step": 1, "time": 1, "lo\\u0000ss": 1}\n', b'{"step": 1, "time": 1, "loss": 1' + b"0" * 400 + b"}\n",
+    ),
+    "run.json": (
+        b"", b"{", b"\xff", b"[]", b"5", b"{}", b'{"status": "completed"}',
+        b'{"status": "completed", "reason": null, "model_sha256": "aa", "environment": null}',
+        b'{"status": "completed", "reason": null, "model_sha256": "aa", "environment": {}}',
+    ),
+    "test_loss": (b"", b"{", b"\xff", b"[]", b"5", b"null", b"{}", b'{"results": 5}', b'{"sha256": "ab"}'),
+}  # fmt: skip
+
+
+@pytest.mark.fault(
+    "tracking",
+    "history.jsonl, run.json or an evaluation is broken while a study is imported",
+    "a sentence names the file; nothing of that cell is imported",
+)
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_named(plan, database, tmp_path, name, evaluate):
     cell = next(iter(plan.cells.values()))
-    (tmp_path / cell.id).mkdir()
-    (tmp_path / cell.id / "history.jsonl").write_text("no json\n")
-    with pytest.raises(ValueError, match=r"history\.jsonl: not JSON lines"):
-        import_study(plan, database, "broken", tmp_path)
+    folder = tmp_path / cell.id
+    for contents in BROKEN[name]:
+        write_history(folder, [25, 50])
+        path = folder / name
+        if name == "test_loss":
+            finish(folder, cell)
+            path = evaluate(folder, "test", loss=1.0)
+        path.write_bytes(contents)
+        with pytest.raises(ValueError, match=rf"{re.escape(str(path))}: ") as error:
+            import_study(plan, database, "broken", tmp_path)
+        assert "MLflow" not in str(error.value), contents
+        assert runs_of(database, "broken")[1] == {}, contents
+        path.unlink()
 
 
 def test_a_server_that_is_down_is_an_error_at_once_and_shows_no_password(plan, tmp_path, monkeypatch):
@@ -290,7 +330,12 @@ def test_a_server_that_is_down_is_an_error_at_once_and_shows_no_password(plan, t
     assert "secret" not in str(error.value)
 
 
-def test_a_real_server(plan, tmp_path, monkeypatch, capfd):
+@pytest.mark.fault(
+    "tracking",
+    "User and password in MLFLOW_TRACKING_URI have odd characters, such as p@ss:w/rd, raw or percent-encoded.",
+    "The import works, and neither is printed or written into a file, not in part.",
+)
+def test_a_real_server(plan, tmp_path, monkeypatch, capfd, evaluate):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -318,10 +363,12 @@ def test_a_real_server(plan, tmp_path, monkeypatch, capfd):
                 break
             except OSError:
                 time.sleep(0.1)
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.replace("//", "//us%65r:p@ssw%6Frd‖@"))
         assert counts(import_study(plan, runs=tmp_path / "runs")) == {"created": 2}
         assert counts(import_study(plan, runs=tmp_path / "runs")) == {"unchanged": 2}
-        assert capfd.readouterr().out == ""  # no "View run at" with the server's address
+        assert capfd.readouterr() == ("", "")  # no "View run at" with the server's address
+        written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+        assert re.search(rb"p@ss|p%40ss|ssword|ssw%6Frd", written) is None
         client, runs = runs_of(uri, "tracked")
         assert set(runs) == set(plan.cells)
         for run in runs.values():

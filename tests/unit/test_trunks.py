@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from planned import only
 
-from coupled_adam_bench import protocol
-from coupled_adam_bench.cells import Cell, find_trunks, stable_part
+from coupled_adam_bench import versions
+from coupled_adam_bench.cells import Cell, find_trunks, stable_prefix
 from coupled_adam_bench.config import Training, parse_study
 from coupled_adam_bench.plan import Plan, make_plan
 
@@ -26,7 +27,7 @@ def wsd(tiny_study: Callable[..., dict[str, Any]]) -> Callable[..., Plan]:
 
 def part_of(plan: Plan) -> Cell:
     (cell,) = plan.cells.values()
-    part = stable_part(cell)
+    part = stable_prefix(cell)
     assert part is not None
     return part
 
@@ -35,7 +36,11 @@ def test_cells_that_differ_in_d_share_the_steps_before_their_decay(wsd) -> None:
     plan = wsd(60, 20, 40)
     (trunk,) = plan.trunks.values()
     assert [cell.steps for cell in plan.cells.values()] == [60, 20, 40]
-    assert [trunk.parts[cell].steps for cell in plan.cells] == [49, 17, 33]  # 12, 4 and 8 steps, the first at the peak
+    assert [trunk.prefixes[cell].steps for cell in plan.cells] == [
+        49,
+        17,
+        33,
+    ]  # 12, 4 and 8 steps, the first at the peak
     assert trunk.branches == (17, 33, 49)
     assert (trunk.run.steps, trunk.run.training.schedule) == (49, "constant")
     assert list(plan.trunks) == [trunk.run.id]
@@ -45,7 +50,7 @@ def test_cells_that_differ_in_d_share_the_steps_before_their_decay(wsd) -> None:
 def test_each_model_optimizer_and_seed_has_its_trunk(wsd) -> None:
     plan = wsd(20, 40, optimizers=["adamw", "coupled_adam"], seeds=[1, 2, 3])
     assert len(plan.trunks) == 6
-    assert sorted(cell for trunk in plan.trunks.values() for cell in trunk.parts) == sorted(plan.cells)
+    assert sorted(cell for trunk in plan.trunks.values() for cell in trunk.prefixes) == sorted(plan.cells)
 
 
 def test_one_d_needs_no_trunk(wsd) -> None:
@@ -56,23 +61,23 @@ def test_one_d_needs_no_trunk(wsd) -> None:
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
 def test_other_schedules_have_none(schedule, wsd) -> None:
     plan = wsd(20, 40, training={"schedule": schedule})
-    assert [stable_part(cell) for cell in plan.cells.values()] == [None, None]
+    assert [stable_prefix(cell) for cell in plan.cells.values()] == [None, None]
     assert plan.trunks == {}
 
 
 @pytest.mark.parametrize(
     ("steps", "training", "expected"),
     [
-        (1, {}, None),
-        (2, {}, 1),
-        (5, {}, 4),  # the decay is the last step, from the peak: nothing falls
-        (20, {"decay_fraction": 1}, 6),  # the warmup of 5 and the first step of the decay
-        (20, {"warmup_steps": 100}, 19),
+        (1, {"warmup_steps": 0}, None),
+        (2, {"warmup_steps": 0}, 1),
+        (6, {"decay_fraction": 0.1}, 5),  # the decay is the last step, from the peak: nothing falls
+        (20, {"decay_fraction": 0.75}, 6),  # the warmup of 5 and the first step of the decay
+        (20, {"warmup_steps": 16}, 17),
     ],
 )
 def test_the_last_step_is_the_cell_s_own(steps, training, expected, wsd) -> None:
     (cell,) = wsd(steps, training=training).cells.values()
-    part = stable_part(cell)
+    part = stable_prefix(cell)
     assert (part and part.steps) == expected
 
 
@@ -105,11 +110,11 @@ def test_model_seed_data_and_protocol_are_in_a_trunk_s_id(wsd, monkeypatch: pyte
     reference = part_of(plan).id
     assert part_of(wsd(40, seeds=[2])).id.rsplit("_", 1)[1] != reference.rsplit("_", 1)[1]
     assert part_of(wsd(40, optimizers=["coupled_adam"])).id.rsplit("_", 1)[1] != reference.rsplit("_", 1)[1]
-    wider = plan.parts[0].study.models[0].model_copy(update={"d_model": 16})
-    assert part_of(make_plan(plan.parts[0].study.model_copy(update={"models": (wider,)}))).id != reference
-    data = plan.parts[0].study.data.model_copy(update={"vocab_size": 128})
-    assert part_of(make_plan(plan.parts[0].study.model_copy(update={"data": data}))).id != reference
-    monkeypatch.setattr(protocol, "TRAIN", protocol.TRAIN + 1)
+    wider = only(plan).study.models[0].model_copy(update={"d_model": 16})
+    assert part_of(make_plan(only(plan).study.model_copy(update={"models": (wider,)}))).id != reference
+    data = only(plan).study.data.model_copy(update={"vocab_size": 128})
+    assert part_of(make_plan(only(plan).study.model_copy(update={"data": data}))).id != reference
+    monkeypatch.setattr(versions, "TRAIN", versions.TRAIN + 1)
     assert part_of(wsd(40)).id != reference
 
 

@@ -10,7 +10,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 SNAKEMAKE = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "Snakefile"), "--nocolor"]
-INDEX, RESULTS = "results/tiny/evaluation/batch-000.theory.json", "results/tiny/results.csv"
+DONE, RESULTS = "results/tiny/evaluation/batch-000.theory.done", "results/tiny/results.csv"
 
 
 def snakemake(folder: Path, *arguments: str) -> str:
@@ -42,19 +42,18 @@ def test_the_rule_runs_and_only_what_it_measures_reruns_it(study, tmp_path):
 
     theory = study["evaluation"].pop("theory")
     write()
-    stages = {"prepare", "train_cell", "test_loss", "embeddings", "downstream", "collect"}
+    stages = {"prepare", "train_cells", "test_loss", "embeddings", "downstream", "collect"}
     assert to_run(tmp_path, RESULTS) == stages
     study["evaluation"]["theory"] = theory
     write()
     assert to_run(tmp_path, RESULTS) == {*stages, "theory"}
-    snakemake(tmp_path, INDEX, "--cores", "1")
+    snakemake(tmp_path, DONE, "--cores", "1")
     (run,) = (tmp_path / "results/runs").iterdir()
-    record = json.loads((run / "theory.json").read_text())
-    assert record["drift"]["embedding"]["step"] == [4, 8]
-    assert run.name in json.loads((tmp_path / INDEX).read_text())
+    (file,) = (run / "evaluations").glob("theory-*.json")
+    assert json.loads(file.read_text())["drift"]["embedding"]["step"] == [4, 8]
     theory["replay_tolerance"] = 0.5
     write()
-    assert to_run(tmp_path, RESULTS) == stages - {"prepare", "train_cell"}
+    assert to_run(tmp_path, RESULTS) == stages - {"prepare", "train_cells"}
     theory["n_batches"] = 3
     write()
-    assert to_run(tmp_path, INDEX) == {"theory"}
+    assert to_run(tmp_path, DONE) == {"theory"}

@@ -82,12 +82,13 @@ def test_the_contract_of_files(finished):
     for run in runs:
         names = {path.name for path in run.iterdir()}
         assert names >= {
-            "cell.json", "history.jsonl", "checkpoints", "model", "test_loss.json", "embeddings.json", "lm_eval.json",
-            "run.json",
+            "cell.json", "history.jsonl", "checkpoints", "model", "evaluations", "run.json",
         }  # fmt: skip
+        stages = [path.name.rpartition("-")[0] for path in sorted((run / "evaluations").iterdir())]
+        assert stages == ["downstream", "embeddings", "test_loss"]
     with (study / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
-    columns = "study,n_params,n_tokens,optimizer,seed,task,metric,value,unit,protocol"
+    columns = "study,n_params,n_tokens,optimizer,seed,task,metric,value,unit,protocol,cell,model,data"
     assert ",".join(rows[0]) == columns
     assert {row["metric"] for row in rows} >= {
         "loss", "acc", "isotropy", "mean_norm", "mean_norm_ratio", "r_bar", "rho", "kappa",
@@ -134,7 +135,7 @@ def test_a_new_seed_trains_only_its_cells(copy):
     study["grid"][0]["seeds"] = [1, 2, 3, 4]
     (copy / "study.yaml").write_text(yaml.safe_dump(study))
     counts = jobs(snakemake(copy, "-n"))
-    assert counts["train_cell"] == 2
+    assert counts["train_cells"] == 2
     assert "prepare" not in counts
 
 
@@ -161,28 +162,31 @@ def test_a_changed_template_renders_again_and_nothing_else(copy, tmp_path):
 @pytest.mark.parametrize(
     ("stage", "rules"),
     [
-        ("DATA", {"prepare", "train_cell", "downstream"}),
-        ("TRAIN", {"train_cell", "downstream"}),
-        ("DOWNSTREAM", {"downstream"}),
+        ("DATA", {"prepare", "train_cells", "downstream"}),
+        ("TRAIN", {"train_cells", "downstream"}),
+        ("downstream", {"downstream"}),
         ("STATISTICS", {"tests"}),
     ],
 )
 def test_a_changed_protocol_version_reruns_its_stage(stage, rules, copy):
     # The version is changed in the process that reads the Snakefile; a dry run needs no other.
-    code = (
-        f"import sys; from coupled_adam_bench import protocol; protocol.{stage} += 1;"
-        "from snakemake.cli import main; sys.argv[0] = 'snakemake'; main(sys.argv[1:])"
+    newer = (
+        f"from dataclasses import replace; from coupled_adam_bench.catalog.stages import STAGES as stages;"
+        f"stages[{stage!r}] = replace(stages[{stage!r}], version=stages[{stage!r}].version + 1);"
+        if stage.islower()
+        else f"from coupled_adam_bench import versions; versions.{stage} += 1;"
     )
+    code = f"import sys; {newer}from snakemake.cli import main; sys.argv[0] = 'snakemake'; main(sys.argv[1:])"
     result = subprocess.run(
         [sys.executable, "-c", code, *SNAKEMAKE[1:], "-n", "--configfile", "study.yaml"],
         cwd=copy, capture_output=True, text=True,
     )  # fmt: skip
     announced = set(jobs(result))
     assert rules <= announced
-    if stage == "DOWNSTREAM":
-        assert not announced & {"prepare", "train_cell", "test_loss", "embeddings"}
+    if stage == "downstream":
+        assert not announced & {"prepare", "train_cells", "test_loss", "embeddings"}
     if stage == "STATISTICS":
-        assert not announced & {"prepare", "train_cell", "test_loss", "embeddings", "downstream", "collect"}
+        assert not announced & {"prepare", "train_cells", "test_loss", "embeddings", "downstream", "collect"}
 
 
 @FINISHED
@@ -198,7 +202,9 @@ def test_a_changed_protocol_version_reruns_its_stage(stage, rules, copy):
 def test_a_protocol_s_setting_of_evaluation_reruns_its_stage(setting, rule, copy):
     change(copy, evaluation=setting)
     announced = set(jobs(snakemake(copy, "-n")))
-    assert announced & {"prepare", "train_cell", "test_loss", "embeddings", "downstream"} == ({rule} if rule else set())
+    assert announced & {"prepare", "train_cells", "test_loss", "embeddings", "downstream"} == (
+        {rule} if rule else set()
+    )
     assert ("collect" in announced) == (rule is not None)
 
 
@@ -208,7 +214,7 @@ def test_a_study_under_another_protocol_is_one_line(tmp_path, tiny_study):
     def cells(*config: str) -> set[str]:
         result = snakemake(tmp_path, "train", "-n", *(["--config", *config] if config else []))
         assert result.returncode == 0, result.stdout + result.stderr
-        return set(re.findall(r"output: results/runs/(\S+)/run\.json", result.stdout + result.stderr))
+        return set(re.findall(r"output: results/\w+/training/(\S+)\.done", result.stdout + result.stderr))
 
     corrected, official = cells(), cells("protocol=official", "study=tiny_official")
     assert len(corrected) == len(official) == 6
@@ -218,7 +224,7 @@ def test_a_study_under_another_protocol_is_one_line(tmp_path, tiny_study):
 
 def test_a_diverged_cell_is_a_result_and_the_others_go_on(tmp_path, tiny_study):
     settings = tiny_study(study="diverging")
-    settings["models"].append({**settings["models"][0], "name": "wild", "n_layer": 2, "learning_rate": 1e30})
+    settings["models"].append({**settings["models"][0], "name": "wild", "n_layer": 2, "learning_rate": 1e6})
     settings["training"]["warmup_steps"] = 0
     settings["grid"][0] |= {"models": ["nano", "wild"], "seeds": [1, 2]}
     settings["execution"]["train_cells_per_job"] = 3
@@ -249,9 +255,9 @@ def test_cells_of_several_d_share_a_trunk(tmp_path, tiny_study):
         return {rule: count for rule, count in counts.items() if rule != "train"}
 
     assert announced(20, 40, 80, train_cells_per_job=2) == {
-        "prepare": 1, "train_trunk": 3, "train_batch-000": 1, "train_batch-001": 1,
+        "prepare": 1, "train_trunk": 3, "train_cells": 2,
     }  # fmt: skip
-    assert announced(20, 40) == {"prepare": 1, "train_trunk": 2, "train_cell": 2}
+    assert announced(20, 40) == {"prepare": 1, "train_trunk": 2, "train_cells": 2}
     result = snakemake(tmp_path, "train")
     assert result.returncode == 0, result.stdout + result.stderr
     records = {run.parent: json.loads(run.read_text()) for run in tmp_path.glob("results/runs/*/run.json")}
@@ -259,24 +265,27 @@ def test_cells_of_several_d_share_a_trunk(tmp_path, tiny_study):
     assert announced(20, 40) == {}
 
     # A larger D goes on with the trunk, a smaller one leaves it earlier, and both train only themselves.
-    assert announced(20, 40, 80) == {"train_trunk": 1, "train_cell": 1}
-    assert announced(20, 30, 40) == {"train_trunk": 2, "train_cell": 1}  # the next branch looks, and finds itself there
+    assert announced(20, 40, 80) == {"train_trunk": 1, "train_cells": 1}
+    assert announced(20, 30, 40) == {
+        "train_trunk": 2,
+        "train_cells": 1,
+    }  # the next branch looks, and finds itself there
     (longest,) = (folder for folder, run in records.items() if run["step"] == 40)
     (longest / "run.json").unlink()
-    assert announced(20, 30, 40) == {"train_trunk": 2, "train_cell": 2}
+    assert announced(20, 30, 40) == {"train_trunk": 2, "train_cells": 2}
 
 
 @FINISHED
 def test_a_crashed_cell_leaves_the_others_and_partial_tables(copy):
     run = next((copy / "results/runs").glob("nano_*_adamw_s1_*"))
-    for name in ("run.json", "test_loss.json", "embeddings.json", "lm_eval.json"):
-        (run / name).unlink()
-    shutil.rmtree(run / "checkpoints")
+    (run / "run.json").unlink()
+    for name in ("evaluations", "checkpoints"):
+        shutil.rmtree(run / name)
     (run / "checkpoints").write_text("a file where a folder should be: the cell cannot write its checkpoints")
     change(copy, execution={"evaluation_cells_per_job": 1})
     result = snakemake(copy)
     assert result.returncode != 0
-    evaluated = list((copy / "results/tiny/evaluation").glob("nano_*.lm_eval.json"))
+    evaluated = list((copy / "results/tiny/evaluation").glob("nano_*.downstream.done"))
     assert len(evaluated) == 5  # all but the crashed one
     partial = snakemake(copy, "tables", "--config", "partial=true")
     assert partial.returncode == 0, partial.stdout + partial.stderr
@@ -316,8 +325,9 @@ def test_two_snakemakes_at_once_do_not_write_over_each_other(tmp_path, tiny_stud
         second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     finally:
         assert first.wait() == 0
-    assert second.returncode != 0
-    assert "lock" in (second.stdout + second.stderr).lower()
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "results/tiny: waits for the process that works in this folder" in second.stderr
+    assert "Nothing to be done" in second.stdout + second.stderr
     assert len(list(tmp_path.glob("results/runs/*/run.json"))) == 4
 
 
@@ -347,7 +357,7 @@ def test_a_dry_run_of_a_shipped_study_is_light(name, tmp_path):
         re.findall(r"^rule (\w+):(?:\n    .*)*?\n    resources: .*gpu=(\d+)", result.stdout + result.stderr, re.M)
     )
     if name == "paper":  # training takes the GPUs of the cell's own study, an evaluation one
-        assert found == {("train_cell", "1"), ("train_cell", "8"), ("test_loss", "1"), ("downstream", "1")}
+        assert found == {("train_cells", "1"), ("train_cells", "8"), ("test_loss", "1"), ("downstream", "1")}
 
 
 @FINISHED
@@ -357,15 +367,56 @@ def test_dry_run_of_the_contract_s_targets(finished):
 
 
 @FINISHED
+def test_what_lint_finds_is_answered_in_the_rules(finished):
+    result = snakemake(finished, "--lint", "-n")
+    found = set(re.findall(r"^    \* (.*?)(?: in line \d+)?:$", result.stdout + result.stderr, re.MULTILINE))
+    assert found == {
+        "Mixed rules and functions in same snakefile.",
+        "No log directive defined",
+        "Path composition with '+'",
+        "Shell command directly uses variable PLAN_FILE from outside of the rule",
+        "Shell command directly uses variable PYTHON from outside of the rule",
+        "Shell command directly uses variable TEMPLATES from outside of the rule",
+        "Specify a conda environment or container for each rule.",
+    }
+
+
+@FINISHED
+def test_snakemake_s_own_report_shows_tables_and_figures_with_captions(copy):
+    result = snakemake(copy, "--report", "shown.html")
+    assert result.returncode == 0, result.stdout + result.stderr
+    page = (copy / "shown.html").read_text()
+    for category in ("Tables", "Figures", "Results", "Report"):
+        assert f'"{category}"' in page
+    assert "table1.html" in page and "loss_accuracy.svg" in page
+    assert "A figure of the study, drawn from" in page
+
+
+@FINISHED
 def test_the_plan_lists_cells_and_cost(copy):
     assert snakemake(copy, "plan").returncode == 0
     text = (copy / "results/tiny/plan.txt").read_text()
     assert "tiny: 6 cells" in text
-    plan = json.loads((copy / "results/tiny/plan.json").read_text())
-    cell = plan["cells"][0]
+    cell = json.loads(next((copy / "results/runs").glob("*/cell.json")).read_text())
     # 6 N T with N without positions, and attention's 12 L d T a token.
     flops = (6 * (cell["n_params"] - 16 * 8) + 12 * 1 * 8 * 16) * cell["n_tokens"]
     assert f"{flops:.2e}" in text
+    estimate = json.loads((copy / "results/tiny/estimate.json").read_text())
+    assert (estimate["n_cells"], estimate["n_done"], estimate["processor_hours_left"]) == (6, 6, 0)
+    assert "6, 6 done" in text and "The times rest on speeds of ended runs." in text
+
+
+@FINISHED
+def test_the_plan_is_said_whenever_it_is_asked_for(copy):
+    assert snakemake(copy, "plan").returncode == 0
+    shutil.rmtree(next((copy / "results/runs").iterdir()))
+    again = snakemake(copy, "plan", "--config", "budget={gpus: 3}")
+    assert "tiny: 6 cells" in again.stdout + again.stderr
+    assert "6, 5 done" in (copy / "results/tiny/plan.txt").read_text()
+    assert json.loads((copy / "results/tiny/estimate.json").read_text())["budget"]["gpus"] == 3
+    refused = snakemake(copy, "plan", "--config", "budget={price_per_gpu_hour: -1}")
+    assert refused.returncode != 0
+    assert "budget.price_per_gpu_hour: must be greater than or equal to 0" in refused.stdout + refused.stderr
 
 
 @FINISHED
@@ -441,7 +492,7 @@ def test_each_text_is_prepared_and_each_cell_trained_once(composite):
     announced = jobs(result)
     # The first study's four cells in one job, the second's in one each; the third has no others.
     training = {rule: count for rule, count in announced.items() if rule.startswith("train")}
-    assert training == {"train_batch-000": 1, "train_cell": 2}
+    assert training == {"train_cells": 3}
     assert announced["prepare"] == 2
     assert announced["downstream"] == 2  # up to six cells each, none with cells of two studies
 
@@ -466,7 +517,7 @@ def test_one_results_folder_has_the_tables_of_all_parts(composite):
     assert large not in (study / "tables/table1.tex").read_text() + (study / "tables/table7.tex").read_text()
     assert "Study: All." in (study / "tables/table2.tex").read_text()
     manifest = json.loads((study / "manifest.json").read_text())
-    assert [part["study"] for part in manifest["parts"]] == list(PARTS)
+    assert [study["study"] for study in manifest["studies"]] == list(PARTS)
     assert [data["meta"]["data_id"] for data in manifest["data"]] == [data["id"] for data in manifest["data"]]
     page = (study / "report/index.html").read_text()
     assert "6 runs" in page
@@ -478,7 +529,8 @@ def test_each_part_is_evaluated_with_its_own_settings(composite):
     folder, _ = composite
     for run in (folder / "results/runs").iterdir():
         seq_len = json.loads((run / "cell.json").read_text())["training"]["seq_len"]
-        assert json.loads((run / "lm_eval.json").read_text())["settings"]["max_length"] == seq_len
+        (file,) = (run / "evaluations").glob("downstream-*.json")
+        assert json.loads(file.read_text())["settings"]["max_length"] == seq_len
 
 
 @COMPOSITE
@@ -496,8 +548,12 @@ def test_a_second_run_does_nothing_and_a_part_alone_finds_its_runs(composite):
     folder, _ = composite
     assert jobs(snakemake(folder, "-n")) == {}
     alone = jobs(snakemake(folder, "-n", study=folder / "long.yaml"))
-    assert not {"prepare", "train_cell"} & set(alone)
-    assert alone["downstream"] == 1  # its own index of evaluations that are there
+    assert alone["prepare"] == alone["downstream"] == 1  # its own markers of data and evaluations that are there
+    result = snakemake(folder, study=folder / "long.yaml")
+    assert result.returncode == 0, result.stdout + result.stderr
+    logs = [path.read_text() for path in (folder / "results/long/logs").glob("*")]
+    assert not any("loss=" in log for log in logs)
+    assert sum(log.count("kept, evaluated before") for log in logs) == 3 * 2
 
 
 @COMPOSITE

@@ -1,51 +1,51 @@
-"""The study: every setting of an experiment, typed, with its default and its source, and nothing else.
+"""The study: every setting of an experiment with its type, its default and its source.
 
-Marks in the docstrings: [P] stated by the paper, [C] read in the authors' code, ours otherwise. Settings that can
-change a number live in ``data``, ``models``, ``training`` and ``optimizers``; ``paths`` and ``execution`` never do.
+Marks in the docstrings give the source of a value: [P] is stated in the paper, [C] was read in the authors' code, [I]
+was inferred; unmarked values are ours. Settings in ``paths``, ``execution`` and ``budget`` never change a number.
 """
 
 from coupled_adam_bench.config.base import Settings
+from coupled_adam_bench.config.budget import Budget
 from coupled_adam_bench.config.composite import Composite, load_any_study, parse_any_study
 from coupled_adam_bench.config.data import Data, FilesSource, HubSource, Paths, Split, SyntheticSource
+from coupled_adam_bench.config.evaluation import Downstream, EvaluationSettings, TestLoss, Theory, WordSimilaritySet
 from coupled_adam_bench.config.execution import Execution
-from coupled_adam_bench.config.optimizers import AdamW, CoupledAdam, Custom, Optimizer, Sgd
-from coupled_adam_bench.config.study import (
-    Block,
-    Downstream,
-    Evaluation,
-    Study,
-    TestLoss,
-    Theory,
-    Tokens,
-    WordSimilaritySet,
-    load_study,
-    parse_study,
+from coupled_adam_bench.config.metrics import OwnMetric
+from coupled_adam_bench.config.optimizers import (
+    AdamWSettings,
+    CoupledAdamSettings,
+    CustomSettings,
+    Optimizer,
+    SgdSettings,
 )
+from coupled_adam_bench.config.study import GridBlock, Steps, Study, load_study, parse_study
 from coupled_adam_bench.config.training import Model, Training
 
 __all__ = [
-    "AdamW",
-    "Block",
+    "AdamWSettings",
+    "Budget",
     "Composite",
-    "CoupledAdam",
-    "Custom",
+    "CoupledAdamSettings",
+    "CustomSettings",
     "Data",
     "Downstream",
-    "Evaluation",
+    "EvaluationSettings",
     "Execution",
     "FilesSource",
+    "GridBlock",
     "HubSource",
     "Model",
     "Optimizer",
+    "OwnMetric",
     "Paths",
     "Settings",
-    "Sgd",
+    "SgdSettings",
     "Split",
+    "Steps",
     "Study",
     "SyntheticSource",
     "TestLoss",
     "Theory",
-    "Tokens",
     "Training",
     "WordSimilaritySet",
     "load_any_study",

@@ -1,62 +1,151 @@
-"""What all sections of a study are made of."""
+"""The types and the base classes that all sections of a study use."""
 
 import re
-from decimal import Decimal
-from typing import Annotated, Any, ClassVar
+from collections import Counter
+from collections.abc import Iterable
+from fractions import Fraction
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     model_serializer,
+    model_validator,
 )
 
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9.\-]*$"  # without '_', which separates the parts of a cell's id
-Name = Annotated[str, Field(pattern=NAME_PATTERN, description="Letters, digits, '.' and '-'; becomes part of a path.")]
+# A file name has at most 255 bytes, and the id of a cell is made of two names, a seed, a count and a hash.
+NAME_LENGTH = 64
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9.\-]*$"  # without '_', which separates the fields of a cell's id
+Name = Annotated[
+    str,
+    Field(
+        pattern=NAME_PATTERN,
+        max_length=NAME_LENGTH,
+        description="Letters, digits, '.' and '-'; becomes part of a path.",
+    ),
+]
+MAX_COUNT = 10**18
+"""Largest number of tokens; it is well below 2^63, the limit of the 64-bit integers in arrays and tables."""
+MAX_STEPS = 2**40
+MAX_SEQUENCES = 2**24
 _COUNT_PATTERN = r"^([0-9]+(?:\.[0-9]+)?) ?([KMBT]?)$"
 _SUFFIX = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 def parse_count(value: Any) -> Any:
-    """Turn ``"1.5M"`` or ``"20B"`` into an integer and pass everything but text through for pydantic to judge."""
+    """Turn text such as ``"1.5M"`` or ``"20B"`` into an integer; pydantic validates everything else."""
     if not isinstance(value, str):
-        return value
+        return not_bool(value)
     match = re.fullmatch(_COUNT_PATTERN, value.strip())
-    count = Decimal(match[1]) * _SUFFIX[match[2]] if match else Decimal("nan")
-    if count % 1 != 0:  # also of "nan"
+    count = Fraction(match[1]) * _SUFFIX[match[2]] if match and len(value) < 100 else Fraction(1, 2)
+    if count.denominator != 1:
         raise ValueError("must be a whole number, or one with K, M, B or T, such as 1.5M")
     return int(count)
 
 
+def not_bool(value: Any) -> Any:
+    """Refuse true and false, which Python takes for 1 and 0, and pass everything else through."""
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, not {str(value).lower()}")
+    return value
+
+
 _CountText = Annotated[str, Field(pattern=_COUNT_PATTERN)]
+_CountNumber = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 Count = Annotated[
     int,
-    Field(gt=0),
-    BeforeValidator(parse_count, json_schema_input_type=Annotated[int, Field(gt=0)] | _CountText),
+    Field(gt=0, le=MAX_COUNT),
+    BeforeValidator(parse_count, json_schema_input_type=_CountNumber | _CountText),
     Field(description="A number, or one with K, M, B or T."),
 ]
 
+# Generators take seeds below 2^64, and a study's tables hold them as signed 64-bit integers.
+Seed = Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(not_bool)]
 
-Seed = Annotated[int, Field(ge=0)]
+
+def _one_line(text: str) -> str:
+    if not text.isprintable():
+        invisible = next(character for character in text if not character.isprintable())
+        raise ValueError(
+            f"must be one line without control or other invisible characters; character {text.index(invisible) + 1} is "
+            f"U+{ord(invisible):04X}"
+        )
+    return text
+
+
+def _label(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must have a visible character")
+    if text.startswith("_"):
+        raise ValueError("must not begin with '_': figures leave such labels out of their legends")
+    return text
+
+
+def _path(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not have a null character: no path does")
+    return text
+
+
+Line = Annotated[str, Field(max_length=300), AfterValidator(_one_line)]
+"""A line of text, which may be empty."""
+Label = Annotated[str, Field(max_length=100), AfterValidator(_one_line), AfterValidator(_label)]
+"""A name as tables and figures print it."""
+Term = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_one_line)]
+"""A name that comes from elsewhere, such as that of a dataset, a task or a field of a file."""
+PathText = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_path)]
+"""A path on this machine, or a pattern of paths."""
+
+
+def _dotted_path(path: str) -> str:
+    names = path.split(".")
+    if len(names) < 2 or not all(name.isidentifier() for name in names) or names[0] == "__main__":
+        raise ValueError("must be a module and what it defines, joined by dots, such as torch.optim.Adagrad")
+    return path
+
+
+DottedPath = Annotated[str, Field(max_length=300), AfterValidator(_dotted_path)]
+"""The dotted path of a user's own code: its module, and the name in it."""
 
 
 def as_list(value: Any) -> Any:
-    """Turn a single text into a list of one and pass everything else through."""
+    """Turn a single string into a list of one and return everything else unchanged."""
     return [value] if isinstance(value, str) else value
 
 
+def _is_number(annotation: Any) -> bool:
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    plain = {get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds}
+    return bool not in plain and bool({int, float} & plain)
+
+
 class Settings(BaseModel):
-    """Base of all sections: immutable, and an unknown key is an error."""
+    """The base class of all sections: it is immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_bool_for_a_number(cls, values: Any) -> Any:
+        """Turn true and false into text where a number belongs, so that pydantic does not read them as 1 and 0."""
+        if not isinstance(values, dict):
+            return values
+        numbers = {name for name, field in cls.model_fields.items() if _is_number(field.annotation)}
+        return {
+            name: str(value).lower() if isinstance(value, bool) and name in numbers else value
+            for name, value in values.items()
+        }
+
 
 class LaterSettings(Settings):
-    """Settings to which fields were added: these are left out of a dump at their defaults.
+    """Settings to which fields were added; a dump leaves out the added fields that have their default values.
 
-    The ids of cells are hashes of dumps (cells.py), so runs from before such a field stay what they are.
+    A cell's id is a hash of such dumps (cells.py), so cells from before a field was added keep their ids.
     """
 
     later: ClassVar[tuple[str, ...]]
@@ -66,3 +155,8 @@ class LaterSettings(Settings):
         fields = type(self).model_fields
         values: dict[str, Any] = dump(self)
         return {name: v for name, v in values.items() if name not in self.later or v != fields[name].default}
+
+
+def duplicates(values: Iterable[Any]) -> list[str]:
+    """Return as text each value that is given more than once."""
+    return [str(value) for value, count in Counter(values).items() if count > 1]

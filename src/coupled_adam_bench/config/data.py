@@ -1,26 +1,34 @@
-"""Sections of a study: where things lie, and the data."""
+"""The sections ``paths`` and ``data`` of a study."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from coupled_adam_bench.config.base import Count, Name, Seed, Settings, as_list
-from coupled_adam_bench.presets import HUB_PRESETS
+from coupled_adam_bench.config.base import Count, LaterSettings, Name, PathText, Seed, Settings, Term, as_list
+from coupled_adam_bench.presets import HUB_PLACES, HUB_PRESETS, Place
 
 
 class Paths(Settings):
-    """Where things lie on this machine; no path is part of a cell's identity, the contents behind it are."""
+    """Locations of files on this machine. A cell's id depends on the contents of the files, not on their paths."""
 
-    text: Annotated[tuple[str, ...], BeforeValidator(as_list, json_schema_input_type=str | tuple[str, ...])] = ()
-    """Folders, files or globs of text for the source ``files`` (.txt, .jsonl, .parquet; plain, .gz, .xz or .zst)."""
-    tokenizer: str | None = None
-    """A ``tokenizer.json`` or its folder; without it GPT-2's is downloaded from the Hugging Face hub."""
-    word_similarity: str = "data/word_similarity"
+    text: Annotated[
+        tuple[PathText, ...], BeforeValidator(as_list, json_schema_input_type=PathText | tuple[PathText, ...])
+    ] = ()
+    """Folders, files or globs of text for the source ``files``: .txt, .jsonl or .parquet, plain, .gz, .xz or .zst."""
+    tokenizer: PathText | None = None
+    """A ``tokenizer.json`` or its folder; by default GPT-2's, from ``hub_mirror`` or from the Hugging Face hub."""
+    word_similarity: PathText = "data/word_similarity"
     """Folder of the word-similarity sets."""
-    hub_mirror: str | None = None
-    """Folder ``<org>/<dataset>/<config>/<split>.jsonl`` used instead of the Hugging Face hub for downstream tasks."""
-    tasks: str | None = None
-    """Folder with further lm-eval task YAML files."""
+    hub_mirror: PathText | None = None
+    """Folder that the target ``fetch`` fills and that jobs read in place of the Hugging Face hub: downstream tasks as
+    ``<org>/<dataset>/<config>/<split>.jsonl``, which must be there, the corpus, and GPT-2's tokenizer."""
+    tasks: PathText | None = None
+    """Folder with more lm-eval task YAML files. A `!function` in such a file runs Python code when the task is loaded,
+    so use only files that you trust."""
+
+
+CONTINUATION_WORDS = 8
+"""Number of words in an answer of the generated language's tasks; a model's context must be at least as long."""
 
 
 class SyntheticSource(Settings):
@@ -28,51 +36,61 @@ class SyntheticSource(Settings):
 
     kind: Literal["synthetic"] = "synthetic"
     seed: Seed = 0
-    n_words: int = Field(1000, ge=50)
-    """Word types, without the end-of-text token."""
-    n_classes: int = Field(8, ge=2)
-    """Word classes: the grammar is a Markov chain over them."""
-    n_topics: int = Field(10, ge=2)
-    """Topics: each document has one, each word belongs to one."""
-    zipf_exponent: float = Field(1.0, gt=0)
+    n_words: int = Field(1000, ge=50, le=10**6)
+    """Number of different words, without the end-of-text token."""
+    n_classes: int = Field(8, ge=2, le=1000)
+    """Number of word classes; the grammar is a Markov chain over the classes."""
+    n_topics: int = Field(10, ge=2, le=1000)
+    """Number of topics; each document has one topic, and each word belongs to one."""
+    zipf_exponent: float = Field(1.0, gt=0, le=10)
     n_tokens: Count = 2_000_000
     """Size of the corpus in words, over all splits."""
-    document_tokens: int = Field(200, ge=20)
+    document_tokens: int = Field(200, ge=20, le=10**5)
     """Mean length of a document in words."""
-    n_word_pairs: int = Field(1000, ge=20)
-    """Pairs of the word-similarity gold list."""
-    n_task_items: int = Field(200, ge=10)
-    """Items of each multiple-choice task."""
+    n_word_pairs: int = Field(1000, ge=20, le=10**6)
+    """Number of word pairs in the word-similarity gold list."""
+    n_task_items: int = Field(200, ge=10, le=10**5)
+    """Number of items in each multiple-choice task."""
+
+    @model_validator(mode="after")
+    def _enough_words(self) -> Self:
+        if self.n_classes > self.n_words:
+            raise ValueError(f"n_classes: {self.n_classes} exceeds n_words {self.n_words}; each class needs a word")
+        if self.n_word_pairs > (n_pairs := self.n_words * (self.n_words - 1) // 2):
+            raise ValueError(f"n_word_pairs: {self.n_word_pairs}, but {self.n_words} words have only {n_pairs} pairs")
+        return self
 
 
 class FilesSource(Settings):
     """Text files at ``paths.text``."""
 
     kind: Literal["files"]
-    text_field: str = "text"
+    text_field: Term = "text"
     """Field of the .jsonl rows or column of the .parquet files."""
     txt_document: Literal["file", "line", "paragraph"] = "file"
-    """What is one document in a .txt file; paragraphs are separated by empty lines."""
+    """Unit of text in a .txt file that counts as one document; empty lines separate paragraphs."""
 
 
 class HubSource(Settings):
-    """A dataset of the Hugging Face hub, streamed."""
+    """A dataset of the Hugging Face hub."""
 
     kind: Literal["hub"]
-    preset: Literal["openwebtext", "slimpajama"] | None = None
-    dataset: str | None = None
-    config_name: str | None = None
-    revision: str | None = None
-    """Commit of the dataset: pin it, or the numbers can change under you."""
-    split: str = "train"
-    text_field: str = "text"
+    preset: Literal[tuple(HUB_PRESETS)] | None = None  # type: ignore[valid-type]
+    """Name of a corpus whose places are known. They are tried in turn, and ``meta.json`` names the one that served. If
+    another field here departs from the preset, what the fields say is the only place."""
+    dataset: Term | None = None
+    config_name: Term | None = None
+    revision: Term | None = None
+    """Commit or branch of the dataset. Without one, places of a preset have their own; elsewhere it is the newest
+    commit, and the data, and with them the numbers, can change."""
+    split: Term = "train"
+    text_field: Term = "text"
 
     @model_validator(mode="before")
     @classmethod
     def _fill_preset(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("preset") in HUB_PRESETS:
-            return HUB_PRESETS[values["preset"]] | values
-        return values
+        preset = values.get("preset") if isinstance(values, dict) else None
+        return HUB_PRESETS[preset] | values if isinstance(preset, str) and preset in HUB_PRESETS else values
 
     @model_validator(mode="after")
     def _needs_dataset(self) -> Self:
@@ -82,27 +100,47 @@ class HubSource(Settings):
             )
         return self
 
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The places that may have the dataset, in the order in which they are tried."""
+        assert self.dataset is not None
+        if self.preset is not None and self == HubSource.model_validate({"kind": "hub", "preset": self.preset}):
+            return HUB_PLACES[self.preset]
+        return (Place(self.dataset, self.revision, self.config_name, self.split, self.text_field),)
+
 
 class Split(Settings):
-    """Documents go to train, val or test by a hash of their text and ``seed``, wherever they stand."""
+    """Split of the documents into train, val and test by a hash of their text and ``seed``, not by their position."""
 
     val_fraction: float = Field(0.0005, gt=0, lt=0.5)
-    """[C] 0.0005 of the documents."""
+    """Fraction of the documents in val [C]."""
     test_fraction: float = Field(0.0005, gt=0, lt=0.5)
+    """Fraction of the documents in test."""
     seed: Seed = 2357
-    """[C]"""
+    """Seed of the hash [C]."""
 
 
-class Data(Settings):
+class Data(LaterSettings):
     """Text, tokenizer and split."""
+
+    later: ClassVar[tuple[str, ...]] = ("max_tokens",)
 
     name: Name
     source: Annotated[SyntheticSource | FilesSource | HubSource, Field(discriminator="kind")]
     tokenizer: Literal["word", "gpt2", "file"]
-    """``word``: whitespace-separated (synthetic only); ``gpt2``: GPT-2 BPE; ``file``: ``paths.tokenizer``."""
+    """``word``: words between spaces (synthetic only); ``gpt2``: GPT-2 BPE; ``file``: ``paths.tokenizer``."""
     vocab_size: int = Field(gt=1, le=2**32)
-    """Rows of the embedding matrix; the paper pads GPT-2's 50257 tokens to 50304 [P]."""
+    """Number of rows of the embedding matrix; the paper pads GPT-2's 50257 tokens to 50304 [P]."""
     split: Split = Split()
+    max_tokens: Count | None = None
+    """Number of tokens, over all splits and with end-of-text, after which no more documents are read; by default all
+    are. The documents are the first of the source, so only these are fetched and tokenized."""
+
+    @model_validator(mode="after")
+    def _cap_fits(self) -> Self:
+        if self.max_tokens is not None and self.source.kind == "synthetic":
+            raise ValueError("max_tokens: a generated language has the size data.source.n_tokens; set that instead")
+        return self
 
     @model_validator(mode="after")
     def _tokenizer_fits(self) -> Self:

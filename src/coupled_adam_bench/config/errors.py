@@ -1,6 +1,7 @@
-"""Pydantic's validation errors in the words of a study file: where it is wrong, how, and what is allowed."""
+"""Pydantic's validation errors, rewritten for authors of study files: which field is wrong, and what is allowed."""
 
 import difflib
+import reprlib
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -21,15 +22,18 @@ _MESSAGES = {
     "float_parsing": "must be a number",
     "string_type": "must be text",
 }
-# Where the message says all that there is to say.
+# These messages are complete without the value.
 _WITHOUT_VALUE = ("missing", "extra_forbidden", "union_tag_not_found", "union_tag_invalid", "too_short")
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxlong = 100
+
 Location = tuple[int | str, ...]
-Model = TypeVar("Model", bound=BaseModel)
+Section = TypeVar("Section", bound=BaseModel)
 
 
-def validate(model: type[Model], values: Any, origin: str) -> Model:
-    """Return ``values`` as settings; ``ValueError`` lists every wrong field: its place, its value, what is allowed."""
+def validate(model: type[Section], values: Any, origin: str) -> Section:
+    """Return ``values`` as settings; a ``ValueError`` lists every wrong field, its value and what is allowed."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -38,18 +42,18 @@ def validate(model: type[Model], values: Any, origin: str) -> Model:
 
 
 def describe_errors(error: ValidationError, root: type[BaseModel], values: Any) -> list[str]:
-    """Return one line for every wrong place of ``values``, which ``root`` refused: ``grid.0.seeds: must be a list``."""
-    problems = [(_place(problem, values), problem) for problem in error.errors(include_url=False)]
+    """Return a line for every field of ``values`` that ``root`` refused, such as ``grid.0.seeds: must be a list``."""
+    problems = [(_field_location(problem, values), problem) for problem in error.errors(include_url=False)]
     messages: dict[str, list[str]] = {}
     given: dict[str, str] = {}
-    for place, problem in problems:
-        # Of a list with wrong entries pydantic also says that it is too short, or not the other branch of a union.
-        has_inner = any(len(other) > len(place) and other[: len(place)] == place for other, _ in problems)
+    for location, problem in problems:
+        # When a list has wrong entries, pydantic also reports the list as too short, or as no literal of its union.
+        has_inner = any(len(other) > len(location) and other[: len(location)] == location for other, _ in problems)
         if has_inner and problem["type"] in ("too_short", "literal_error"):
             continue
-        name, message = ".".join(map(str, place)), _message(problem, root)
+        name, message = ".".join(map(str, location)), _message(problem, root)
         if problem["type"] == "value_error" and not _is_scalar(problem["input"]):
-            # From the validator of a whole section, whose messages begin with a field's name.
+            # The validator of a whole section raised it, and its messages begin with the name of a field.
             name, _, message = f"{name}.{message}".removeprefix(".").partition(": ")
         messages.setdefault(name or "(whole study)", []).append(message)
         given[name or "(whole study)"] = _given(problem)
@@ -63,23 +67,23 @@ def _is_scalar(value: Any) -> bool:
 def _given(problem: ErrorDetails) -> str:
     if problem["type"] in _WITHOUT_VALUE or not _is_scalar(problem["input"]):
         return ""
-    return f" (got {problem['input']!r})"
+    return f" (got {_SHORT.repr(problem['input'])})"
 
 
-def _place(problem: ErrorDetails, values: Any) -> list[int | str]:
-    """Return the location without pydantic's names of union branches, which stand in no file."""
-    place: list[int | str] = []
-    for part in problem["loc"]:
-        is_key = isinstance(values, dict) and part in values
-        is_index = isinstance(values, list | tuple) and isinstance(part, int)
+def _field_location(problem: ErrorDetails, values: Any) -> list[int | str]:
+    """Return pydantic's location without the names of union branches, which study files do not contain."""
+    location: list[int | str] = []
+    for key in problem["loc"]:
+        is_key = isinstance(values, dict) and key in values
+        is_index = isinstance(values, list | tuple) and isinstance(key, int) and key < len(values)
         if is_key or is_index:
-            values = values[part]
-            place.append(part)
+            values = values[key]
+            location.append(key)
     if problem["type"] == "missing":
-        place.append(problem["loc"][-1])
+        location.append(problem["loc"][-1])
     if problem["type"] in ("union_tag_invalid", "union_tag_not_found") and isinstance(values, dict):
-        place.append(problem["ctx"]["discriminator"].strip("'"))
-    return place
+        location.append(problem["ctx"]["discriminator"].strip("'"))
+    return location
 
 
 def _message(problem: ErrorDetails, root: type[BaseModel]) -> str:
@@ -87,14 +91,19 @@ def _message(problem: ErrorDetails, root: type[BaseModel]) -> str:
     if kind == "extra_forbidden":
         return _unknown_key(problem["loc"], root)
     if kind == "union_tag_invalid":
-        return f"{context['tag']!r} is none of {context['expected_tags']}"
+        return f"{_SHORT.repr(context['tag'])} is none of {context['expected_tags']}"
     if kind == "union_tag_not_found":
         tags = [tag for section in _sections(problem["loc"], root) for tag in sorted(_tags(section))]
         return f"missing; one of {', '.join(map(repr, tags))}"
     if kind == "string_pattern_mismatch":
         signs = "'_', '.' and '-'" if "_" in context["pattern"] else "'.' and '-'"
         return f"must consist of letters, digits, {signs}, and begin with a letter or a digit"
-    message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    message = (
+        problem["msg"]
+        .removeprefix("Value error, ")
+        .replace("Input should be", "must be")
+        .replace("String should", "must")
+    )
     return _MESSAGES.get(kind, message)
 
 
@@ -106,14 +115,14 @@ def _unknown_key(location: Location, root: type[BaseModel]) -> str:
 
 
 def _sections(location: Sequence[int | str], root: type[BaseModel]) -> list[type[BaseModel]]:
-    """Return the classes of settings that can stand at a location of pydantic's."""
+    """Return the settings classes that are allowed at one of pydantic's locations."""
     sections = [root]
-    for part in location:
-        fields = [section.model_fields[part] for section in sections if part in section.model_fields]
+    for key in location:
+        fields = [section.model_fields[key] for section in sections if key in section.model_fields]
         if fields:
             sections = [section for field in fields for section in _classes(field.annotation)]
-        else:  # the index of a list, or the name of a union's branch
-            sections = [section for section in sections if part in _tags(section)] or sections
+        else:  # the key is the index of a list or the name of a union branch
+            sections = [section for section in sections if key in _tags(section)] or sections
     return sections
 
 
@@ -124,7 +133,7 @@ def _classes(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _tags(section: type[BaseModel]) -> set[str]:
-    """Return the allowed values of the section's required literals: its name in a discriminated union."""
+    """Return the values of ``kind`` or ``name`` that select this section in a discriminated union."""
     return {
         tag
         for name, field in section.model_fields.items()

@@ -1,62 +1,78 @@
-"""Section of a study: how the work is done."""
+"""The section ``execution`` of a study: how the work is done."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from coupled_adam_bench.config.base import Settings
+from coupled_adam_bench.config.base import MAX_SEQUENCES, MAX_STEPS, Settings
+
+_MAX_THREADS = 1024
+"""Largest number of threads, processes or GPUs; it stops a typing error from overloading the machine."""
+_YEAR_MINUTES = 366 * 24 * 60
 
 
 class Execution(Settings):
-    """How the work is done: nothing here changes a number beyond float error or is part of a cell's id."""
+    """How the work is done. No setting here changes a number beyond float error or is part of a cell's id."""
 
-    train_threads: int = Field(1, gt=0)
-    """Of each process that trains."""
-    evaluation_threads: int = Field(1, gt=0)
-    data_threads: int = Field(2, gt=0)
-    gpus: int = Field(0, ge=0)
-    """GPUs of a training job; an evaluation job takes one of them."""
-    train_processes: int | None = Field(None, gt=0)
-    """Processes that train a cell together, each on its part of the batch; without it one per GPU, or one."""
+    train_threads: int = Field(1, gt=0, le=_MAX_THREADS)
+    """CPU threads of each training process."""
+    evaluation_threads: int = Field(1, gt=0, le=_MAX_THREADS)
+    data_threads: int = Field(2, gt=0, le=_MAX_THREADS)
+    gpus: int = Field(0, ge=0, le=_MAX_THREADS)
+    """Number of GPUs of a training job; if it is not 0, an evaluation job uses one GPU."""
+    train_processes: int | None = Field(None, gt=0, le=_MAX_THREADS)
+    """Number of processes that share each batch of a cell; by default one per GPU, or one without GPUs."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """``ddp``: a copy of the model in each process; ``fsdp``: weights, gradients and optimizer states in shards."""
-    micro_batch_sequences: int | Literal["auto"] | None = None
-    """Sequences per forward pass of a process; ``auto``: as many as its memory holds; all of its batch without it."""
+    """``ddp``: each process has a copy of the model; ``fsdp``: weights, gradients and optimizer states are sharded."""
+    micro_batch_sequences: Annotated[int, Field(gt=0, le=MAX_SEQUENCES)] | Literal["auto"] | None = None
+    """Sequences per forward pass of a process; ``auto``: as many as fit into memory; by default its whole batch."""
     compile: bool = False
-    """``torch.compile`` the layers: faster on GPUs, needs a C++ compiler on CPUs and up to a minute at the start."""
+    """Compile the layers with ``torch.compile``. This is faster on GPUs, takes up to a minute at the start and needs a
+    C++ compiler on CPUs."""
     deterministic: bool = False
-    """Only kernels that give the same bits again, on GPUs too, where it is slower; a CPU always does."""
-    stall_seconds: float = Field(600.0, gt=0)
-    """A process of several that is this long behind the others ends the job, which says its rank."""
-    evaluation_batch_sequences: int = Field(16, gt=0)
-    train_cells_per_job: int = Field(1, gt=0)
-    """Cells that one training job takes in turn: more for tiny models, which train as fast as torch starts."""
-    evaluation_cells_per_job: int = Field(1, gt=0)
-    """Cells that one evaluation job takes: more for tiny models, whose evaluation is shorter than lm-eval's start."""
-    log_every: int = Field(10, gt=0)
+    """Use only deterministic kernels on GPUs, which are slower; runs on a CPU are always deterministic."""
+    stall_seconds: float = Field(600.0, ge=1, le=7 * 24 * 3600)
+    """Seconds that one of several processes may lag behind the others before the job fails and names its rank."""
+    evaluation_batch_sequences: int = Field(16, gt=0, le=MAX_SEQUENCES)
+    hub_minutes: float = Field(30.0, ge=0, le=7 * 24 * 60)
+    """Minutes that a job waits for a Hugging Face hub that cannot be reached, is overloaded or asks to wait, before it
+    fails; every byte that arrives starts them anew."""
+    train_cells_per_job: int = Field(1, gt=0, le=10**6)
+    """Cells that one training job trains one after the other; raise it for tiny models, for which importing torch takes
+    as long as training."""
+    evaluation_cells_per_job: int = Field(1, gt=0, le=10**6)
+    """Cells that one evaluation job evaluates; raise it for tiny models, for which lm-eval's start takes longer than
+    the evaluation."""
+    try_tasks: bool = True
+    """Whether to load the downstream tasks before any training, so that a task that cannot be scored is reported early.
+    Tasks of the generated language are not tried. Set ``false`` if tasks can be reached only after training."""
+    log_every: int = Field(10, gt=0, le=MAX_STEPS)
     """Steps between lines of ``history.jsonl``."""
-    checkpoint_every: int = Field(1000, gt=0)
+    checkpoint_every: int = Field(1000, gt=0, le=MAX_STEPS)
     """Steps between checkpoints."""
-    train_mem_mb: int = Field(4000, gt=0)
-    train_minutes: int = Field(1440, gt=0)
-    evaluation_mem_mb: int = Field(8000, gt=0)
-    """lm-eval holds the logits of a batch twice: 8 bytes x evaluation_batch_sequences x seq_len x vocab_size."""
-    evaluation_minutes: int = Field(240, gt=0)
+    train_mem_mb: int | None = Field(None, gt=0, le=10**9)
+    """Memory of a training job on its machine, not on the GPU; by default computed from the cell, at least 4000. After
+    each attempt that was killed without a word, the next asks for half as much again."""
+    train_minutes: int | None = Field(None, gt=0, le=_YEAR_MINUTES)
+    """Time limit of a training job, after which a retry goes on; by default computed from the cell, 60 to 1440, and
+    half as much again for each retry."""
+    evaluation_mem_mb: int = Field(8000, gt=0, le=10**9)
+    """Memory of an evaluation job. lm-eval holds the logits of a batch twice: 8 bytes x evaluation_batch_sequences x
+    seq_len x vocab_size."""
+    evaluation_minutes: int = Field(240, gt=0, le=_YEAR_MINUTES)
 
     @property
     def processes(self) -> int:
-        """Processes that train a cell."""
+        """Number of processes that train a cell."""
         return self.train_processes or max(1, self.gpus)
 
     @property
     def training_threads(self) -> int:
-        """Threads of a training job, all its processes together."""
+        """CPU threads of a training job, summed over its processes."""
         return self.train_threads * self.processes
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.gpus and self.processes != self.gpus:
             raise ValueError(f"train_processes: {self.processes}, but gpus: {self.gpus}; each GPU takes one process")
-        if isinstance(self.micro_batch_sequences, int) and self.micro_batch_sequences < 1:
-            raise ValueError(f"micro_batch_sequences: {self.micro_batch_sequences} must be 1 or more, or auto")
         return self

@@ -1,11 +1,11 @@
-"""Optimizers of the embedding: the paper's, and any other by its dotted path."""
+"""Optimizers of the embedding: the paper's, and any other class by its dotted path."""
 
 from math import isfinite
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from coupled_adam_bench.config.base import LaterSettings, Settings
+from coupled_adam_bench.config.base import NAME_LENGTH, DottedPath, Label, LaterSettings, Settings
 
 _KEY_FORM, _LABEL_FORM = "_wd{:g}", ", wd = {:g}"
 
@@ -13,21 +13,21 @@ _KEY_FORM, _LABEL_FORM = "_wd{:g}", ", wd = {:g}"
 class _BuiltIn(LaterSettings):
     later: ClassVar[tuple[str, ...]] = ("weight_decay",)
 
-    weight_decay: float | None = Field(None, ge=0)
-    """Of the embedding; without it ``training.embedding_weight_decay``."""
+    weight_decay: float | None = Field(None, ge=0, le=1e6)
+    """Weight decay of the embedding; by default ``training.embedding_weight_decay``."""
 
     def _with_decay(self, text: str, form: str) -> str:
         return text if self.weight_decay is None else text + form.format(self.weight_decay)
 
 
-class AdamW(_BuiltIn):
+class AdamWSettings(_BuiltIn):
     """AdamW for the embedding, as for all other parameters: the paper's "Adam"."""
 
     name: Literal["adamw"]
 
     @property
     def key(self) -> str:
-        """Name in results, ids and tables' keys."""
+        """Name in results, in cell ids and in the keys of tables."""
         return self._with_decay("adamw", _KEY_FORM)
 
     @property
@@ -36,15 +36,17 @@ class AdamW(_BuiltIn):
         return self._with_decay("Adam", _LABEL_FORM)
 
 
-class CoupledAdam(_BuiltIn):
+class CoupledAdamSettings(_BuiltIn):
     """Coupled Adam for the embedding; ``scale_exponent`` n multiplies the second moment by 2^-n (Sec. 6.1) [C]."""
 
     name: Literal["coupled_adam"]
-    scale_exponent: int = 0
+    scale_exponent: int = Field(0, ge=-20, le=20)
+    """Exponent n. The paper uses -5 to 5; beyond about 100 in either direction, float32 cannot hold the scaled second
+    moments."""
 
     @property
     def key(self) -> str:
-        """Name in results, ids and tables' keys."""
+        """Name in results, in cell ids and in the keys of tables."""
         scale = "" if self.scale_exponent == 0 else f"_n{self.scale_exponent}"
         return self._with_decay(f"coupled_adam{scale}", _KEY_FORM)
 
@@ -55,16 +57,16 @@ class CoupledAdam(_BuiltIn):
         return self._with_decay(f"Coupled Adam{scale}", _LABEL_FORM)
 
 
-class Sgd(_BuiltIn):
+class SgdSettings(_BuiltIn):
     """SGD for the embedding at ``lr_factor`` times the learning rate (Alg. 2) [C]."""
 
     name: Literal["sgd"]
-    lr_factor: float = Field(gt=0)
+    lr_factor: float = Field(gt=0, le=1e40)
     momentum: float = Field(0.9, ge=0, lt=1)
 
     @property
     def key(self) -> str:
-        """Name in results, ids and tables' keys."""
+        """Name in results, in cell ids and in the keys of tables."""
         momentum = "" if self.momentum == 0.9 else f"_m{self.momentum:g}"
         return self._with_decay(f"sgd_f{self.lr_factor:g}{momentum}", _KEY_FORM)
 
@@ -75,15 +77,8 @@ class Sgd(_BuiltIn):
         return self._with_decay(f"SGD, f = {self.lr_factor:g}{momentum}", _LABEL_FORM)
 
 
-def _dotted_path(path: str) -> str:
-    parts = path.split(".")
-    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise ValueError("must be a module and a class in it, joined by dots, such as torch.optim.Adagrad")
-    return path
-
-
 def _not_taken(key: str) -> str:
-    if key in ("adamw", "coupled_adam"):
+    if key in PLAIN:
         raise ValueError(f"{key} is taken; results tell optimizers apart by it")
     return key
 
@@ -98,7 +93,7 @@ def _is_number(text: str) -> bool:
 
 def _check_argument(name: str, value: Any) -> None:
     if isinstance(value, str) and _is_number(value):
-        # An optimizer would choke on it, or worse.
+        # Given as text, the number would fail inside the optimizer or, worse, would not fail.
         raise ValueError(f"{name}: {value!r} is text to YAML, whose numbers have a point: write 1.0e-8, not 1e-8")
     if not isinstance(value, bool | int | float | str | None) or (isinstance(value, float) and not isfinite(value)):
         raise ValueError(f"{name}: must be a finite number, text, true, false or null, or a list of these")
@@ -108,54 +103,65 @@ def _arguments(values: Any) -> Any:
     if not isinstance(values, dict):
         return values
     for name, instead in (
-        ("params", "the embedding is given as it"),
+        ("params", "the embedding is passed as params"),
         ("lr", "it is the model's learning_rate times lr_factor"),
         ("weight_decay", "it has a field of its own, beside arguments"),
     ):
         if name in values:
             raise ValueError(f"{name}: not among the arguments; {instead}")
     for name, value in values.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"{name!s:.50}: not a valid name for an argument")
         is_list = isinstance(value, list | tuple)
         entries = {f"{name}.{index}": entry for index, entry in enumerate(value)} if is_list else {name: value}
-        for place, entry in entries.items():
-            _check_argument(place, entry)
+        for entry_name, entry in entries.items():
+            _check_argument(entry_name, entry)
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 _Scalar = bool | int | float | str | None
 
 
-class Custom(Settings):
+class CustomSettings(Settings):
     """A user's own optimizer for the embedding: any subclass of torch.optim.Optimizer (docs/optimizers.md).
 
-    It is called as ``Class(embeddings, lr=..., weight_decay=..., **arguments)``, without ``weight_decay`` if it takes
-    none.
+    The class is called as ``Class(embeddings, lr=..., weight_decay=..., **arguments)``, without ``weight_decay`` if it
+    has no such argument.
     """
 
     name: Literal["custom"]
-    path: Annotated[str, AfterValidator(_dotted_path)]
-    """Module and class, of an installed package or of a file in the folder in which the study is started."""
-    key: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._\-]*$"), AfterValidator(_not_taken)]
-    """Name in results, ids and tables' keys."""
-    label: str
+    path: DottedPath
+    """Module and class, in an installed package or in a file of the folder where the study is started."""
+    key: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._\-]*$", max_length=NAME_LENGTH), AfterValidator(_not_taken)
+    ]
+    """Name in results, in cell ids and in the keys of tables."""
+    label: Label
     """Name in tables."""
     arguments: Annotated[
         dict[str, Any],
         BeforeValidator(_arguments, json_schema_input_type=dict[str, _Scalar | tuple[_Scalar, ...]]),
     ] = Field(default_factory=dict)
     """Keyword arguments; lists become tuples."""
-    lr_factor: float = Field(1.0, gt=0)
-    """Of the model's learning rate; the schedule is that of all optimizers."""
-    weight_decay: float | None = Field(None, ge=0)
-    """Of the embedding; without it ``training.embedding_weight_decay``. Coupled or not: the class decides."""
+    lr_factor: float = Field(1.0, gt=0, le=1e40)
+    """Factor that multiplies the model's learning rate; the schedule is the same for all optimizers."""
+    weight_decay: float | None = Field(None, ge=0, le=1e6)
+    """Weight decay of the embedding; by default ``training.embedding_weight_decay``. Whether it is decoupled depends on
+    the class."""
 
 
 def _optimizer_from_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-_AnyOptimizer = Annotated[AdamW | CoupledAdam | Sgd | Custom, Field(discriminator="name")]
+BuiltIn = AdamWSettings | CoupledAdamSettings | SgdSettings
+PLAIN = tuple(
+    get_args(kind.model_fields["name"].annotation)[0]
+    for kind in get_args(BuiltIn)
+    if not any(field.is_required() for name, field in kind.model_fields.items() if name != "name")
+)
+"""Names of the built-in optimizers that need no settings: a study may give them as plain text."""
+_AnyOptimizer = Annotated[BuiltIn | CustomSettings, Field(discriminator="name")]
 Optimizer = Annotated[
-    _AnyOptimizer,
-    BeforeValidator(_optimizer_from_name, json_schema_input_type=Literal["adamw", "coupled_adam"] | _AnyOptimizer),
+    _AnyOptimizer, BeforeValidator(_optimizer_from_name, json_schema_input_type=Literal[PLAIN] | _AnyOptimizer)
 ]

@@ -1,8 +1,8 @@
-"""Protocols: presets of the settings at which the authors' code, the text of the paper and what is right part.
+"""Protocols: presets for the settings on which the authors' code, the paper's text and correct practice disagree.
 
-``LEDGER`` is the one list of these points; the presets, the label of a study and the table in docs/protocols.md are
-made from it. Marks: [P] stated by the paper, [C] read in the authors' code (flxst/coupled-adam and, where named,
-danielbis/tooMuchInCommon, from which it measures embeddings).
+``LEDGER`` is the only list of these settings; the presets, a study's protocol label and the table in docs/protocols.md
+are made from it. Marks: [P] is stated in the paper; [C] was read in the authors' code, which is flxst/coupled-adam and,
+where named, danielbis/tooMuchInCommon for the metrics of embeddings.
 """
 
 import json
@@ -23,10 +23,11 @@ _END = "<!-- ledger: end -->"
 
 @dataclass(frozen=True)
 class Point:
-    """A row of the ledger: a setting and its value under each protocol, or without ``field`` a fact in words.
+    """A row of the ledger: a setting and its value under each protocol.
 
-    ``paper`` is None where the text is silent and the protocol ``paper`` does as ``corrected``. A point without a field
-    has one form, ``corrected``, under every protocol; ``note`` says what the authors' code did.
+    ``paper`` is None where the text is silent; the protocol ``paper`` then takes the value of ``corrected``. A row
+    without a ``field`` is a difference that no setting controls: ``corrected`` says what every protocol does, ``note``
+    what the authors' code did.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Point:
     source: str
     note: str
     only_with: tuple[str, Any] | None = None
-    """Another setting and the value without which this one changes nothing."""
+    """Another setting and the value that it must have for this setting to matter."""
 
     def value(self, protocol: Protocol) -> Any:
         """Return the setting's value under a protocol."""
@@ -53,23 +54,25 @@ LEDGER = (
         "weight decay of the tied embedding",
         "training.embedding_weight_decay", 0.0, 0.1, 0.0,
         "[C] nanoGPT/train.py, `embdecay`; [P] weight decay 0.1",
-        "In the authors' code for all optimizers. The position embedding decays, there and here.",
+        "The authors' code does so for all optimizers. The position embedding decays in both.",
     ),
     Point(
         "learning rate of the first step",
         "training.warmup_from", "zero", None, "first_step",
         "[C] nanoGPT/train.py, `get_lr`",
-        "Step t of the warmup w, from 0: peak t / w, so the first step moves no weight; ours peak (t + 1) / (w + 1).",
+        "In a warmup of w steps, the authors' step t, counted from 0, has the rate peak t / w, so the first step "
+        "changes no weight; ours has peak (t + 1) / (w + 1).",
     ),
     Point(
         "streams of training batches",
         "training.data_order", "per_rank", None, "with_replacement",
         "[C] nanoGPT/train.py, `get_batch`",
-        "Rank r draws from a generator seeded seed + r, so neighbouring seeds share most of their text and the spread "
-        "over seeds may be understated; ours are independent between seeds, whatever number of processes trains.",
+        "The authors' rank r draws from a generator with the seed seed + r, so neighbouring seeds share most of their "
+        "text, and the spread over seeds may be understated. Our batches are independent between seeds and the same "
+        "for any number of processes.",
     ),
     Point(
-        "number of these streams",
+        "number of streams of training batches",
         "training.data_ranks", 4, None, 4,
         "[C] nanoGPT/config, 4 GPUs",
         "",
@@ -85,7 +88,7 @@ LEDGER = (
         "windows of the test loss",
         "evaluation.test_loss.windows", "random", None, "all",
         "[C] nanoGPT/train.py, `get_batch`",
-        "Random offsets depend on the seed; ours predict each token but the first once.",
+        "Random offsets depend on the seed; our windows predict every token but the first exactly once.",
     ),
     Point(
         "batches of random windows",
@@ -95,82 +98,106 @@ LEDGER = (
         only_with=_RANDOM,
     ),
     Point(
-        "windows of such a batch",
+        "windows in a batch of random windows",
         "evaluation.test_loss.batch_sequences", 12, None, 12,
         "[C] nanoGPT/config",
         "",
         only_with=_RANDOM,
     ),
     Point(
+        "windows in a batch of random windows, by model",
+        "evaluation.test_loss.batch_sequences_of", {"gpt2-760m": 6}, None, {},
+        "[C] nanoGPT/config, the six files of 760M",
+        "The authors' 760M test losses use half as many windows. A study's own entries are added to the protocol's.",
+        only_with=_RANDOM,
+    ),
+    Point(
         "words of the similarity sets",
         "evaluation.leading_space", False, None, True,
         "[C] tooMuchInCommon, src/utils.py",
-        "A space only if the tokenizer's path contains `gpt2`, as the authors' paths do not: they keep "
-        "641 / 16 / 261 / 68 / 74 pairs of MEN / RW / SimLex / WS-sim / WS-rel, so a fifth of r-bar may rest on 16; "
-        "ours 2486 / 354 / 968 / 184 / 238.",
+        "The authors' code adds a space only if the tokenizer's path contains `gpt2`, which their paths do not. They "
+        "keep 641 / 16 / 261 / 68 / 74 pairs of MEN / RW / SimLex / WS-sim / WS-rel, so a fifth of r-bar may rest on "
+        "16 pairs; we keep 2486 / 354 / 968 / 184 / 238.",
     ),
     Point(
         "Iso",
         "evaluation.isotropy", "eig_float32", None, "both_signs",
         "[C] tmic/src/isotropy.py",
-        "`eig` gives each eigenvector with an arbitrary sign, which Iso depends on; rounded to 4 decimals. Ours: "
-        "float64, `eigh`, both signs, so it is at most theirs.",
+        "`eig` gives each eigenvector an arbitrary sign, on which Iso depends; the authors round to 4 decimals. We use "
+        "float64, `eigh` and both signs, so our value is at most the authors'.",
+    ),
+    Point(
+        "prompts of the downstream tasks",
+        "evaluation.downstream.task_versions", "0.4.3", None, "installed",
+        "[C] lm-evaluation-harness v0.4.3",
+        "race 2.0 keeps only the last five characters of an earlier fill-in question, and 3.0 keeps all but these: 623 "
+        "of 1,045 prompts differ. truthfulqa_mc2 2.0 takes the answers before the first false one as the true ones, "
+        "and 3.0 reads each label: 2 of 817 items differ. The other five tasks are the same.",
+    ),
+    Point(
+        "precision of the downstream tasks",
+        "evaluation.downstream.precision", "fp32", None, "fp32",
+        "[C] lm-evaluation-harness, run without a dtype",
+        "A CPU always computes in fp32.",
     ),
     Point(
         "offsets of random windows",
         None, None, None, "drawn from a generator seeded with the cell's seed",
         "[C] nanoGPT/train.py",
-        "Theirs drew the model's initial values before, so their very offsets are not reproduced.",
+        "The authors' generator first drew the model's initial values, so their exact offsets are not reproduced.",
     ),
     Point(
         "offsets of `per_rank`",
         None, None, None, "the streams draw nothing else",
         "[C] nanoGPT/train.py",
-        "Theirs drew the initial values too, and rank 0's the batches of each evaluation: seeds 1-2 and 2-3 have about "
-        "half of their text in common and 1-3 a quarter (derived, not measured), here three quarters and half.",
+        "The authors' streams also drew the initial values, and rank 0's drew the batches of each evaluation. Their "
+        "seeds 1-2 and 2-3 share about half of their text and 1-3 a quarter (derived, not measured); here the shares "
+        "are three quarters and half.",
     ),
     Point(
         "precision of the test loss",
         None, None, None, "`training.precision` on a GPU, fp32 on a CPU",
         "[C] nanoGPT/train.py",
-        "Theirs bf16 on a GPU: the same for bf16 studies.",
+        "The authors use bf16 on a GPU, which is the same for bf16 studies.",
     ),
     Point(
         "documents of the splits",
         None, None, None, "by a hash of their text (`data.split`)",
         "[C] nanoGPT data preparation",
-        "Theirs 0.0005 of OpenWebText's documents, drawn with seed 2357: other documents of the same text.",
+        "The authors draw 0.0005 of OpenWebText's documents with seed 2357: other documents of the same text.",
     ),
     Point(
         "all-but-the-top",
         None, None, None, "floor(D / 100) directions, at least 1",
         "[C] tmic/src",
-        "Theirs ceil(D / 100) for Iso, 2 for r-bar. In no table.",
+        "The authors remove ceil(D / 100) for Iso and 2 for r-bar. No table has it.",
     ),
     Point(
-        "downstream tasks",
-        None, None, None, "lm-evaluation-harness of `constraints.txt`",
+        "lm-evaluation-harness",
+        None, None, None, "the version in `constraints.txt`",
         "[C] v0.4.3",
-        "Versions of harness and tasks are in `lm_eval.json`.",
+        "The prompts and scores of the paper's tasks are a setting (see above). The stage `downstream` records the "
+        "versions of harness and tasks in its evaluation.",
     ),
     Point(
         "resume",
         None, None, None, "bit for bit on a CPU",
         "[C] nanoGPT/train.py",
-        "Theirs saves no generator state: a resumed run sees its first batches again.",
+        "The authors' code saves no generator state, so a resumed run sees its first batches again.",
     ),
     Point(
         "state of Coupled Adam",
         None, None, None, "one row, the mean over the vocabulary",
         "[C] nanoGPT/coupled_adam.py",
-        "Theirs the whole matrix, averaged into a copy each step: the same numbers, as averaging commutes with the "
-        "moving average.",
+        "The authors keep the whole matrix and average it into a copy at each step. The numbers are the same, since "
+        "averaging commutes with the moving average.",
     ),
     Point(
         "where Coupled Adam couples",
         None, None, None, "on every device, and in shards",
         "[C] nanoGPT/coupled_adam.py",
-        "Theirs on the foreach path of CUDA only: single-tensor and fused raise, amsgrad and capturable do not couple.",
+        "The authors' code couples only on the foreach path of CUDA: single-tensor and fused raise an error, amsgrad "
+        "and capturable do not couple.",
     ),
 )  # fmt: skip
 
@@ -186,17 +213,17 @@ def preset(protocol: Protocol) -> dict[str, Any]:
     return values
 
 
-def fill(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return ``values`` with what is not given taken from ``defaults``, section by section; neither is changed."""
+def with_defaults(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of ``values`` in which missing keys are taken from ``defaults``, section by section."""
     filled = {**defaults, **values}
     for key, default in defaults.items():
         if isinstance(default, dict) and isinstance(filled[key], dict):
-            filled[key] = fill(filled[key], default)
+            filled[key] = with_defaults(filled[key], default)
     return filled
 
 
-def departures(study: Any, protocol: Protocol) -> dict[str, Any]:
-    """Return the settings in which ``study`` differs from a protocol, by field; those that change nothing left out."""
+def departing_settings(study: Any, protocol: Protocol) -> dict[str, Any]:
+    """Return the settings of ``study`` that differ from a protocol and have an effect, by field."""
 
     def setting(field: str) -> Any:
         return reduce(getattr, field.split("."), study)
@@ -211,7 +238,7 @@ def departures(study: Any, protocol: Protocol) -> dict[str, Any]:
 
 def as_yaml(value: Any) -> str:
     """Return a setting's value as a study file has it."""
-    return json.dumps(value).strip('"')
+    return json.dumps(value, sort_keys=True).strip('"')
 
 
 def ledger_markdown() -> str:
@@ -230,10 +257,10 @@ def ledger_markdown() -> str:
 
 
 def write_ledger(path: Path = LEDGER_FILE) -> None:
-    """Write the ledger between the two markers of a Markdown file; ``ValueError`` if it has not both."""
+    """Write the ledger between the two markers of a Markdown file; raise ``ValueError`` if one is missing."""
     text = path.read_text(encoding="utf-8")
     if text.count(_BEGIN) != 1 or text.count(_END) != 1:
-        raise ValueError(f"{path}: needs the lines {_BEGIN!r} and {_END!r} once, around the place of the ledger")
+        raise ValueError(f"{path}: needs the lines {_BEGIN!r} and {_END!r} once each, around the ledger")
     before, _, rest = text.partition(_BEGIN)
     _, _, after = rest.partition(_END)
     write_text(path, f"{before}{_BEGIN}\n\n{ledger_markdown()}\n{_END}{after}")

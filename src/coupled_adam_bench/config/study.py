@@ -1,25 +1,43 @@
-"""The study: evaluation, grid and execution, and all sections together."""
+"""The section ``grid`` of a study, and the study as a whole."""
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
-import yaml
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from coupled_adam_bench.config.base import Count, Name, Seed, Settings
-from coupled_adam_bench.config.data import Data, Paths
+from coupled_adam_bench.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.catalog.stages import STAGES, Stage
+from coupled_adam_bench.catalog.tables import MIN_OPTIMIZERS, Table, comparing_any_number
+from coupled_adam_bench.config.base import (
+    MAX_COUNT,
+    MAX_STEPS,
+    NAME_LENGTH,
+    Count,
+    Label,
+    Line,
+    Name,
+    Seed,
+    Settings,
+    duplicates,
+)
+from coupled_adam_bench.config.budget import Budget
+from coupled_adam_bench.config.data import CONTINUATION_WORDS, Data, Paths
 from coupled_adam_bench.config.errors import validate
+from coupled_adam_bench.config.evaluation import EvaluationSettings
 from coupled_adam_bench.config.execution import Execution
 from coupled_adam_bench.config.optimizers import Optimizer
-from coupled_adam_bench.config.protocols import PROTOCOLS, Protocol, as_yaml, departures, fill, preset
+from coupled_adam_bench.config.protocols import PROTOCOLS, Protocol, as_yaml, departing_settings, preset, with_defaults
+from coupled_adam_bench.config.reading import read_study_file
+from coupled_adam_bench.config.tables import TableName, TableSettings, all_tables, problems
 from coupled_adam_bench.config.training import ModelOrPreset, Training
-from coupled_adam_bench.presets import PAPER_TASKS, PAPER_WORD_SIMILARITY
+from coupled_adam_bench.presets import MODEL_PRESETS
 
 STUDY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._\-]*$"
-# What else lies in results/.
+# results/ holds these beside the studies.
 RESERVED_STUDY_NAMES = ("data", "runs", "trunks", "mlflow.db", "mlflow-artifacts")
 
 
@@ -29,122 +47,41 @@ def _not_reserved(name: str) -> str:
     return name
 
 
-StudyName = Annotated[str, Field(pattern=STUDY_PATTERN), AfterValidator(_not_reserved)]
+StudyName = Annotated[str, Field(pattern=STUDY_PATTERN, max_length=NAME_LENGTH), AfterValidator(_not_reserved)]
 
 
-def _duplicates(values: Iterable[Any]) -> list[str]:
-    return [str(value) for value, count in Counter(values).items() if count > 1]
+class Steps(Settings):
+    """Training tokens of a cell, given as steps of the global batch."""
 
-
-Column = Annotated[int, Field(ge=0)]
-
-
-class WordSimilaritySet(Settings):
-    """A list of word pairs with human ratings: a file of ``paths.word_similarity``, columns counted from 0."""
-
-    name: Name
-    file: str
-    columns: tuple[Column, Column, Column] = (0, 1, 2)
-    """First word, second word, rating."""
-    strip_pos: bool = False
-    """Cut a part-of-speech suffix such as ``-n`` from the words."""
-
-
-class Downstream(Settings):
-    """Tasks of the lm-evaluation-harness."""
-
-    tasks: tuple[str, ...] | Literal["synthetic"] = PAPER_TASKS
-    """Names known to lm-eval or defined in ``paths.tasks``; ``synthetic``: those of the generated language."""
-    num_fewshot: int = Field(0, ge=0)
-    """[C] zero-shot"""
-    limit: int | None = Field(None, gt=0)
-    """Items of each task, the first ones; all without it."""
-
-
-class TestLoss(Settings):
-    """How the loss on held-out tokens is measured."""
-
-    split: Literal["test", "val"] = "test"
-    windows: Literal["all", "random"] = "all"
-    """``all``: one pass over windows without overlap; ``random``: offsets that depend on the cell's seed [C]."""
-    n_batches: int = Field(2000, gt=0)
-    """Of ``random`` [C]: 2000 batches."""
-    batch_sequences: int = Field(12, gt=0)
-    """Of ``random`` [C]: 12 windows each."""
-
-    def in_effect(self) -> dict[str, Any]:
-        """Return the settings that can change the loss: those of ``random`` only with it."""
-        return self.model_dump(exclude=set() if self.windows == "random" else {"n_batches", "batch_sequences"})
-
-
-class Theory(Settings):
-    """Checks of the paper's theory in each cell: gradients at the trained model, and a replay of its training."""
-
-    n_batches: int = Field(64, gt=0)
-    """Global batches over which squared gradients at the trained model are averaged."""
-    record_every: int = Field(10, gt=0)
-    """Steps between the records of the mean embedding's drift; the last step is always one."""
-    replay_tolerance: float = Field(1e-3, gt=0)
-    """A replay whose losses differ relatively by more from the run's own is an error; on a CPU they are the same."""
-
-    def in_effect(self) -> dict[str, Any]:
-        """Return the settings that can change a number."""
-        return self.model_dump(exclude={"replay_tolerance"})
-
-
-class Evaluation(Settings):
-    """What is measured on a trained model."""
-
-    test_loss: TestLoss = TestLoss()
-    isotropy: Literal["both_signs", "eig_float32"] = "both_signs"
-    """``both_signs``: float64, both signs of each eigenvector; ``eig_float32``: float32 general eigenvectors with the
-    signs they come with, rounded to 4 decimals [C]."""
-    leading_space: bool = True
-    """Words of the similarity sets are tokenized behind a space, as in running text; the authors' were not [C]."""
-    word_similarity: tuple[WordSimilaritySet, ...] | Literal["synthetic"] = tuple(
-        WordSimilaritySet(**fields) for fields in PAPER_WORD_SIMILARITY
-    )
-    downstream: Downstream = Downstream()
-    theory: Theory | None = None
-    """Run the stage ``theory`` too, which takes about as long as training; not run without it."""
-
-    def protocol_settings(self) -> dict[str, dict[str, Any]]:
-        """Return by stage of evaluation what its numbers depend on beside model, data and paths: a key for each stage.
-
-        Of ``embeddings`` and ``lm_eval`` only the settings of a protocol.
-        """
-        embeddings = {"leading_space": self.leading_space, "isotropy": self.isotropy}
-        stages = {"test_loss": self.test_loss.in_effect(), "embeddings": embeddings, "lm_eval": {}}
-        return stages if self.theory is None else stages | {"theory": self.theory.in_effect()}
-
-
-class Tokens(Settings):
-    """Training tokens of a cell, as steps of the global batch."""
-
-    steps: int = Field(gt=0)
-    label: str | None = None
-    """How tables print it, e.g. ``20B``."""
+    steps: int = Field(gt=0, le=MAX_STEPS)
+    label: Label | None = None
+    """Name in tables, e.g. ``20B``."""
 
 
 StepsOrCount = Annotated[
-    Annotated[Tokens, Tag("in_steps")] | Annotated[Count, Tag("in_tokens")],
-    Discriminator(lambda value: "in_steps" if isinstance(value, dict | Tokens) else "in_tokens"),
+    Annotated[Steps, Tag("in_steps")] | Annotated[Count, Tag("in_tokens")],
+    Discriminator(lambda value: "in_steps" if isinstance(value, dict | Steps) else "in_tokens"),
 ]
 
 
-class Block(Settings):
+class GridBlock(Settings):
     """A Cartesian product of cells, and the table that shows them."""
 
-    table: Literal["table1", "table2", "table7"] | None = None
+    table: TableName | None = None
+    """``table1``, ``table2``, ``table7``, or a table that the study declares under ``tables``."""
     models: tuple[Name, ...] = Field(min_length=1)
     tokens: tuple[StepsOrCount, ...] = Field(min_length=1)
-    """Numbers such as ``20B`` are rounded down to whole steps."""
+    """Training tokens of the cells: counts such as ``20B``, which are rounded down to whole steps, or steps."""
     optimizers: tuple[Optimizer, ...] = Field(min_length=1)
     seeds: tuple[Seed, ...] = Field((1, 2, 3), min_length=1)
-    """[P] 1, 2, 3"""
+    """Random seeds, each a cell of its own [P]."""
 
-    def errors(self, batch_tokens: int, models: Iterable[str]) -> Iterator[str]:
-        """Yield what is wrong with this block as ``field: message``, given the tokens of one batch and the models."""
+    def steps(self, batch_tokens: int) -> list[int]:
+        """Return the number of steps for each entry of ``tokens``."""
+        return [value // batch_tokens if isinstance(value, int) else value.steps for value in self.tokens]
+
+    def errors(self, batch_tokens: int, models: Iterable[str], tables: Mapping[str, Table]) -> Iterator[str]:
+        """Yield what is wrong with this block as ``field: message``; ``batch_tokens`` is the size of one batch."""
         if unknown := sorted(set(self.models) - set(models)):
             yield f"models: {', '.join(unknown)} is not among the study's models {', '.join(models)}"
         for value in self.tokens:
@@ -153,46 +90,85 @@ class Block(Settings):
                     f"tokens: {value} is smaller than one batch of {batch_tokens} tokens "
                     "(training.batch_sequences x training.seq_len)"
                 )
-        steps = [value // batch_tokens if isinstance(value, int) else value.steps for value in self.tokens]
         for field, values in (
             ("models", self.models),
-            ("tokens", [f"{count} steps" for count in steps]),
+            ("tokens", [f"{count} steps" for count in self.steps(batch_tokens)]),
             ("optimizers", [optimizer.key for optimizer in self.optimizers]),
             ("seeds", self.seeds),
         ):
-            if twice := _duplicates(values):
+            if twice := duplicates(values):
                 yield f"{field}: {', '.join(twice)} given more than once"
-        if self.table == "table1" and len(self.optimizers) != 2:
-            yield f"optimizers: table1 compares exactly 2, not {len(self.optimizers)}; more go into table7"
-        if self.table in ("table2", "table7") and len(self.optimizers) < 2:
-            yield f"optimizers: {self.table} compares at least 2, not {len(self.optimizers)}"
-        if self.table in ("table1", "table7") and len(self.seeds) < 2:
-            yield f"seeds: {self.table} rests on a t-test and needs at least 2 seeds"
+        if self.table is not None:
+            yield from self._table_errors(self.table, tables)
+
+    def _table_errors(self, name: str, tables: Mapping[str, Table]) -> Iterator[str]:
+        if name not in tables:
+            yield f"table: {name} is no table; there are {', '.join(tables)}, and others are declared under `tables`"
+            return
+        table, n_optimizers = tables[name], len(self.optimizers)
+        if table.rules.optimizers is not None and n_optimizers != table.rules.optimizers:
+            yield (
+                f"optimizers: {name} compares exactly {table.rules.optimizers}, not {n_optimizers}; more go into "
+                f"{comparing_any_number(tables.values())}"
+            )
+        elif n_optimizers < MIN_OPTIMIZERS:
+            yield f"optimizers: {name} compares at least {MIN_OPTIMIZERS}, not {n_optimizers}"
+        if len(self.seeds) < table.min_seeds:
+            reason = "rests on a t-test and needs" if table.rules.tested else "needs"
+            yield f"seeds: {name} {reason} at least {table.min_seeds} seeds"
 
 
 class Study(Settings):
-    """A study: one YAML file."""
+    """A study, which is one YAML file."""
 
     study: StudyName
-    """Its name; results go to ``results/<study>/``."""
-    title: str = ""
+    """Name of the study; its results go to ``results/<study>/``."""
+    title: Line = ""
     protocol: Protocol = "corrected"
-    """Preset of the settings at which the authors' code (``official``), the text (``paper``) and what is right part;
-    settings given in the study win (docs/protocols.md)."""
+    """Preset for the settings on which the authors' code (``official``), the paper's text (``paper``) and correct
+    practice (``corrected``) disagree; settings given in the study take precedence (docs/protocols.md)."""
     paths: Paths = Paths()
     data: Data
     models: tuple[ModelOrPreset, ...] = Field(min_length=1)
-    """Presets by name, or sizes."""
+    """Names of model presets, or models with their sizes."""
     training: Training = Training()
-    grid: tuple[Block, ...] = Field(min_length=1)
-    evaluation: Evaluation = Evaluation()
+    grid: tuple[GridBlock, ...] = Field(min_length=1)
+    tables: dict[TableName, TableSettings] = Field({})
+    """Tables of the study's own by name, which blocks of the grid then name; see also ``TableSettings``."""
+    evaluation: EvaluationSettings = EvaluationSettings()
     execution: Execution = Execution()
+    budget: Budget = Budget()
+
+    @property
+    def name(self) -> str:
+        """The name of the study."""
+        return self.study
 
     @property
     def protocol_label(self) -> str:
-        """The protocol and every setting that departs from it: ``corrected; training.embedding_weight_decay = 0.1``."""
-        found = departures(self, self.protocol)
-        return "; ".join([self.protocol, *(f"{field} = {as_yaml(value)}" for field, value in found.items())])
+        """The protocol and each setting that differs from it: ``corrected; training.embedding_weight_decay = 0.1``."""
+        different = departing_settings(self, self.protocol)
+        return "; ".join([self.protocol, *(f"{field} = {as_yaml(value)}" for field, value in different.items())])
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages of evaluation that the study runs, in the order of the catalogue."""
+        return [
+            stage for stage in STAGES.values() if not stage.optional or getattr(self.evaluation, stage.name) is not None
+        ]
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """The metrics that the study measures in every cell, by name: what a table can have as columns."""
+        stages = {stage.name for stage in self.stages}
+        own = [metric.declared() for metric in self.evaluation.metrics]
+        return {metric.name: metric for metric in (*METRICS.values(), *own) if metric.stage in stages}
+
+    @property
+    def tables_of_blocks(self) -> dict[str, Table]:
+        """The tables that blocks of the grid name, those of the paper first."""
+        named = {block.table for block in self.grid}
+        return {name: table for name, table in all_tables(self.tables).items() if name in named}
 
     @model_validator(mode="before")
     @classmethod
@@ -200,17 +176,32 @@ class Study(Settings):
         if not isinstance(values, dict):
             return values
         protocol = values.get("protocol", cls.model_fields["protocol"].default)
-        return fill(values, preset(protocol)) if protocol in PROTOCOLS else values
+        return with_defaults(values, preset(protocol)) if protocol in PROTOCOLS else values
+
+    @model_validator(mode="after")
+    def _tables_fit(self) -> Self:
+        for message in problems(self.tables, self.metrics, {block.table for block in self.grid if block.table}):
+            raise ValueError(message)
+        return self
 
     @model_validator(mode="after")
     def _grid_fits(self) -> Self:
         names = [model.name for model in self.models]
-        if twice := _duplicates(names):
+        if twice := duplicates(names):
             raise ValueError(f"models: {', '.join(twice)} defined more than once")
+        known = {*names, *MODEL_PRESETS}  # a protocol has entries for presets that the study may not use
+        if unknown := sorted(set(self.evaluation.test_loss.batch_sequences_of) - known):
+            raise ValueError(
+                f"evaluation.test_loss.batch_sequences_of: {', '.join(unknown)} is not among the study's models "
+                f"{', '.join(names)}"
+            )
         batch_tokens = self.training.batch_sequences * self.training.seq_len
         for index, block in enumerate(self.grid):
-            for message in block.errors(batch_tokens, names):
+            for message in block.errors(batch_tokens, names, all_tables(self.tables)):
                 raise ValueError(f"grid.{index}.{message}")
+            for position, count in enumerate(block.steps(batch_tokens)):
+                if problem := self._run_error(count):
+                    raise ValueError(f"grid.{index}.tokens.{position}: {problem}")
         if self.training.batch_sequences % self.execution.processes:
             raise ValueError(
                 f"execution.train_processes: {self.execution.processes} (or gpus) does not divide "
@@ -218,22 +209,60 @@ class Study(Settings):
             )
         return self
 
+    def _run_error(self, steps: int) -> str | None:
+        """Return what is wrong with a run of ``steps`` under the study's training settings, or None."""
+        training = self.training
+        if (n_tokens := steps * training.batch_sequences * training.seq_len) > MAX_COUNT:
+            return f"{steps:,} steps are {n_tokens:.1e} tokens, more than {MAX_COUNT:.0e}; lower them"
+        warmup, decay = training.warmup(steps), training.decay(steps)
+        field = "warmup_steps" if training.warmup_fraction is None else "warmup_fraction"
+        if warmup >= steps:
+            return (
+                f"the warmup of {warmup} steps (training.{field}) takes all {steps} steps of the run, which never "
+                "reaches its learning rate; lower it, or train for longer"
+            )
+        if warmup + decay > steps:
+            return (
+                f"the warmup of {warmup} steps (training.{field}) and the decay of {decay} (training.decay_fraction) "
+                f"are more than the {steps} steps of the run; lower one, or train for longer"
+            )
+        return None
+
     @model_validator(mode="after")
-    def _results_tell_cells_apart(self) -> Self:
-        sizes = {m.name: m.n_params(self.data.vocab_size, self.training.seq_len) for m in self.models}
-        owners: dict[tuple[int, str], tuple[str, Optimizer]] = {}
+    def _cap_holds_the_largest_run(self) -> Self:
+        cap, split = self.data.max_tokens, self.data.split
+        if cap is None:
+            return self
+        batch_tokens = self.training.batch_sequences * self.training.seq_len
+        largest = max(steps for block in self.grid for steps in block.steps(batch_tokens)) * batch_tokens
+        fraction = 1 - Fraction(str(split.val_fraction)) - Fraction(str(split.test_fraction))
+        if cap * fraction < largest:
+            raise ValueError(
+                f"data.max_tokens: {cap:,} leaves {int(cap * fraction):,} tokens to train on without the splits "
+                f"val and test, but the largest run of the grid trains on {largest:,}; set at least "
+                f"{math.ceil(largest / fraction):,}, or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _keys_tell_optimizers_apart(self) -> Self:
+        settings: dict[tuple[str, str], Optimizer] = {}
         for index, block in enumerate(self.grid):
-            for pair in itertools.product(block.models, block.optimizers):
-                key = (sizes[pair[0]], pair[1].key)
-                if owners.setdefault(key, pair) != pair:
+            for model, optimizer in itertools.product(block.models, block.optimizers):
+                if settings.setdefault((model, optimizer.key), optimizer) != optimizer:
                     raise ValueError(
-                        f"grid.{index}: {pair[0]} and {owners[key][0]} with {pair[1].key} have the same n_params, "
-                        "by which results are told apart; put them into two studies"
+                        f"grid.{index}.optimizers: {optimizer.key} stands for two different settings, and results tell "
+                        "optimizers apart by it; make them the same, or use two studies"
                     )
         return self
 
     @model_validator(mode="after")
     def _sources_fit(self) -> Self:
+        if self.evaluation.downstream.tasks == "synthetic" and self.training.seq_len < CONTINUATION_WORDS:
+            raise ValueError(
+                f"training.seq_len: {self.training.seq_len}, but the answers of the generated tasks have "
+                f"{CONTINUATION_WORDS} words; raise it, or name other evaluation.downstream.tasks"
+            )
         if self.data.source.kind == "files" and not self.paths.text:
             raise ValueError("paths.text: missing; the source 'files' needs folders, files or globs")
         if self.data.tokenizer == "file" and self.paths.tokenizer is None:
@@ -249,19 +278,9 @@ class Study(Settings):
 def parse_study(values: Any, origin: str = "study") -> Study:
     """Validate a study given as a mapping.
 
-    Raises ``ValueError`` that lists every wrong field: its place, its value and what is allowed.
+    Raises a ``ValueError`` that lists every wrong field, its value and what is allowed.
     """
     return validate(Study, values, origin)
-
-
-def read_study_file(path: Path) -> Any:
-    """Read a study's YAML or JSON file, without validation."""
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such study file") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: not valid YAML: {error}") from None
 
 
 def load_study(path: Path) -> Study:

@@ -1,4 +1,4 @@
-"""Sections of a study: models and the recipe of training."""
+"""The sections ``models`` and ``training`` of a study."""
 
 import math
 from fractions import Fraction
@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from coupled_adam_bench.config.base import LaterSettings, Name, Settings
+from coupled_adam_bench.config.base import MAX_SEQUENCES, MAX_STEPS, Label, LaterSettings, Name, Settings
 from coupled_adam_bench.config.optimizers import Optimizer
 from coupled_adam_bench.presets import MODEL_PRESETS
 
@@ -15,23 +15,23 @@ class Model(Settings):
     """A decoder of one size, pre-norm with LayerNorm and without biases [P][C]."""
 
     name: Name
-    label: str | None = None
-    """How tables print it, e.g. ``125M``; without one the parameter count is printed."""
+    label: Label | None = None
+    """Name in tables, e.g. ``125M``; by default the parameter count."""
     architecture: Literal["gpt2", "stablelm"] = "gpt2"
     """``gpt2``: exact GELU and learned positions, the paper's small scale; ``stablelm``: SwiGLU and RoPE, its large
-    scale [P]; both under the name of the transformers class that computes the same."""
-    n_layer: int = Field(gt=0)
-    n_head: int = Field(gt=0)
-    d_model: int = Field(gt=0)
-    ffn_dim: int | None = Field(None, gt=0)
-    """Hidden width of the MLP; without it 4 d_model for ``gpt2`` [C], 256 ceil(floor(8 d_model / 3) / 256) for
+    scale [P]. Each has the name of the transformers class that computes the same."""
+    n_layer: int = Field(gt=0, le=10_000)
+    n_head: int = Field(gt=0, le=2**16)
+    d_model: int = Field(gt=0, le=2**20)
+    ffn_dim: int | None = Field(None, gt=0, le=2**24)
+    """Hidden width of the MLP; by default 4 d_model for ``gpt2`` [C] and 256 ceil(floor(8 d_model / 3) / 256) for
     ``stablelm`` [I]."""
-    rope_base: float = Field(10_000.0, gt=1)
-    """Of ``stablelm`` [I]."""
+    rope_base: float = Field(10_000.0, gt=1, le=1e12)
+    """Base of the rotary frequencies of ``stablelm`` [I]."""
     tied: bool = True
-    """The head's weight is the embedding's [P]; untied, the embedding's optimizer takes both matrices."""
-    learning_rate: float = Field(gt=0)
-    """Peak learning rate."""
+    """Whether the head shares the embedding's matrix [P]; if not, the embedding's optimizer updates both matrices."""
+    learning_rate: float = Field(gt=0, le=1e40)
+    """Peak learning rate; one at which the run diverges is allowed, and divergence is a result."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
@@ -55,16 +55,16 @@ class Model(Settings):
         return seq_len * self.d_model if self.architecture == "gpt2" else 0
 
     def n_params(self, vocab_size: int, seq_len: int) -> int:
-        """Return the number of parameters, a tied embedding counted once and positions included."""
+        """Return the number of parameters, including positions; a tied embedding counts once."""
         mlp_matrices = 2 if self.architecture == "gpt2" else 3
         per_layer = 4 * self.d_model**2 + mlp_matrices * self.d_model * self.d_ffn + 2 * self.d_model
         embeddings = vocab_size * self.d_model * (1 if self.tied else 2)
         return embeddings + self.n_positions(seq_len) + self.n_layer * per_layer + self.d_model
 
     def flops_per_token(self, vocab_size: int, seq_len: int) -> int:
-        """Return the model FLOPs of training on one token: 6 a parameter, positions left out, and attention's own.
+        """Return the model FLOPs of training on one token: 6 N + 12 n_layer d_model seq_len (PaLM, appendix B).
 
-        6 N + 12 n_layer d_model seq_len, as in the PaLM paper's appendix B; the embedding counts as the head's product.
+        N counts the parameters that are multiplied: the head is included, but not the lookups of tokens and positions.
         """
         n_params = self.n_params(vocab_size, seq_len) - self.n_positions(seq_len)
         lookup = 0 if self.tied else vocab_size * self.d_model
@@ -85,70 +85,78 @@ ModelOrPreset = Annotated[
 
 
 def _share(fraction: float, steps: int) -> int:
-    return math.ceil(Fraction(str(fraction)) * steps)  # as written: 0.07 x 100 is 7.000000000000001 in floats, so 8
+    # Exact for the decimal as written: in floats, 0.07 x 100 is 7.000000000000001, which would round up to 8.
+    return math.ceil(Fraction(str(fraction)) * steps)
 
 
 class Training(LaterSettings):
-    """The recipe that all cells of a study share."""
+    """The training settings that all cells of a study share."""
 
     later: ClassVar[tuple[str, ...]] = ("core_optimizer",)
 
-    seq_len: int = Field(1024, gt=1)
-    """[P]"""
-    batch_sequences: int = Field(96, gt=0)
-    """Sequences of the global batch [P]: 96 x 1024 = 98,304 tokens."""
+    seq_len: int = Field(1024, gt=1, le=2**24)
+    """Context length in tokens [P]."""
+    batch_sequences: int = Field(96, gt=0, le=MAX_SEQUENCES)
+    """Number of sequences in a global batch [P]: 96 x 1024 = 98,304 tokens."""
     core_optimizer: Literal["adamw", "muon"] = "adamw"
-    """Of all but the embedding [P]; ``muon``: torch.optim.Muon for the matrices of the layers, AdamW for the rest."""
+    """Optimizer of all parameters but the embedding [P]; ``muon``: torch.optim.Muon for the matrices of the layers,
+    AdamW for the rest."""
     beta1: float = Field(0.9, ge=0, lt=1)
-    """[P]"""
+    """Decay rate of the first moment [P]."""
     beta2: float = Field(0.95, ge=0, lt=1)
-    """[P]"""
-    eps: float = Field(1e-8, gt=0)
-    """[P]"""
-    weight_decay: float = Field(0.1, ge=0)
-    """[P] Of the matrices; norms and the embedding have their own."""
-    embedding_weight_decay: float = Field(0.0, ge=0)
-    """[C] 0 for the tied embedding; the text of the paper says 0.1."""
-    grad_clip: float = Field(1.0, gt=0)
-    """[P] Global 2-norm of the gradient of all parameters."""
+    """Decay rate of the second moment [P]."""
+    eps: float = Field(1e-8, ge=1e-30, le=1)
+    """Term that is added to the denominator of the update [P]."""
+    weight_decay: float = Field(0.1, ge=0, le=1e6)
+    """Weight decay of the matrices [P]. Norms do not decay, and the embedding has a setting of its own."""
+    embedding_weight_decay: float = Field(0.0, ge=0, le=1e6)
+    """Weight decay of the embedding: 0 in the authors' code [C], 0.1 in the text of the paper."""
+    grad_clip: float = Field(1.0, gt=0, le=1e30)
+    """Largest global 2-norm of the gradient of all parameters [P]."""
     schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
-    """Learning rate after the warmup; ``wsd``: constant, then a linear decay over the last ``decay_fraction``, so that
-    one stable run feeds the cells of several D."""
-    warmup_steps: int = Field(100, ge=0)
-    """[P] Steps of linear warmup."""
+    """Learning rate after the warmup. ``wsd`` is constant, then decays linearly over the last ``decay_fraction``, so
+    that the cells of several D can share one stable run."""
+    warmup_steps: int = Field(100, ge=0, le=MAX_STEPS)
+    """Number of steps of linear warmup [P]."""
     warmup_fraction: float | None = Field(None, gt=0, lt=1)
-    """In place of ``warmup_steps``: a fraction of the cell's steps, rounded up; 0.01 at the large scale [P]."""
+    """Fraction of the cell's steps, rounded up, that replaces ``warmup_steps``; 0.01 at the large scale [P]."""
     warmup_from: Literal["zero", "first_step"] = "first_step"
-    """Learning rate of step t (from 0) in the warmup: ``zero``: peak t / warmup, so the first step is lost [C];
+    """Learning rate of warmup step t, counted from 0. ``zero``: peak t / warmup, so the first step changes nothing [C];
     ``first_step``: peak (t + 1) / (warmup + 1)."""
     min_lr_ratio: float = Field(0.1, ge=0, le=1)
-    """[C] The decay ends at this fraction of the peak."""
+    """Fraction of the peak learning rate at which the decay ends [C]."""
     decay_fraction: float = Field(0.2, gt=0, le=1)
-    """Of ``wsd``: fraction of a cell's steps in which the learning rate falls."""
+    """Fraction of a cell's steps over which ``wsd`` lowers the learning rate."""
     data_order: Literal["with_replacement", "shuffled", "per_rank"] = "with_replacement"
-    """Which windows a step draws: ``with_replacement``: uniform offsets; ``shuffled``: windows without overlap, each
-    once an epoch; ``per_rank``: the authors' offsets, a generator seeded seed + r for each of ``data_ranks`` [C]."""
-    data_ranks: int = Field(4, gt=0)
-    """Of ``per_rank``: streams, whatever number of GPUs trains [C]: 4."""
-    init_std: float = Field(0.02, gt=0)
-    """[C] Residual output projections: init_std / sqrt(2 n_layer)."""
+    """Windows that a step draws. ``with_replacement``: uniform offsets; ``shuffled``: windows without overlap, each
+    once per epoch; ``per_rank``: the authors' offsets, rank r of ``data_ranks`` drawing with the seed seed + r [C]."""
+    data_ranks: int = Field(4, gt=0, le=MAX_SEQUENCES)
+    """Number of random streams of ``per_rank``; it does not depend on the number of GPUs that train. The authors had 4
+    [C]."""
+    init_std: float = Field(0.02, gt=0, le=1e6)
+    """Standard deviation of the initial weights [C]; residual output projections have init_std / sqrt(2 n_layer)."""
     precision: Literal["fp32", "bf16"] = "bf16"
-    """``bf16``: autocast over fp32 weights [P][C]."""
+    """Precision of training; ``bf16`` is autocast over fp32 weights [P][C]."""
 
     def warmup(self, steps: int) -> int:
-        """Return the warmup of a run of ``steps``, in steps."""
+        """Return the number of warmup steps in a run of ``steps``."""
         return self.warmup_steps if self.warmup_fraction is None else _share(self.warmup_fraction, steps)
 
+    def decay(self, steps: int) -> int:
+        """Return the number of decay steps of ``wsd`` in a run of ``steps``; 0 for other schedules."""
+        return _share(self.decay_fraction, steps) if self.schedule == "wsd" else 0
+
     def embedding_decay(self, optimizer: Optimizer) -> float:
-        """Return the weight decay of the embedding under ``optimizer``, whose own comes before the recipe's."""
+        """Return the embedding's weight decay: that of ``optimizer`` if it has one, else the study's."""
         return self.embedding_weight_decay if optimizer.weight_decay is None else optimizer.weight_decay
 
     def decay_start(self, steps: int) -> int:
-        """Return the first step of ``wsd`` whose learning rate is below the peak, or ``steps`` without one.
+        """Return the first step of ``wsd`` whose learning rate is below the peak, or ``steps`` if there is none.
 
-        The decay goes from the step before it and never begins inside the warmup. What comes before depends on no D.
+        The step before it has the peak learning rate and never lies in the warmup. All earlier steps are the same for
+        every D.
         """
-        return min(steps, 1 + max(self.warmup(steps), steps - _share(self.decay_fraction, steps)))
+        return min(steps, 1 + max(self.warmup(steps), steps - self.decay(steps)))
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -1,46 +1,59 @@
-"""From a study's source to token bins: split, tokenize, and put together, in parallel and resumable."""
+"""Prepares the token bins of a study: it splits and tokenizes the documents in parallel and can be resumed."""
 
-import errno
-import shutil
+import math
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from coupled_adam_bench.config import SyntheticSource, Training
-from coupled_adam_bench.data.bins import META, SPLITS, TOKENIZER, UNIGRAM, Bin, Meta, load_meta, token_dtype
-from coupled_adam_bench.data.shards import Shard, ShardJob, make_shards, shard_file, shards_dir
+from coupled_adam_bench.config import Data, HubSource, Study, SyntheticSource, Training
+from coupled_adam_bench.data.bins import SPLITS, UNIGRAM, Bin, Meta, meta_from_json, token_dtype, write_meta
+from coupled_adam_bench.data.check import DAMAGED, META, TOKENIZER, TREES, data_is_damaged, file_damage, read_meta
+from coupled_adam_bench.data.patience import DISK_FULL
+from coupled_adam_bench.data.shards import (
+    Shard,
+    ShardJob,
+    make_shard,
+    make_shards,
+    read_shard,
+    shard_file,
+    shards_dir,
+)
 from coupled_adam_bench.data.sources import Corpus
 from coupled_adam_bench.data.synthetic import language
 from coupled_adam_bench.data.synthetic_sets import write_evaluation_sets
 from coupled_adam_bench.data.tokenizers import load_encoder, save_tokenizer
-from coupled_adam_bench.files import atomic_path, write_json
-from coupled_adam_bench.plan import Part
-from coupled_adam_bench.progress import Progress
+from coupled_adam_bench.files import atomic_path, digest, remove
+from coupled_adam_bench.locks import folder_lock
+from coupled_adam_bench.progress import Progress, say
 
 SHARD_CHARACTERS = 8 * 2**20
-"""Text of a shard; the bins do not depend on it."""
+"""Number of characters of text in a shard; the bins do not depend on it."""
 _COPY_BYTES = 2**24
 
 
-def prepare(part: Part, out: Path, workers: int) -> None:
-    """Write the part's data to ``out``: token bins, ``unigram.npy``, tokenizer, evaluation sets and ``meta.json``.
+def prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
+    """Write a study's data to ``out``: token bins, ``unigram.npy``, tokenizer, evaluation sets and ``meta.json``.
 
-    ``unigram.npy`` is int64[vocab_size], how often each token is in train. Everything is bit for bit the same for any
-    number of ``workers``. If interrupted, the next call takes over the finished shards in ``out/shards``; complete data
-    is left as it is. Raises ``ValueError`` for unfit input or a split too small to train on, ``OSError`` with advice if
-    the disk is full.
+    ``unigram.npy`` is int64[vocab_size], the count of each token in train. All files are bit for bit the same for any
+    number of ``workers``. After an interruption, the next call reuses the finished shards in ``out/shards``. Files that
+    match their checksums are kept, and files that are damaged or missing are written again. If another process prepares
+    the same data, this waits for it. Raises ``ValueError`` for invalid input or a split too small to train on, and
+    ``OSError`` with advice if the disk is full.
     """
     try:
-        if not _is_complete(part, out):
-            _prepare(part, out, workers)
-        shutil.rmtree(shards_dir(out), ignore_errors=True)
+        with folder_lock(out):
+            if not _is_complete(data_id, out):
+                _prepare(study, data_id, out, workers)
+            remove(shards_dir(out))
     except OSError as error:
-        # A full disk, a quota, a limit on the size of files.
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in DISK_FULL:
             raise OSError(
                 error.errno,
                 f"no space left for {out} (needs about twice the size of the bins) or for temporary files in "
@@ -49,75 +62,155 @@ def prepare(part: Part, out: Path, workers: int) -> None:
         raise
 
 
-def _is_complete(part: Part, out: Path) -> bool:
-    """Say whether ``out`` has the part's data, judged by ``meta.json``, which is written last, and the bins' sizes."""
-    if not (out / META).is_file():
+def _described(data_id: str, meta: Path) -> Meta | None:
+    """Return the description in the file ``meta`` if it is whole and of these data, else ``None``."""
+    try:
+        values, _ = read_meta(meta)
+        described = meta_from_json(meta, values)
+    except ValueError:
+        return None
+    return described if described.data_id == data_id else None
+
+
+def _is_complete(data_id: str, out: Path) -> bool:
+    """Tell whether ``out`` has these data: ``meta.json``, which is written last, and all its checksums match."""
+    if _described(data_id, out / META) is None:
         return False
-    meta = load_meta(out)
-    sizes = {out / split.file: split.n_tokens * np.dtype(meta.dtype).itemsize for split in meta.splits.values()}
-    return meta.data_id == part.data_id and all(p.is_file() and p.stat().st_size == size for p, size in sizes.items())
+    if (problem := data_is_damaged(out, below_bytes=math.inf)) is None:
+        return True
+    say(f"{problem}; made anew")
+    return False
 
 
-def _prepare(part: Part, out: Path, workers: int) -> None:
-    study = part.study
+def _whole_bins(data_id: str, out: Path) -> Meta | None:
+    """Return the description of earlier data if all their bins match it, else ``None``."""
+    earlier = _described(data_id, out / DAMAGED)
+    if earlier is None:
+        return None
+    _, files = read_meta(out / DAMAGED)
+    bins = [split.file for split in earlier.splits.values()]
+    return None if any(file_damage(out / name, files[name]) for name in bins) else earlier
+
+
+def _prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
     source = study.data.source
-    out.mkdir(parents=True, exist_ok=True)
-    (out / META).unlink(missing_ok=True)
-    for leftover in out.rglob(".*.tmp"):  # of a process that was killed while it wrote
+    if _described(data_id, out / META) is not None:
+        (out / META).replace(out / DAMAGED)  # lists the checksums of the bins, also if this call is killed
+    remove(out / META)
+    for leftover in out.rglob(".*.tmp"):  # left by a process that was killed while it wrote
         leftover.unlink()
 
+    for tree in TREES:
+        if not (out / tree).is_dir():
+            remove(out / tree)
     words = None
-    facts: dict[str, Any] = source.model_dump()
+    small_files: list[Path] = []
     if isinstance(source, SyntheticSource):
         words = language(source).names
-        write_evaluation_sets(language(source), out)
-    save_tokenizer(study, words, out / TOKENIZER)
+        small_files += write_evaluation_sets(language(source), out)
+    small_files += save_tokenizer(study, words, out / TOKENIZER)
+    for path in [path for tree in TREES for path in (out / tree).rglob("*")]:
+        if path.is_file() and path not in small_files:
+            path.unlink()
 
+    meta = _whole_bins(data_id, out) or _make_bins(study, data_id, out, workers)
+    with atomic_path(out / UNIGRAM) as temporary, temporary.open("wb") as target:
+        np.save(target, _count_tokens(out / meta.splits["train"].file, meta))
+    write_meta(out, meta, [*small_files, out / UNIGRAM])
+    (out / DAMAGED).unlink(missing_ok=True)
+
+
+def _make_bins(study: Study, data_id: str, out: Path, workers: int) -> Meta:
+    """Write the token bins and return their description."""
+    source = study.data.source
+    facts: dict[str, Any] = source.model_dump()
     shards: list[Shard] = []
-    corpus = Corpus(study)
-    total = source.n_tokens if isinstance(source, SyntheticSource) else None
-    n_documents = n_kept = 0
-    with Progress(total, "token", f"prepare {part.data_id}") as progress:
-        for shard, is_new in make_shards(_jobs(part, out, corpus), workers):
+    corpus = Corpus(study, shards_dir(out) / "hub")
+    total = source.n_tokens if isinstance(source, SyntheticSource) else study.data.max_tokens
+    n_tokens = n_documents = n_kept = 0
+    is_capped = False
+    with (
+        Progress(total, "token", f"prepare {data_id}") as progress,
+        closing(make_shards(_jobs(study.data, data_id, out, corpus), workers)) as made,
+    ):
+        for job, whole, is_new in made:
+            shard = whole
+            if study.data.max_tokens is not None and n_tokens + sum(whole.n_tokens) >= study.data.max_tokens:
+                is_capped = True
+                shard, is_new = make_shard(replace(job, limit=study.data.max_tokens - n_tokens))
             shards.append(shard)
+            n_tokens += sum(shard.n_tokens)
             n_documents += sum(shard.n_documents)
             n_kept += not is_new
             progress.update(sum(shard.n_tokens) - sum(shard.n_documents), documents=n_documents, parts_kept=n_kept)
-    if total is None:
-        facts |= {"n_files": corpus.n_files, "n_empty_documents": corpus.n_empty}
+            if is_capped:
+                break
+    if corpus.shortfall is not None and not is_capped:
+        raise corpus.shortfall
+    if not isinstance(source, SyntheticSource):
+        # What is read ahead of the last shard depends on the number of workers.
+        facts |= {
+            "n_files": shards[-1].end.file + 1 if is_capped else corpus.n_files,
+            "n_empty_documents": shards[-1].end.n_empty if is_capped else corpus.n_empty,
+        }
+    if isinstance(source, HubSource) and corpus.listing is not None:
+        facts["place"] = corpus.listing.facts()
 
     _check_sizes(shards, study.training)
-    bins = {split: _assemble(split, shards, out, study.data.vocab_size) for split in SPLITS}
     encoder = load_encoder(study.data.tokenizer, out / TOKENIZER)
-    meta = Meta(
-        data_id=part.data_id,
+    return Meta(
+        data_id=data_id,
         vocab_size=study.data.vocab_size,
         n_vocab=encoder.n_vocab,
         eot_id=encoder.eot_id,
         dtype=token_dtype(study.data.vocab_size).str,
         tokenizer=study.data.tokenizer,
-        splits=bins,
+        splits={split: _assemble(split, shards, out, study.data.vocab_size) for split in SPLITS},
         source=facts,
     )
-    write_json(out / META, meta.to_json())
 
 
-def _jobs(part: Part, out: Path, corpus: Corpus) -> Iterator[ShardJob]:
-    """Cut the source into the jobs of its shards: the same for any number of workers and after any restart."""
-    data = part.study.data
+def _count_tokens(file: Path, meta: Meta) -> npt.NDArray[np.int64]:
+    """Return the count of each token in a bin, shape (vocab_size,)."""
+    counts = np.zeros(meta.vocab_size, dtype=np.int64)
+    with file.open("rb") as tokens:
+        while chunk := tokens.read(_COPY_BYTES):
+            counts += np.bincount(np.frombuffer(chunk, meta.dtype), minlength=meta.vocab_size)
+    return counts
+
+
+def _jobs(data: Data, data_id: str, out: Path, corpus: Corpus) -> Iterator[ShardJob]:
+    """Yield the jobs of the source's shards, which are the same for any number of workers and after any restart."""
     if isinstance(data.source, SyntheticSource):
         for index in range(language(data.source).n_shards):
-            yield ShardJob(part.data_id, data, out, index)
+            yield ShardJob(data_id, data, out, index)
         return
-    index, texts, n_characters = 0, [], 0
+    key = "" if corpus.listing is None else digest([data_id, corpus.listing.key, SHARD_CHARACTERS])
+    index = 0
+    for shard in _finished_shards(out, key, data.max_tokens):
+        yield ShardJob(data_id, data, out, index, finished=shard)
+        corpus.start_at(shard.end)
+        index += 1
+    texts: list[str] = []
+    n_characters = 0
     for text in corpus:
         texts.append(text)
         n_characters += len(text)
         if n_characters >= SHARD_CHARACTERS:
-            yield ShardJob(part.data_id, data, out, index, tuple(texts))
+            yield ShardJob(data_id, data, out, index, tuple(texts), key, corpus.position)
             index, texts, n_characters = index + 1, [], 0
     if texts:
-        yield ShardJob(part.data_id, data, out, index, tuple(texts))
+        yield ShardJob(data_id, data, out, index, tuple(texts), key, corpus.position)
+
+
+def _finished_shards(out: Path, source: str, max_tokens: int | None) -> Iterator[Shard]:
+    """Yield the finished shards of a ``source`` from the first on, without the one that ``max_tokens`` cuts."""
+    n_tokens, index = 0, 0
+    while source and (shard := read_shard(out, index)) is not None and shard.source == source:
+        n_tokens, index = n_tokens + sum(shard.n_tokens), index + 1
+        if max_tokens is not None and n_tokens >= max_tokens:
+            return
+        yield shard
 
 
 def _check_sizes(shards: list[Shard], training: Training) -> None:
@@ -134,30 +227,25 @@ def _check_sizes(shards: list[Shard], training: Training) -> None:
 
 
 def _assemble(split: str, shards: list[Shard], out: Path, vocab_size: int) -> Bin:
-    """Write the bin of ``split`` from its parts in all shards, and for train the counts of its tokens."""
-    place = SPLITS.index(split)
-    dtype = token_dtype(vocab_size)
+    """Write the bin of ``split`` from its tokens in all shards."""
+    split_index = SPLITS.index(split)
+    itemsize = token_dtype(vocab_size).itemsize
     file = out / f"{split}.bin"
     checksum = sha256()
-    counts = np.zeros(vocab_size, dtype=np.int64)
     with atomic_path(file) as temporary, temporary.open("wb") as target:
         for index, shard in enumerate(shards):
-            with shard_file(out, index).open("rb") as part:
-                part.seek(sum(shard.n_tokens[:place]) * dtype.itemsize)
-                n_left = shard.n_tokens[place] * dtype.itemsize
+            with shard_file(out, index).open("rb") as tokens:
+                tokens.seek(sum(shard.n_tokens[:split_index]) * itemsize)
+                n_left = shard.n_tokens[split_index] * itemsize
                 while n_left:
-                    chunk = part.read(min(n_left, _COPY_BYTES))
+                    chunk = tokens.read(min(n_left, _COPY_BYTES))
                     assert chunk, "a shard is shorter than its record says"
                     target.write(chunk)
                     checksum.update(chunk)
-                    counts += np.bincount(np.frombuffer(chunk, dtype), minlength=vocab_size)
                     n_left -= len(chunk)
-    if split == "train":
-        with atomic_path(out / UNIGRAM) as temporary, temporary.open("wb") as target:
-            np.save(target, counts)
     return Bin(
         file.name,
-        n_tokens=int(counts.sum()),
-        n_documents=sum(shard.n_documents[place] for shard in shards),
+        n_tokens=sum(shard.n_tokens[split_index] for shard in shards),
+        n_documents=sum(shard.n_documents[split_index] for shard in shards),
         sha256=checksum.hexdigest(),
     )

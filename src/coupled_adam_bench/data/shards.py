@@ -1,6 +1,6 @@
-"""Shards: finished parts of the token bins, each with its checksum, that a restart takes over.
+"""Shards: finished pieces of the token bins, each with its checksum, which a restart reuses.
 
-A shard is a file of token ids, those of train first, then val, then test, and a record beside it, written last.
+A shard is a file of token ids, first of train, then of val, then of test, and a record beside it that is written last.
 """
 
 import multiprocessing
@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
@@ -19,33 +19,45 @@ from typing import Any
 import numpy as np
 
 from coupled_adam_bench.config import Data, Split, SyntheticSource
-from coupled_adam_bench.data.bins import SPLITS, TOKENIZER, token_dtype
+from coupled_adam_bench.data.bins import SPLITS, token_dtype
+from coupled_adam_bench.data.check import TOKENIZER
+from coupled_adam_bench.data.sources import START, Position
 from coupled_adam_bench.data.synthetic import language
 from coupled_adam_bench.data.tokenizers import load_encoder
-from coupled_adam_bench.files import atomic_path, read_json, sha256_file, write_json
+from coupled_adam_bench.files import atomic_path, read_sealed, sha256_file, write_sealed
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Record of a finished shard; counts are in the order of SPLITS."""
+    """The record of a finished shard; counts are in the order of SPLITS."""
 
     key: str
-    """Hash of what the shard was made from: a shard of another input is not taken over."""
-    sha256: str
+    """Hash of the shard's input; a shard of other input is not reused."""
+    bin_sha256: str
     n_tokens: tuple[int, ...]
     n_documents: tuple[int, ...]
+    source: str = ""
+    """Hash of the source's files and of how it is cut into shards; empty for a source that is always read anew."""
+    end: Position = START
+    """The position in the source at which the shard ends."""
 
 
 @dataclass(frozen=True)
 class ShardJob:
-    """What a process needs to make one shard: number ``index`` of a generated language, or of the given texts."""
+    """The input for one shard: shard ``index`` of a generated language, or the given texts."""
 
     data_id: str
     data: Data
     folder: Path
-    """Of the data; shards are in its ``shards/``."""
+    """Folder of the data; shards are in its ``shards/``."""
     index: int
     texts: tuple[str, ...] = ()
+    source: str = ""
+    end: Position = START
+    limit: int | None = None
+    """Number of tokens after which no more of the texts are taken; by default all are."""
+    finished: Shard | None = None
+    """The record of the shard, if it is finished and its texts are not read again."""
 
 
 def shards_dir(folder: Path) -> Path:
@@ -59,10 +71,10 @@ def shard_file(folder: Path, index: int) -> Path:
 
 
 def split_of(text: bytes, split: Split) -> int:
-    """Return the split, a place in SPLITS, of a document: a function of its text and ``split.seed`` alone.
+    """Return the index in SPLITS of a document's split, which depends only on its text and ``split.seed``.
 
-    The hash of the text is a number u in [0, 1): val below ``val_fraction``, test from 1 - ``test_fraction``, so a
-    change of one fraction moves no document between the other two splits.
+    The hash of the text is a number u in [0, 1). Documents with u below ``val_fraction`` are val, and from
+    1 - ``test_fraction`` on test, so a change of one fraction moves no document between the other two splits.
     """
     key = (split.seed % 2**64).to_bytes(8, "little")
     u = int.from_bytes(blake2b(text, digest_size=8, key=key).digest(), "little") / 2**64
@@ -72,48 +84,62 @@ def split_of(text: bytes, split: Split) -> int:
 
 
 def make_shard(job: ShardJob) -> tuple[Shard, bool]:
-    """Return the record of a shard and whether it was made now; a finished one on disk is only verified."""
+    """Return the record of a shard and whether it was made now; a finished shard on disk is verified and reused."""
+    if job.finished is not None:
+        return job.finished, False
     file = shard_file(job.folder, job.index)
     key = _key(job)
-    found = _finished(file, key)
-    if found is not None:
-        return found, False
+    finished = read_shard(job.folder, job.index)
+    if finished is not None and finished.key == key:
+        return finished, False
     dtype = token_dtype(job.data.vocab_size)
-    parts: list[list[np.ndarray[Any, np.dtype[Any]]]] = [[] for _ in SPLITS]
+    documents_by_split: list[list[np.ndarray[Any, np.dtype[Any]]]] = [[] for _ in SPLITS]
+    n_taken = 0
     for text, tokens in _generated(job) if isinstance(job.data.source, SyntheticSource) else _encoded(job):
-        parts[split_of(text, job.data.split)].append(tokens.astype(dtype))
+        documents_by_split[split_of(text, job.data.split)].append(tokens.astype(dtype))
+        n_taken += len(tokens)
+        if job.limit is not None and n_taken >= job.limit:
+            break
     with atomic_path(file) as temporary:
         with temporary.open("wb") as out:
-            for documents in parts:
+            for documents in documents_by_split:
                 for tokens in documents:
                     out.write(tokens.data)
         sha256 = sha256_file(temporary)
     shard = Shard(
         key,
         sha256,
-        n_tokens=tuple(sum(map(len, documents)) for documents in parts),
-        n_documents=tuple(map(len, parts)),
+        n_tokens=tuple(sum(map(len, documents)) for documents in documents_by_split),
+        n_documents=tuple(map(len, documents_by_split)),
+        source=job.source,
+        end=job.end,
     )
-    write_json(file.with_suffix(".json"), asdict(shard))
+    write_sealed(file.with_suffix(".json"), asdict(shard))
     return shard, True
 
 
 def _key(job: ShardJob) -> str:
-    key = blake2b(f"{job.data_id} {job.index}".encode(), digest_size=16)
+    key = blake2b(f"{job.data_id} {job.index}{'' if job.limit is None else f' {job.limit}'}".encode(), digest_size=16)
     for text in job.texts:
         data = text.encode()
         key.update(len(data).to_bytes(8, "little") + data)
     return key.hexdigest()
 
 
-def _finished(file: Path, key: str) -> Shard | None:
-    """Return the record of a shard if it is whole and was made from the same input."""
+def read_shard(folder: Path, index: int) -> Shard | None:
+    """Return the record of shard ``index`` if it is finished and whole, else ``None``."""
+    file = shard_file(folder, index)
     record = file.with_suffix(".json")
     if not (record.is_file() and file.is_file()):
         return None
-    values = read_json(record)
-    shard = Shard(values["key"], values["sha256"], tuple(values["n_tokens"]), tuple(values["n_documents"]))
-    return shard if shard.key == key and sha256_file(file) == shard.sha256 else None
+    try:
+        values = read_sealed(record)
+        for name in ("n_tokens", "n_documents"):
+            values[name] = tuple(values[name])
+        shard = Shard(**values | {"end": Position(*values.get("end", ()))})
+    except (ValueError, KeyError, TypeError):  # the record is damaged or of another version
+        return None
+    return shard if sha256_file(file) == shard.bin_sha256 else None
 
 
 def _encoded(job: ShardJob) -> Iterator[tuple[bytes, np.ndarray[Any, np.dtype[Any]]]]:
@@ -129,20 +155,29 @@ def _generated(job: ShardJob) -> Iterator[tuple[bytes, np.ndarray[Any, np.dtype[
         yield generated.text(words).encode(), np.append(words, job.data.source.n_words)
 
 
-def make_shards(jobs: Iterable[ShardJob], workers: int) -> Iterator[tuple[Shard, bool]]:
-    """Make shards in ``workers`` processes and yield their records in order; at most two per worker are in memory."""
+def make_shards(jobs: Iterable[ShardJob], workers: int) -> Generator[tuple[ShardJob, Shard, bool], None, None]:
+    """Make shards in ``workers`` processes; yield each job, its record and whether it was made now, in order.
+
+    At most two jobs per worker are queued.
+    """
     if workers == 1:
-        yield from map(make_shard, jobs)
+        for job in jobs:
+            yield job, *make_shard(job)
         return
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
-    pending: deque[Future[tuple[Shard, bool]]] = deque()
+    pending: deque[tuple[ShardJob, Future[tuple[Shard, bool]]]] = deque()
+
+    def first() -> tuple[ShardJob, Shard, bool]:
+        job, future = pending.popleft()
+        return job, *future.result()
+
     try:
         for job in jobs:
             if len(pending) == 2 * workers:
-                yield pending.popleft().result()
-            pending.append(pool.submit(make_shard, job))
+                yield first()
+            pending.append((job, pool.submit(make_shard, job)))
         while pending:
-            yield pending.popleft().result()
+            yield first()
     except BrokenProcessPool:
         raise ValueError(
             "execution.data_threads: a worker process died, most likely for lack of memory; lower it "
@@ -153,7 +188,7 @@ def make_shards(jobs: Iterable[ShardJob], workers: int) -> Iterator[tuple[Shard,
 
 
 def _start_worker() -> None:
-    """Leave Ctrl-C to the main process, and end when that dies, even if it is killed."""
+    """Leave Ctrl-C to the main process, and end when the main process dies, even if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -1,11 +1,11 @@
-"""A generated language with what the paper's effect needs: Zipfian words, a grammar and topics.
+"""A generated language that shows the paper's effect: it has Zipfian words, a grammar and topics.
 
 A word has a rank, a class and a topic. A document has one topic; the classes of its words form a Markov chain, and
 given class c and topic t the word w has probability p(w | c, t) proportional to rank(w)^-s, times ``1 + TOPIC_BOOST``
 if the topic of w is t. The chain's stationary distribution is the Zipfian mass of the classes, so the unigrams stay
 close to Zipf's law. ``synthetic_sets.py`` makes word pairs and multiple-choice tasks of the same language.
 
-Random numbers are uniform doubles only: numpy keeps these the same in all versions, its other distributions not.
+All random numbers are uniform doubles, because numpy keeps these, but not its other distributions, across versions.
 
 Shapes: W words, C classes, T topics, R runs of ranks, I items, K choices, L positions.
 """
@@ -25,11 +25,11 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 SHARD_WORDS = 2**18
-"""Words that are generated from one random stream."""
+"""Number of words that are generated from one random stream."""
 TOPIC_BOOST = 20.0
-"""A document of 10 topics takes two words in three from its own."""
+"""Extra weight of the words of a document's topic; with 10 topics, two words in three are of that topic."""
 GRAMMAR_SHARPNESS = 6.0
-"""Log of the ratio of the likeliest to the least likely pair of classes: two or three successors per class dominate."""
+"""Log ratio of the likeliest to the least likely pair of classes; two or three successors per class dominate."""
 
 _SYLLABLES = tuple(consonant + vowel for consonant, vowel in product("bdfghjklmnprstvz", "aeiou"))
 # Streams of random numbers that branch off one seed.
@@ -37,7 +37,7 @@ LANGUAGE, TEXT, PAIRS, TOPIC_ITEMS, GRAMMAR_ITEMS = range(5)
 
 
 def stream(seed: int, *branch: int) -> np.random.Generator:
-    """Return the generator of one branch of a seed; branches are independent."""
+    """Return the random generator of one branch of a seed; branches are independent."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed % 2**64, *branch])))
 
 
@@ -60,14 +60,14 @@ def _names(n_words: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents one after the other, without end-of-text tokens."""
+    """Concatenated documents, without end-of-text tokens."""
 
     words: Ints
-    """Shape (n_words,)."""
+    """Word ids of all documents, shape (n_words,)."""
     ends: Ints
-    """Shape (n_documents,): where each document ends."""
+    """End of each document in ``words``, shape (n_documents,)."""
     topics: Ints
-    """Shape (n_documents,)."""
+    """Topic of each document, shape (n_documents,)."""
 
     def __iter__(self) -> Iterator[Ints]:
         start = 0
@@ -77,14 +77,10 @@ class Documents:
 
 
 class Language:
-    """The language of a source; word ids are ranks, 0 the most frequent, and ``n_words`` is the end-of-text token."""
+    """The language of a source. Word ids are ranks, 0 is the most frequent word; ``n_words`` is end-of-text."""
 
     def __init__(self, source: SyntheticSource) -> None:
         self.source = source
-        if source.n_classes > source.n_words:
-            raise ValueError(
-                f"data.source.n_classes: {source.n_classes} exceeds n_words {source.n_words}; each class needs a word"
-            )
         rng = stream(source.seed, LANGUAGE)
         self.names = _names(source.n_words)
         self.zipf_W = np.arange(1, source.n_words + 1, dtype=np.float64) ** -source.zipf_exponent
@@ -97,7 +93,7 @@ class Language:
     def _attributes(self, rng: np.random.Generator) -> tuple[Ints, Ints]:
         """Return class and topic of each word, in random order but balanced over the ranks.
 
-        Each run of n_classes ranks has each class once, and the words of a class go through all topics in turn.
+        Each run of n_classes ranks has each class once, and the words of a class cycle through all topics.
         """
         n_classes, n_topics = self.source.n_classes, self.source.n_topics
         n_runs = math.ceil(self.source.n_words / n_classes)
@@ -130,7 +126,7 @@ class Language:
 
     @cached_property
     def _inverse_cdf(self) -> tuple[Floats, Ints]:
-        """Cumulative probabilities of all (topic, class) cells, cell k in (k, k+1], and the word at each of them."""
+        """Cumulative probabilities of the words of each (topic, class) cell, cell k in (k, k+1], and these words."""
         order_W = self.class_W.argsort(kind="stable")
         boundaries_C = np.searchsorted(self.class_W[order_W], np.arange(self.source.n_classes), side="left")
         cdf_TW = np.empty((self.source.n_topics, self.source.n_words))
@@ -142,7 +138,7 @@ class Language:
         return cdf_TW.reshape(-1), np.tile(order_W, self.source.n_topics)
 
     def draw_words(self, rng: np.random.Generator, classes: Ints, topics: Ints) -> Ints:
-        """Draw one word for each (class, topic); all three of one shape."""
+        """Draw one word for each pair of class and topic; classes, topics and words have the same shape."""
         cdf, words = self._inverse_cdf
         uniform = topics * self.source.n_classes + classes + rng.random(classes.shape)
         return words[np.searchsorted(cdf, uniform, side="right")]
@@ -159,11 +155,11 @@ class Language:
         return classes
 
     def shard(self, index: int) -> Documents:
-        """Generate part ``index`` of the text: SHARD_WORDS words, the last part what remains of ``n_tokens``."""
+        """Generate shard ``index`` of the text: SHARD_WORDS words, or in the last shard the rest of ``n_tokens``."""
         source = self.source
         n_words = min(SHARD_WORDS, source.n_tokens - index * SHARD_WORDS)
         rng = stream(source.seed, TEXT, index)
-        # Lengths are uniform in mean * [0.5, 1.5); the last document is cut so that the part has its size.
+        # Lengths are uniform in mean * [0.5, 1.5); the last document is cut to give the shard its size.
         shortest, longest = source.document_tokens // 2, math.ceil(1.5 * source.document_tokens)
         lengths = (source.document_tokens * (0.5 + rng.random(math.ceil(n_words / shortest)))).astype(np.int64)
         ends = lengths.cumsum()
@@ -178,7 +174,7 @@ class Language:
 
     @property
     def n_shards(self) -> int:
-        """Number of parts of the text."""
+        """Number of shards of the text."""
         return math.ceil(self.source.n_tokens / SHARD_WORDS)
 
     def text(self, words: Ints) -> str:
@@ -186,7 +182,7 @@ class Language:
         return " ".join([self.names[word] for word in words.tolist()])
 
     def log_likelihood(self, context_IL: Ints, continuation_IKL: Ints) -> Floats:
-        """Return the exact log p(continuation | context) of each choice, shape (items, choices), the topic unknown."""
+        """Return the exact log p(continuation | context) of each choice, summed over topics, shape (items, choices)."""
         log_topic_IT = self.log_word_TW[:, context_IL].sum(axis=2).T
         log_topic_IT = log_topic_IT - np.logaddexp.reduce(log_topic_IT, axis=1, keepdims=True)
         log_words_IKT = np.moveaxis(self.log_word_TW[:, continuation_IKL].sum(axis=3), 0, 2)
@@ -199,5 +195,5 @@ class Language:
 
 @lru_cache(maxsize=1)
 def language(source: SyntheticSource) -> Language:
-    """Return the language of ``source``, built once in a process."""
+    """Return the language of ``source``, cached in this process."""
     return Language(source)

@@ -1,10 +1,12 @@
-"""Tokenizers: text to token ids for the bins, and the same tokenizer in Hugging Face's form for the evaluation.
+"""Tokenizers: they encode text for the bins and are saved in Hugging Face's format for the evaluation.
 
 GPT-2's BPE is encoded with tiktoken, which gave the same ids as the library ``tokenizers`` on every Unicode character
-and is several times faster (``benchmarks/tokenizer_speed.py``). Special tokens that stand in a text are text.
+and is several times faster (``benchmarks/tokenizer_speed.py``). Special tokens in a text are encoded as plain text.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,76 +15,80 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from coupled_adam_bench.cells import tokenizer_file
 from coupled_adam_bench.config import Study
 from coupled_adam_bench.files import digest, read_json, write_json, write_text
+from coupled_adam_bench.inputs import tokenizer_file
 
 EOT = "<|endoftext|>"
+_TOKENIZER = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
 _EOT_NAMES = (EOT, "</s>", "<eos>")
+_MAX_ID = 2**31
+_UNKNOWN = "\u9f98"
+"""A rare Chinese character, which only byte-level vocabularies can encode."""
 
 GPT2_REPOSITORY = "openai-community/gpt2"
 GPT2_REVISION = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
-# SHA-256 of vocabulary and merges as JSON values, because the tokenizer.json that carries them differs in format
-# between versions of the libraries. Computed from OpenAI's encoder.json and vocab.bpe, the files that tiktoken pins as
+# SHA-256 of vocabulary and merges as JSON values, because the format of tokenizer.json differs between versions of the
+# libraries. It was computed from OpenAI's encoder.json and vocab.bpe, the files that tiktoken pins as
 # 196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783 and
-# 1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5; transformers' GPT-2 has the same.
+# 1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5; transformers' GPT-2 has the same digest.
 GPT2_DIGEST = "0ced44b5acc4db20aa9a7f1624fe94d1837d4d9065b8eb8a65a84efc09fae5e0"
 # The pattern that splits text before merging, from OpenAI's GPT-2 (encoder.py), in tiktoken's equivalent faster form.
 _GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 
-Tokens = npt.NDArray[np.uint32]
+TokenIds = npt.NDArray[np.uint32]
 
 
 class Encoder(Protocol):
-    """What preparation needs of a tokenizer."""
+    """The interface of a tokenizer that preparation uses."""
 
     n_vocab: int
-    """Token ids are below this."""
+    """Number of token ids; all ids are below it."""
     eot_id: int
 
-    def encode(self, text: str) -> Tokens:
+    def encode(self, text: str) -> TokenIds:
         """Return the token ids of a text, without end-of-text, shape (n_tokens,)."""
 
 
 class TokenizersEncoder:
-    """Any ``tokenizer.json``, through the library ``tokenizers``."""
+    """The encoder of any ``tokenizer.json``, with the library ``tokenizers``."""
 
     def __init__(self, folder: Path) -> None:
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
         self._tokenizer.encode_special_tokens = True
         self.n_vocab = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
         eot_id = self._tokenizer.token_to_id(read_json(folder / _CONFIG)["eos_token"])
         assert eot_id is not None
         self.eot_id = eot_id
 
-    def encode(self, text: str) -> Tokens:
+    def encode(self, text: str) -> TokenIds:
         """Return the token ids of a text, without end-of-text, shape (n_tokens,)."""
-        # The batch form computes no offsets of characters and is faster for it, also for one text.
+        # encode_batch_fast skips character offsets, so it is faster than encode even for one text.
         return np.array(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.uint32)
 
 
 class Gpt2Encoder:
-    """GPT-2's BPE through tiktoken."""
+    """The encoder of GPT-2's BPE, with tiktoken."""
 
     def __init__(self, folder: Path) -> None:
         import tiktoken
 
-        vocab = read_json(folder / "tokenizer.json")["model"]["vocab"]
+        vocab = read_json(folder / _TOKENIZER)["model"]["vocab"]
         byte_of = {symbol: byte for byte, symbol in _gpt2_byte_symbols().items()}
-        # Each merge has made the next token id, so ids are also the ranks of the merges.
+        # Token ids were assigned in the order of the merges, so they are also the ranks of the merges.
         ranks = {bytes(byte_of[c] for c in token): index for token, index in vocab.items() if token != EOT}
         self._encoding = tiktoken.Encoding("gpt2", pat_str=_GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={})
         self.n_vocab = len(vocab)
         self.eot_id = vocab[EOT]
 
-    def encode(self, text: str) -> Tokens:
+    def encode(self, text: str) -> TokenIds:
         """Return the token ids of a text, without end-of-text, shape (n_tokens,)."""
         return self._encoding.encode_to_numpy(text, disallowed_special=())
 
 
 def _gpt2_byte_symbols() -> dict[int, str]:
-    """Return the printable character that stands for each byte in GPT-2's vocabulary."""
+    """Return the printable character that represents each byte in GPT-2's vocabulary."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
@@ -90,35 +96,37 @@ def _gpt2_byte_symbols() -> dict[int, str]:
 
 @lru_cache(maxsize=1)
 def load_encoder(kind: str, folder: Path) -> Encoder:
-    """Return the encoder of a tokenizer saved by :func:`save_tokenizer`, loaded once in a process."""
+    """Return the encoder of a tokenizer saved by :func:`save_tokenizer`, cached in this process."""
     return Gpt2Encoder(folder) if kind == "gpt2" else TokenizersEncoder(folder)
 
 
-def save_tokenizer(study: Study, words: list[str] | None, folder: Path) -> None:
+def save_tokenizer(study: Study, words: list[str] | None, folder: Path) -> list[Path]:
     """Write the study's tokenizer to ``folder``, for :func:`load_encoder` and transformers' ``AutoTokenizer``.
 
-    ``words`` is the vocabulary of a generated language. Raises ``ValueError`` if the tokenizer cannot be found, is not
-    what it should be, has no end-of-text token, or has more tokens than ``data.vocab_size``.
+    ``words`` is the vocabulary of a generated language. Returns the paths of the files. Raises ``ValueError`` if the
+    tokenizer is missing or invalid, has no end-of-text token, or has more tokens than ``data.vocab_size``.
     """
     if study.data.tokenizer == "word":
         assert words is not None
         _save(_word_tokenizer(words), EOT, folder)
     elif study.data.tokenizer == "gpt2":
-        _save(_gpt2_tokenizer(study.paths.tokenizer), EOT, folder)
+        _save(_gpt2_tokenizer(study), EOT, folder)
     else:
         assert study.paths.tokenizer is not None
         file = tokenizer_file(study.paths.tokenizer)
         tokenizer = _parse(file)
+        _check_unknown(file, tokenizer)
         _save(tokenizer, _end_of_text(file, tokenizer), folder)
     load_encoder.cache_clear()
     n_vocab = load_encoder(study.data.tokenizer, folder).n_vocab
     if n_vocab > study.data.vocab_size:
         raise ValueError(f"data.vocab_size: {study.data.vocab_size}, but the tokenizer has {n_vocab} tokens; raise it")
+    return [folder / _TOKENIZER, folder / _CONFIG]
 
 
 def _save(tokenizer: Tokenizer, eot: str, folder: Path) -> None:
-    write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True))
-    # The generic class: it takes tokenizer.json as it is, where special classes rebuild parts of it.
+    write_text(folder / _TOKENIZER, tokenizer.to_str(pretty=True))
+    # The generic class uses tokenizer.json unchanged, while the classes of single models rebuild some of it.
     write_json(folder / _CONFIG, {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": eot, "eos_token": eot})
 
 
@@ -130,17 +138,33 @@ def _word_tokenizer(words: list[str]) -> Tokenizer:
     return tokenizer
 
 
-def _gpt2_tokenizer(path: str | None) -> Tokenizer:
-    file = tokenizer_file(path) if path is not None else _download_gpt2()
+def mirrored_gpt2(mirror: str) -> Path:
+    """Return where GPT-2's tokenizer lies in the folder ``paths.hub_mirror``."""
+    return Path(mirror) / GPT2_REPOSITORY / _TOKENIZER
+
+
+def _gpt2_tokenizer(study: Study) -> Tokenizer:
+    if study.paths.tokenizer is not None:
+        file = tokenizer_file(study.paths.tokenizer)
+    elif study.paths.hub_mirror is not None and mirrored_gpt2(study.paths.hub_mirror).is_file():
+        file = mirrored_gpt2(study.paths.hub_mirror)
+    else:
+        file = _download_gpt2()
+    return read_gpt2(file)
+
+
+def read_gpt2(file: Path) -> Tokenizer:
+    """Return GPT-2's tokenizer from its ``tokenizer.json``; ``ValueError`` for another one."""
     model = _read_tokenizer_json(file)["model"]
     try:
         vocab = model["vocab"]
         merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
-    except (KeyError, TypeError):
-        vocab, merges = {}, []
-    if (found := digest({"vocab": vocab, "merges": merges}, 64)) != GPT2_DIGEST:
+        own_digest = digest({"vocab": vocab, "merges": merges}, 64)
+    except (KeyError, TypeError, ValueError):
+        vocab, merges, own_digest = {}, [], "none"
+    if own_digest != GPT2_DIGEST:
         raise ValueError(
-            f"{file}: not GPT-2's tokenizer (digest of vocabulary and merges {found}, expected {GPT2_DIGEST}); "
+            f"{file}: not GPT-2's tokenizer (digest of vocabulary and merges {own_digest}, expected {GPT2_DIGEST}); "
             "for another tokenizer set data.tokenizer to 'file'"
         )
     tokenizer = Tokenizer(models.BPE(vocab, merges))
@@ -155,35 +179,83 @@ def _download_gpt2() -> Path:
 
     try:
         return Path(hf_hub_download(GPT2_REPOSITORY, "tokenizer.json", revision=GPT2_REVISION))
-    except (OSError, ValueError) as error:  # what huggingface_hub raises without a network, and its errors of HTTP
+    except (OSError, ValueError) as error:  # huggingface_hub's errors without a network, and its HTTP errors
         raise ValueError(
             f"data.tokenizer: could not download GPT-2's tokenizer.json from the Hugging Face hub ({error}); "
-            "connect this machine, or set paths.tokenizer to a folder with the file"
+            "connect this machine, set paths.tokenizer to a folder with the file, or fetch it into paths.hub_mirror "
+            "(target `fetch`)"
         ) from None
 
 
+def _read_object(file: Path) -> dict[str, Any]:
+    """Read a JSON object from a user's file; raise ``ValueError`` for anything else."""
+    try:
+        values = json.loads(file.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: not valid JSON ({error}); fetch it again") from None
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read: {error.strerror}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{file}: a JSON object is expected, not a {type(values).__name__}; fetch it again")
+    return values
+
+
 def _read_tokenizer_json(file: Path) -> dict[str, Any]:
-    values = read_json(file)
-    if not isinstance(values, dict) or not isinstance(values.get("model"), dict):
+    values = _read_object(file)
+    if not isinstance(values.get("model"), dict):
         raise ValueError(f"{file}: not a tokenizer.json of the library 'tokenizers': it has no 'model'")
+    vocab = values["model"].get("vocab")
+    if isinstance(vocab, dict):
+        try:
+            token_of: dict[int, str] = {}
+            twice = [(token, token_of[i]) for token, i in vocab.items() if token_of.setdefault(i, token) != token]
+        except TypeError:
+            twice = []  # the ids are not numbers, for which the library has the better message
+        if twice:
+            raise ValueError(f"{file}: model.vocab: {twice[0][0]!r} and {twice[0][1]!r} have one id; fetch it again")
+        if any(isinstance(index, int) and index >= _MAX_ID for index in vocab.values()):
+            raise ValueError(f"{file}: model.vocab: an id of {_MAX_ID:,} or more; fetch it again")
     return values
 
 
 def _parse(file: Path) -> Tokenizer:
-    """Read a ``tokenizer.json`` without what would change whole documents: truncation, padding and added tokens."""
+    """Read a ``tokenizer.json`` without truncation, padding and post-processor, which would change documents."""
     values = _read_tokenizer_json(file)
-    try:
+    with _said_by_library(f"{file}: the library 'tokenizers' cannot read it"):
         return Tokenizer.from_str(json.dumps(values | {"truncation": None, "padding": None, "post_processor": None}))
-    except Exception as error:  # the library raises nothing more precise
-        raise ValueError(f"{file}: the library 'tokenizers' cannot read it: {error}") from None
+
+
+@contextmanager
+def _said_by_library(problem: str) -> Iterator[None]:
+    """Turn an error of the library ``tokenizers``, which raises bare Exceptions and panics, into ``ValueError``."""
+    try:
+        yield
+    except BaseException as error:
+        # A panic of its Rust code is a BaseException, not an Exception.
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise ValueError(f"{problem}: {error}") from None
+        raise
+
+
+def _check_unknown(file: Path, tokenizer: Tokenizer) -> None:
+    """Raise ``ValueError`` if the tokenizer fails on text that its vocabulary lacks, or drops such text."""
+    advice = "give model.unk_token a token of model.vocab, or take a byte-level tokenizer"
+    with _said_by_library(f"{file}: cannot encode text with a word that is not in its vocabulary; {advice}"):
+        ids = tokenizer.encode(_UNKNOWN, add_special_tokens=False).ids
+    if not ids:
+        raise ValueError(f"{file}: drops characters that are not in its vocabulary, such as {_UNKNOWN!r}; {advice}")
 
 
 def _end_of_text(file: Path, tokenizer: Tokenizer) -> str:
-    """Return the end-of-text token: ``eos_token`` of the configuration beside ``file``, or a usual name."""
+    """Return the end-of-text token: ``eos_token`` of the configuration beside ``file``, or else a common name."""
     config_file = file.with_name(_CONFIG)
-    eos = read_json(config_file).get("eos_token") if config_file.is_file() else None
+    eos = _read_object(config_file).get("eos_token") if config_file.is_file() else None
     if isinstance(eos, dict):
-        eos = eos["content"]
+        eos = eos.get("content", eos)
+    if not isinstance(eos, str | None):
+        raise ValueError(
+            f"{config_file}: eos_token: must be text, or an object with the text as 'content', not {eos!r}"
+        )
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
     names = [eos] if eos is not None else [name for name in _EOT_NAMES if name in special]
     for name in names:

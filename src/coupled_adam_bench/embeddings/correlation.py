@@ -1,4 +1,4 @@
-"""Correlation coefficients that are NaN where they are not defined, without a warning or a result of rounding."""
+"""Correlation coefficients that are exactly NaN where they are undefined, without a warning."""
 
 import math
 
@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 def pearson(x: ArrayLike, y: ArrayLike) -> float:
     """Return Pearson's correlation of two sequences of the same length.
 
-    NaN if there are fewer than two values, if one side is constant, or if a value is not finite.
+    It is NaN if there are fewer than two values, if one sequence is constant, or if a value is not finite.
     """
     x_centered, y_centered = _centered(x), _centered(y)
     if x_centered.shape != y_centered.shape or x_centered.ndim != 1:
@@ -21,12 +21,12 @@ def pearson(x: ArrayLike, y: ArrayLike) -> float:
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
-    """Return Spearman's correlation: Pearson's of the ranks, ties at their mean rank; NaN as in :func:`pearson`."""
+    """Return Spearman's correlation, which is :func:`pearson` of the ranks; ties have their mean rank."""
     return pearson(_ranks(x), _ranks(y))
 
 
 def _centered(values: ArrayLike) -> NDArray[np.float64]:
-    """Subtract the mean and scale to a maximum of 1, so that nothing overflows; constant input becomes exact zeros."""
+    """Subtract the mean and scale to a maximum of 1 against overflow; constant input becomes exact zeros."""
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0 or not np.all(np.isfinite(array)):
         return np.full(array.shape, math.nan)

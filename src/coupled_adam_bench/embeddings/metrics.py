@@ -1,47 +1,51 @@
 """Metrics of an embedding matrix: isotropy, norms, spectrum and their relation to token frequency.
 
-V: rows, one per token of the vocabulary, never-used ones included    D: width of the model    K: directions
+V: rows, one per token of the vocabulary, including tokens that never occur    D: width of the model    K: directions
 """
 
 import math
+from inspect import signature
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.embeddings.correlation import pearson
 
 Array = NDArray[np.float64]
 Isotropy = Literal["both_signs", "eig_float32"]
 
 LOG_PROBABILITY_OFFSET = 1e-10
-"""[C] log(p + 1e-10) keeps tokens that never occur."""
+"""Offset that keeps log(p) finite for tokens that never occur [C]."""
 _COLUMNS = 64  # directions per block: bounds the extra memory to a few V x 64 arrays
 
 
 def embedding_metrics(embeddings_VD: Array, unigram_counts: NDArray[np.integer], variant: Isotropy) -> dict[str, float]:
-    """Return all metrics of a matrix by name.
+    """Return by name all metrics of a matrix that the catalogue declares for the task ``embeddings``.
 
-    ``unigram_counts``: occurrences of each token in the training text, at most V of them; further rows count as never
-    seen. ``variant``: of the isotropy. A NaN anywhere in the matrix makes all metrics NaN.
+    Each is the function of its name in this module, which is given what its parameters name. ``unigram_counts`` are
+    the occurrences of each token in the training text; rows beyond them count as never seen. ``variant`` selects the
+    isotropy. A NaN anywhere in the matrix makes all metrics NaN.
     """
-    log_probability_V = log_unigram_probability(unigram_counts, len(embeddings_VD))
-    directions_DD = principal_directions(embeddings_VD)
-    return {
-        "isotropy": isotropy(embeddings_VD, variant, directions_DD),
-        "mean_norm": mean_norm(embeddings_VD),
-        "mean_norm_ratio": mean_norm_ratio(embeddings_VD),
-        "mean_length": mean_length(embeddings_VD),
-        "rho": rho(embeddings_VD, log_probability_V),
-        "mean_projection_correlation": mean_projection_correlation(embeddings_VD, log_probability_V),
-        "kappa": kappa(embeddings_VD, directions_DD),
+    known = {
+        "embeddings_VD": embeddings_VD,
+        "unigram_counts": unigram_counts,
+        "variant": variant,
+        "log_probability_V": log_unigram_probability(unigram_counts, len(embeddings_VD)),
+        "directions_DD": principal_directions(embeddings_VD),
     }
+    values = {}
+    for name in [metric.name for metric in METRICS.values() if metric.task == "embeddings"]:
+        function = globals()[name]
+        values[name] = function(**{parameter: known[parameter] for parameter in signature(function).parameters})
+    return values
 
 
 def principal_directions(embeddings_VD: Array) -> Array:
-    """Return the unit eigenvectors of E^T E as columns (D, D), by ascending eigenvalue; the sign of each is arbitrary.
+    """Return the unit eigenvectors of E^T E as columns (D, D), by ascending eigenvalue; their signs are arbitrary.
 
-    All NaN if E^T E is not finite.
+    All are NaN if E^T E is not finite.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         gram_DD = embeddings_VD.T @ embeddings_VD
@@ -51,9 +55,9 @@ def principal_directions(embeddings_VD: Array) -> Array:
 
 
 def isotropy(embeddings_VD: Array, variant: Isotropy, directions_DD: Array | None = None) -> float:
-    """Return the isotropy of a matrix, 1 at most, by the study's ``evaluation.isotropy``.
+    """Return the isotropy of a matrix, at most 1; ``variant`` is the study's ``evaluation.isotropy``.
 
-    ``directions_DD``: the matrix's principal directions where they are known.
+    ``directions_DD`` are the matrix's principal directions, if they are known.
     """
     if variant == "eig_float32":
         return isotropy_eig_float32(embeddings_VD)
@@ -64,8 +68,8 @@ def isotropy(embeddings_VD: Array, variant: Isotropy, directions_DD: Array | Non
 def isotropy_both_signs(embeddings_VD: Array, directions_DK: Array) -> float:
     """Return min Z(c) / max Z(c) over c = ± the principal directions, Z(c) = sum_i exp(c . e_i); 1 is isotropic.
 
-    Arora et al. 2016, Mu & Viswanath 2018. Both signs are taken because an eigenvector has none; without that the
-    result depends on the solver. Computed from log Z, so no exponential overflows.
+    The definition is that of Arora et al. 2016 and Mu & Viswanath 2018. The sign of an eigenvector is arbitrary, so
+    both are taken; otherwise the result would depend on the solver. It is computed from log Z, so nothing overflows.
     """
     if np.any(np.isnan(directions_DK)):
         return math.nan
@@ -82,8 +86,8 @@ def isotropy_both_signs(embeddings_VD: Array, directions_DK: Array) -> float:
 def isotropy_eig_float32(embeddings_VD: Array) -> float:
     """Return min Z(c) / max Z(c) over general eigenvectors of E^T E in float32, rounded to 4 decimals [C].
 
-    The sign of each eigenvector is the one that the solver returns, so another LAPACK may give another value; but for
-    rounding none is below that of both signs. NaN if E^T E is not finite or all Z overflow.
+    Each eigenvector has the sign that the solver returns, so another LAPACK may give another value. Apart from
+    rounding, it is never below :func:`isotropy_both_signs`. It is NaN if E^T E is not finite or if all Z overflow.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         float32_VD = embeddings_VD.astype(np.float32)
@@ -91,7 +95,7 @@ def isotropy_eig_float32(embeddings_VD: Array) -> float:
         if not np.all(np.isfinite(gram_DD)):
             return math.nan
         directions_DD = np.linalg.eig(gram_DD).eigenvectors.real
-        # Each direction's V terms lie in a row: NumPy adds those pairwise, as it adds the authors' single vectors.
+        # The V terms of a direction are contiguous, so NumPy sums them pairwise, as it does in the authors' code.
         blocks = range(0, len(directions_DD), _COLUMNS)
         z = [np.exp(directions_DD[:, k : k + _COLUMNS].T @ float32_VD.T).sum(axis=1) for k in blocks]
         z_D = np.concatenate(z)
@@ -120,14 +124,14 @@ def rho(embeddings_VD: Array, log_probability_V: Array) -> float:
 
 
 def mean_projection_correlation(embeddings_VD: Array, log_probability_V: Array) -> float:
-    """Return Pearson's correlation of e_i . mu, mu the mean embedding, with the log unigram probabilities."""
+    """Return Pearson's correlation of e_i . mu with the log unigram probabilities; mu is the mean embedding."""
     return pearson(embeddings_VD @ embeddings_VD.mean(axis=0), log_probability_V)
 
 
 def kappa(embeddings_VD: Array, directions_DD: Array | None = None) -> float:
     """Return 100 times the smallest over the largest of the min(V, D) singular values; NaN if all are zero.
 
-    A singular value is taken as ‖E c‖ of its direction: the square root of the eigenvalue would lose half the digits.
+    A singular value is computed as ‖E c‖ for its direction c, since the root of the eigenvalue loses half the digits.
     """
     directions_DD = principal_directions(embeddings_VD) if directions_DD is None else directions_DD
     n_rows, width = embeddings_VD.shape
@@ -137,7 +141,7 @@ def kappa(embeddings_VD: Array, directions_DD: Array | None = None) -> float:
 
 
 def log_unigram_probability(unigram_counts: NDArray[np.integer], n_rows: int) -> Array:
-    """Return log(p + 1e-10) of each of ``n_rows`` tokens (natural logarithm); rows beyond the counts have p = 0."""
+    """Return the natural logarithm of p + 1e-10 for ``n_rows`` tokens; rows beyond the counts have p = 0."""
     counts = np.asarray(unigram_counts, dtype=np.float64)
     if counts.ndim != 1 or len(counts) > n_rows or not np.all(counts >= 0) or counts.sum() == 0:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Post-processing of an embedding matrix, to see what is left of a metric without the mean shift.
+"""Post-processing of an embedding matrix, which shows a metric without the effect of the mean shift.
 
 V: rows    D: width    K: removed directions
 """
@@ -13,16 +13,16 @@ _ROWS = 4096  # rows per block: bounds the extra memory
 
 
 def subtract_mean(embeddings_VD: Array) -> Array:
-    """Return the embeddings minus their mean, a copy of shape (V, D) (Bis et al. 2021)."""
+    """Return a copy of the embeddings minus their mean, shape (V, D) (Bis et al. 2021)."""
     centered_VD: Array = embeddings_VD - embeddings_VD.mean(axis=0)
     return centered_VD
 
 
 def all_but_the_top(embeddings_VD: Array, n_directions: int | None = None) -> Array:
-    """Return the embeddings without their mean and their ``n_directions`` largest principal components, a copy (V, D).
+    """Return a copy (V, D) of the embeddings without their mean and ``n_directions`` largest principal components.
 
-    Without ``n_directions``, D/100 rounded down, at least 1 (Mu & Viswanath 2018, section 2.3). ``ValueError`` if it is
-    not in 0..D.
+    The default is D/100 rounded down, but at least 1 (Mu & Viswanath 2018, section 2.3). Raises ``ValueError`` if
+    ``n_directions`` is not in 0..D.
     """
     width = embeddings_VD.shape[1]
     n_directions = max(1, width // 100) if n_directions is None else n_directions

@@ -1,4 +1,4 @@
-"""The stage ``lm_eval``: downstream tasks by the lm-evaluation-harness, whose tasks are loaded once for all cells."""
+"""The stage ``downstream``: tasks of the lm-evaluation-harness, loaded once for all cells."""
 
 import logging
 import math
@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
@@ -17,112 +18,114 @@ import yaml
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.config import Study
+from coupled_adam_bench.data.check import TASKS, verified_tree
 from coupled_adam_bench.device import pick_device
-from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, Row, row
-from coupled_adam_bench.evaluation.task_files import TaskFile, find_tasks, generated_tasks, mirrored_task, user_folder
-from coupled_adam_bench.files import sha256_file, write_text
-from coupled_adam_bench.plan import Part
+from coupled_adam_bench.evaluation.harness_model import RequestError, open_harness_model
+from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, ResultRow, row
+from coupled_adam_bench.evaluation.settings import OTHER_SEED, RANDOM_SEED
+from coupled_adam_bench.evaluation.task_files import (
+    LOCAL_READERS,
+    StandIn,
+    TaskFile,
+    plan_tasks,
+    read_task,
+    user_folder,
+)
+from coupled_adam_bench.files import write_text
 
-RANDOM_SEED, OTHER_SEED = 0, 1234
-"""lm-eval's own defaults: Python's generator, and all others."""
 BOOTSTRAP_ITERS = 2
-"""Any number above 0 makes lm-eval report the standard error of a mean, in closed form; drawn ones are not used."""
+"""With any number above 0, lm-eval reports the standard error of a mean in closed form; bootstraps are not used."""
 WITH_STDERR = ("acc", "acc_norm")
-"""Means over items."""
+"""The metrics that are means over items, between 0 and 1, and have a standard error."""
 
-
-def plan_tasks(part: Part) -> list[tuple[TaskFile, dict[str, Any] | None]]:
-    """Return the study's tasks, each with the task that stands in for it, None for one that lm-eval loads as it is."""
-    study = part.study
-    downstream = study.evaluation.downstream
-    if downstream.tasks == "synthetic":
-        return [*generated_tasks(paths.data_dir(part.data_id) / "tasks")]
-    tasks = find_tasks(downstream.tasks, user_folder(study.paths.tasks))
-    if study.paths.hub_mirror is None:
-        return [(task, None) for task in tasks]
-    mirror = Path(study.paths.hub_mirror)
-    return [(task, mirrored_task(task, mirror, downstream.num_fewshot)) for task in tasks]
-
-
-def settings(part: Part) -> dict[str, Any]:
-    """Return what can change the numbers: tasks and the contents of their files, shots, limit and lm-eval itself."""
-    tasks = {}
-    for task, stand_in in plan_tasks(part):
-        data_files = stand_in["dataset_kwargs"]["data_files"] if stand_in else {}
-        hashes = {split: sha256_file(Path(path)) for split, path in data_files.items()}
-        tasks[task.name] = {"yaml": sha256_file(task.path), "data": hashes}
-    downstream = part.study.evaluation.downstream
-    return {
-        "tasks": tasks,
-        "num_fewshot": downstream.num_fewshot,
-        "limit": downstream.limit,
-        "max_length": part.study.training.seq_len,
-        "precision": part.study.training.precision,
-        "lm_eval": version("lm_eval"),
-    }
+Loaded = dict[str, dict[str, Any]]
+"""What lm-eval loaded for each task of the study, by its name: tasks and groups, several tasks for a group."""
 
 
 @contextmanager
-def open_evaluator(part: Part, device: str) -> Iterator[Evaluator]:
+def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluator]:
     """Import lm-eval, load the tasks with their data and yield the evaluator.
 
     ``ValueError`` for a task that cannot be loaded, such as one whose dataset is on an unreachable hub.
     """
-    _quiet()
     device = pick_device(device)
-    study = part.study
-    downstream = study.evaluation.downstream
-    tasks = plan_tasks(part)
-    with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder:
-        loaded = _load_tasks(tasks, user_folder(study.paths.tasks), Path(folder), downstream.num_fewshot)
+    with load_tasks(study, data_id) as loaded:
 
         def evaluate(cell: Cell, model: Path) -> Evaluation:
-            from lm_eval.evaluator import evaluate as run_tasks
-            from lm_eval.models.huggingface import HFLM
-
-            _seed(loaded)
-            bf16 = cell.training.precision == "bf16" and device.startswith("cuda")
-            lm = HFLM(
-                pretrained=str(model),
-                backend="causal",
-                dtype="float32",
-                mixed_precision_dtype="bfloat16" if bf16 else None,
-                device=device,
-                batch_size=study.execution.evaluation_batch_sequences,
-                max_length=cell.training.seq_len,
-            )
-            with redirect_stdout(sys.stderr):
-                report = run_tasks(
-                    lm, loaded, limit=downstream.limit, bootstrap_iters=BOOTSTRAP_ITERS, log_samples=False
-                )
-            rows, reasons = task_rows([task.name for task, _ in tasks], report["results"])
-            items = {
-                name: {
-                    "version": report["versions"][name],
-                    "num_fewshot": report["n-shot"][name],
-                    **report["n-samples"][name],
-                }
-                for name in loaded["tasks"]
-            }
+            lm = open_harness_model(model, study, device)
+            results, items = run_tasks(loaded, lm, study.evaluation.downstream.limit, f" of cell {cell.id}")
+            rows, reasons = task_rows(list(loaded), results)
             return Evaluation(rows, reasons, {"tasks": items, "lm_eval": version("lm_eval"), "device": device})
 
         yield evaluate
 
 
-def task_rows(names: list[str], results: dict[str, dict[str, Any]]) -> tuple[list[Row], list[str]]:
+@contextmanager
+def load_tasks(study: Study, data_id: str) -> Iterator[Loaded]:
+    """Import lm-eval and yield the study's tasks, loaded with their data; ``ValueError`` if one cannot be."""
+    _quiet()
+    if study.evaluation.downstream.tasks == "synthetic":
+        verified_tree(paths.data_dir(data_id), TASKS)
+    tasks = plan_tasks(study, data_id)
+    with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder:
+        own_tasks = user_folder(study.paths.tasks)
+        yield _load_tasks(tasks, own_tasks, Path(folder), study.evaluation.downstream.num_fewshot)
+
+
+def run_tasks(
+    loaded: Loaded, lm: Any, limit: int | None, where: str = ""
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Score the tasks one by one; return lm-eval's results by task, and version, shots and items of each.
+
+    ``ValueError`` that names the task, and ``where``, for whatever lm-eval cannot do; its traceback goes to stderr.
+    """
+    from lm_eval.evaluator import evaluate
+
+    results, items = {}, {}
+    for name, tasks in loaded.items():
+        _seed(tasks)
+        try:
+            with redirect_stdout(sys.stderr):
+                report = evaluate(lm, tasks, limit=limit, bootstrap_iters=BOOTSTRAP_ITERS, log_samples=False)
+        except RequestError:
+            raise
+        except Exception as error:
+            traceback.print_exception(error)
+            raise ValueError(f"downstream task {name!r}{where} cannot be scored: {_in_words(error)}") from error
+        results[name] = report["results"][name]
+        for member in tasks["tasks"]:
+            items[member] = {
+                "version": report["versions"][member],
+                "num_fewshot": report["n-shot"][member],
+                **report["n-samples"][member],
+            }
+    return results, items
+
+
+def _in_words(error: Exception) -> str:
+    """Return the type of an error with its message or, if it has none, with the line that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"in {Path(frame.filename).name}, line {frame.lineno}: {frame.line}"
+    return f"{type(error).__name__}: {str(error) or place}"
+
+
+def task_rows(names: list[str], results: dict[str, dict[str, Any]]) -> tuple[list[ResultRow], list[str]]:
     """Return the rows of lm-eval's ``results`` with the average accuracy, and the reasons for every NaN among them.
 
     The average is unweighted, its standard error sqrt(sum stderr^2) / n [C]. A task without ``acc`` makes it NaN.
+    ``ValueError`` for a number that is not finite, and for an accuracy outside of 0 to 1.
     """
-    rows: list[Row] = []
-    reasons = []
+    rows: list[ResultRow] = []
+    reasons: list[str] = []
     accuracies, errors = [], []
     for name in names:
-        values = _metrics(results[name])
+        values, undefined = _metrics(name, results[name])
         if "acc" not in values:
-            reasons.append(f"{name}: lm-eval reports no acc, only {', '.join(sorted(values)) or 'nothing'}")
+            undefined.append(f"{name}: lm-eval reports no acc, only {', '.join(sorted(values)) or 'nothing'}")
             values |= {"acc": math.nan, "acc_stderr": math.nan}
         rows += [row(name, metric, value) for metric, value in values.items()]
+        reasons += undefined
         accuracies.append(values["acc"])
         errors.append(values["acc_stderr"])
     rows.append(row("average", "acc", math.fsum(accuracies) / len(names)))
@@ -130,28 +133,46 @@ def task_rows(names: list[str], results: dict[str, dict[str, Any]]) -> tuple[lis
     return rows, reasons
 
 
-def _metrics(result: dict[str, Any]) -> dict[str, float]:
-    """Return metric -> value of one task; lm-eval's keys are ``metric,filter``, and ``none`` is the usual filter."""
-    values = {}
+def _metrics(name: str, result: dict[str, Any]) -> tuple[dict[str, float], list[str]]:
+    """Return metric -> value of one task, and the reason for each NaN.
+
+    lm-eval's keys are ``metric,filter``, and ``none`` is the usual filter. A value that it cannot compute is text.
+    """
+    values, undefined = {}, []
     for key, value in result.items():
-        metric, comma, name = key.partition(",")
-        kept = comma and (not metric.endswith("_stderr") or metric.removesuffix("_stderr") in WITH_STDERR)
-        if kept:
-            number = float(value) if isinstance(value, int | float | np.number) else math.nan  # "N/A": one item
-            values[metric if name == "none" else f"{metric}@{name}"] = number
-    return values
+        metric, comma, filtered = key.partition(",")
+        kind = metric.removesuffix("_stderr")
+        if not comma or (kind != metric and kind not in WITH_STDERR):
+            continue
+        column = metric if filtered == "none" else f"{metric}@{filtered}"
+        if isinstance(value, int | float | np.number):
+            values[column] = float(value)
+            _check_number(name, column, float(value), in_unit=kind in WITH_STDERR)
+        else:
+            values[column] = math.nan
+            undefined.append(f"{name}: lm-eval reports {column} as {value!r}" + (", as of one item" * (kind != metric)))
+    return values, undefined
+
+
+def _check_number(name: str, metric: str, value: float, in_unit: bool) -> None:
+    if not math.isfinite(value) or (in_unit and not 0 <= value <= 1):
+        raise ValueError(
+            f"downstream task {name!r}: lm-eval reports {metric} = {value}, which is no "
+            + ("number from 0 to 1" if in_unit else "finite number")
+            + "; look at the model's loss, or for a fault in the task's own code"
+        )
 
 
 def _load_tasks(
-    tasks: list[tuple[TaskFile, dict[str, Any] | None]], own_tasks: Path | None, folder: Path, num_fewshot: int
-) -> dict[str, Any]:
+    tasks: list[tuple[TaskFile, StandIn | None]], own_tasks: Path | None, folder: Path, num_fewshot: int
+) -> Loaded:
     """Return lm-eval's tasks and groups, loaded with their data, which it may cache in ``folder``."""
     from lm_eval.tasks import TaskManager
 
     groups = any(task.is_group for task, _ in tasks)
     # A group names its members, so it needs the index of all tasks, which takes seconds; a task is loaded by its file.
     manager = TaskManager(include_path=str(own_tasks) if own_tasks else None, include_defaults=groups)
-    loaded: dict[str, Any] = {"tasks": {}, "groups": {}}
+    loaded: Loaded = {}
     for task, stand_in in tasks:
         source = task.name if task.is_group else str(task.path)
         if stand_in is not None:
@@ -159,29 +180,38 @@ def _load_tasks(
             data = stand_in["dataset_kwargs"] | {"cache_dir": str(folder / "cache")}
             write_text(Path(source), yaml.safe_dump(stand_in | {"dataset_kwargs": data}))
         try:
-            part = manager.load([source])
+            loaded[task.name] = manager.load([source])
         except Exception as error:
             raise ValueError(
-                f"downstream task {task.name!r} cannot be loaded: {type(error).__name__}: {error}\n"
-                "If the Hugging Face hub cannot be reached from here, set paths.hub_mirror to a folder "
-                "<org>/<dataset>/<config>/<split>.jsonl"
+                f"evaluation.downstream.tasks: {task.name!r} cannot be loaded: {_in_words(error)}"
+                + _advice(task, stand_in, error)
             ) from error
-        for kind in loaded:
-            loaded[kind] |= part[kind]
-    for task in loaded["tasks"].values():
-        if task.get_config("num_fewshot") != 0:  # a task that says 0 has its examples in the prompt, as lm-eval holds
-            task.set_config("num_fewshot", num_fewshot)
+        for member in loaded[task.name]["tasks"].values():
+            if member.get_config("num_fewshot") != 0:  # a task that says 0 has its examples in the prompt, for lm-eval
+                member.set_config("num_fewshot", num_fewshot)
     return loaded
 
 
-def _seed(loaded: dict[str, Any]) -> None:
-    """Put all generators into one state before each cell, as lm-eval's ``simple_evaluate`` does."""
+def _advice(task: TaskFile, stand_in: StandIn | None, error: Exception) -> str:
+    """Return what may be the matter with a task that cannot be loaded."""
+    if isinstance(error, IndexError):  # lm-eval looks at the first item
+        return "; has the split that is evaluated no items?"
+    if stand_in is not None or (not task.is_group and read_task(task.path).get("dataset_path") in LOCAL_READERS):
+        return ""
+    return (
+        "\nIf the Hugging Face hub cannot be reached from here, set paths.hub_mirror to a folder and fill it on a "
+        "machine that reaches it (target `fetch`), or yourself: <org>/<dataset>/<config>/<split>.jsonl"
+    )
+
+
+def _seed(tasks: dict[str, Any]) -> None:
+    """Put all generators into one state before each task, as lm-eval's ``simple_evaluate`` does before all of them."""
     import torch
 
     random.seed(RANDOM_SEED)
     np.random.seed(OTHER_SEED)  # noqa: NPY002 - tasks may draw from the global generator
     torch.manual_seed(OTHER_SEED)
-    for task in loaded["tasks"].values():
+    for task in tasks["tasks"].values():
         task.set_fewshot_seed(OTHER_SEED)
 
 

@@ -1,4 +1,4 @@
-"""Word-similarity sets: files of word pairs with human ratings. Light: read while the workflow is being planned."""
+"""Reads word-similarity sets, which are files of word pairs with human ratings; it imports nothing heavy."""
 
 import math
 import re
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coupled_adam_bench.config import Study, WordSimilaritySet
+from coupled_adam_bench.data.check import WORD_PAIRS
 
 
 class Pair(NamedTuple):
@@ -17,10 +18,9 @@ class Pair(NamedTuple):
 
 
 def set_files(study: Study, data_folder: Path) -> list[tuple[WordSimilaritySet, Path]]:
-    """Return the study's sets and their files; that of the generated language lies beside the token bins."""
+    """Return the study's sets and their files; the set of the generated language lies beside the token bins."""
     if study.evaluation.word_similarity == "synthetic":
-        synthetic = WordSimilaritySet(name="synthetic", file="synthetic.tsv")
-        return [(synthetic, data_folder / "word_similarity" / synthetic.file)]
+        return [(WordSimilaritySet(name="synthetic", file=WORD_PAIRS), data_folder / WORD_PAIRS)]
     return [(spec, Path(study.paths.word_similarity) / spec.file) for spec in study.evaluation.word_similarity]
 
 
@@ -33,10 +33,16 @@ def read_pairs(path: Path, spec: WordSimilaritySet) -> list[Pair]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
         raise ValueError(
-            f"word-similarity set {spec.name!r}: {path} does not exist; put it there or set paths.word_similarity"
+            f"word-similarity set {spec.name!r}: file {path} does not exist; put it there, set paths.word_similarity, "
+            "or run the target `fetch`"
         ) from None
     except UnicodeDecodeError as error:
         raise ValueError(f"word-similarity set {spec.name!r}: {path} is not UTF-8 ({error})") from None
+    except OSError as error:  # a folder, or a file that may not be read
+        raise ValueError(
+            f"word-similarity set {spec.name!r}: file {path} cannot be read ({error.strerror}); "
+            "correct evaluation.word_similarity or paths.word_similarity"
+        ) from None
     pairs = [_pair(line, f"{path}:{number}", spec) for number, line in enumerate(lines, 1) if line.strip()]
     if not pairs:
         raise ValueError(f"word-similarity set {spec.name!r}: {path} has no pairs")

@@ -14,6 +14,11 @@ from typing import Any
 
 import yaml
 
+from coupled_adam_bench import paths
+from coupled_adam_bench.config import Study
+from coupled_adam_bench.data.check import TASKS
+from coupled_adam_bench.evaluation.cached import cached_by_file
+
 PAPER_TASK_FILES = {
     "hellaswag": "hellaswag/hellaswag.yaml",
     "winogrande": "winogrande/default.yaml",
@@ -23,9 +28,11 @@ PAPER_TASK_FILES = {
     "lambada_openai": "lambada/lambada_openai.yaml",
     "race": "race/race.yaml",
 }
-"""Where lm-eval has the paper's tasks: spares reading its 14,000 files. A task that has moved is searched for."""
+"""The places of the paper's tasks in lm-eval, so that its 14,000 files need not be read. Others are searched for."""
+OLDER_TASKS = {"0.4.3": Path(__file__).parent / "tasks_v0_4_3"}
+"""Our files of those tasks of the paper whose prompts or scores differ in an older lm-eval, by its version."""
 _NAME = re.compile(r"""^["']?(task|group)["']?:[ \t]*["']?([^\s"'#\[]+)""", re.MULTILINE)
-_LOCAL_READERS = ("arrow", "csv", "json", "parquet", "text")
+LOCAL_READERS = ("arrow", "csv", "json", "parquet", "text")
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 
 
@@ -38,20 +45,42 @@ class TaskFile:
     is_group: bool
 
 
+class Function(str):
+    """``module.name`` behind ``!function`` in a task's YAML file."""
+
+    __slots__ = ()
+
+
 class _Loader(yaml.SafeLoader):
     """SafeLoader that reads ``!function module.name`` as that string."""
 
 
-_Loader.add_constructor("!function", lambda _, node: node.value)
+_Loader.add_constructor("!function", lambda _, node: Function(node.value))
+
+StandIn = dict[str, Any]
+"""The settings of a task that includes another and finds its data elsewhere."""
 
 
-def find_tasks(names: Iterable[str], user_folder: Path | None) -> list[TaskFile]:
-    """Return the files of tasks by name, those of ``user_folder`` before lm-eval's own.
+def plan_tasks(study: Study, data_id: str) -> list[tuple[TaskFile, StandIn | None]]:
+    """Return the study's tasks, each with the task that stands in for it, None for one that lm-eval loads as it is."""
+    downstream = study.evaluation.downstream
+    if downstream.tasks == "synthetic":
+        return [*generated_tasks(paths.data_dir(data_id) / TASKS)]
+    tasks = find_tasks(downstream.tasks, user_folder(study.paths.tasks), downstream.task_versions)
+    if study.paths.hub_mirror is None:
+        return [(task, None) for task in tasks]
+    mirror = Path(study.paths.hub_mirror)
+    return [(task, mirrored_task(task, mirror, downstream.num_fewshot)) for task in tasks]
+
+
+def find_tasks(names: Iterable[str], user_folder: Path | None, versions: str = "installed") -> list[TaskFile]:
+    """Return the files of tasks by name: those of ``user_folder`` first, then of lm-eval in these ``versions``.
 
     ``ValueError`` that lists every unknown name with its near matches.
     """
     own = _scan(user_folder) if user_folder is not None else {}
-    found = {name: own[name] if name in own else _paper_task(name) for name in names}
+    older = _scan(OLDER_TASKS[versions]) if versions in OLDER_TASKS else {}
+    found = {name: own.get(name) or older.get(name) or _paper_task(name) for name in names}
     if None in found.values():
         known = _scan(harness_tasks()) | own
         found = {name: task or known.get(name) for name, task in found.items()}
@@ -72,47 +101,90 @@ def harness_tasks() -> Path:
     return Path(spec.submodule_search_locations[0]) / "tasks"
 
 
-def read_task(path: Path) -> dict[str, Any]:
-    """Return a task's settings with those of the files it includes, as lm-eval merges them."""
+def read_task(path: Path, including: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Return a task's settings with those of the files it includes, as lm-eval merges them.
+
+    ``including`` are the files that led to this one; a file that includes itself raises ``ValueError``.
+    """
+    merged: dict[str, Any] = {}
+    for other in included_files(path):
+        if other in (path.resolve(), *including):
+            raise ValueError(f"{path}: includes {other}, which includes it")
+        merged |= read_task(other, (path.resolve(), *including))
+    return merged | {key: value for key, value in read_yaml(path).items() if key != "include"}
+
+
+def included_files(path: Path) -> list[Path]:
+    """Return the files that a task's YAML file includes itself, in its order."""
+    included = read_yaml(path).get("include", [])
+    return [(path.parent / name).resolve() for name in ([included] if isinstance(included, str) else included)]
+
+
+@cached_by_file
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a task's YAML file without what it includes; the result is cached, so callers must not change it."""
     try:
         with path.open("rb") as file:
             task = yaml.load(file, Loader=_Loader)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such task file") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(task, dict):
         raise ValueError(f"{path}: not a task: a mapping is expected")
-    included = task.pop("include", [])
-    merged: dict[str, Any] = {}
-    for other in [included] if isinstance(included, str) else included:
-        merged |= read_task(path.parent / other)
-    return merged | task
+    return task
 
 
-def mirrored_task(task: TaskFile, mirror: Path, num_fewshot: int) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class HubData:
+    """The data on the hub that a task reads."""
+
+    dataset: str
+    config_name: str | None
+    splits: dict[str, str]
+    """By kind of split its name, for those that the task has."""
+    needed: tuple[str, ...]
+    """The split that is evaluated, and the one from which examples are drawn, if there are examples."""
+
+    def file(self, mirror: Path, split: str) -> Path:
+        """Return where a split lies in the folder ``paths.hub_mirror``."""
+        return mirror / self.dataset / (self.config_name or "default") / f"{split}.jsonl"
+
+
+def hub_data(task: TaskFile, num_fewshot: int) -> HubData | None:
+    """Return the data on the hub that a task reads, None for local data; ``ValueError`` for a group of tasks."""
+    if task.is_group:
+        raise ValueError(f"paths.hub_mirror: {task.name} is a group of tasks; name its tasks one by one")
+    stock = read_task(task.path)
+    if "dataset_path" not in stock or stock["dataset_path"] in LOCAL_READERS:
+        return None
+    splits = {kind: stock[kind] for kind in _SPLITS if stock.get(kind) is not None}
+    needed = [splits[kind] for kind in ("test_split", "validation_split") if kind in splits][:1]
+    if num_fewshot > 0:
+        needed += [splits[kind] for kind in ("fewshot_split", "training_split") if kind in splits][:1]
+    return HubData(stock["dataset_path"], stock.get("dataset_name"), splits, tuple(dict.fromkeys(needed)))
+
+
+def mirrored_task(task: TaskFile, mirror: Path, num_fewshot: int) -> StandIn | None:
     """Return a task that includes ``task`` and reads its data from ``<mirror>/<org>/<dataset>/<config>/<split>.jsonl``.
 
     None if the task does not come from the hub. A split without a file is switched off, unless it is the one that is
     evaluated or the one that examples are drawn from: then ``ValueError`` says which file is missing.
     """
-    if task.is_group:
-        raise ValueError(f"paths.hub_mirror: {task.name} is a group of tasks; name its tasks one by one")
-    stock = read_task(task.path)
-    if "dataset_path" not in stock or stock["dataset_path"] in _LOCAL_READERS:
+    data = hub_data(task, num_fewshot)
+    if data is None:
         return None
-    folder = mirror / stock["dataset_path"] / (stock.get("dataset_name") or "default")
-    splits = {kind: stock[kind] for kind in _SPLITS if stock.get(kind) is not None}
-    files = {split: folder / f"{split}.jsonl" for split in splits.values()}
-    needed = [splits[kind] for kind in ("test_split", "validation_split") if kind in splits][:1]
-    if num_fewshot > 0:
-        needed += [splits[kind] for kind in ("fewshot_split", "training_split") if kind in splits][:1]
-    if missing := [str(files[split]) for split in needed if not files[split].is_file()]:
-        raise ValueError(f"paths.hub_mirror: {task.name} needs {' and '.join(missing)}")
+    splits, files = data.splits, {split: data.file(mirror, split) for split in data.splits.values()}
+    if missing := [str(files[split]) for split in data.needed if not files[split].is_file()]:
+        raise ValueError(
+            f"paths.hub_mirror: {task.name} needs {' and '.join(missing)}; the target `fetch` downloads it"
+        )
     present = {split: str(path.resolve()) for split, path in files.items() if path.is_file()}
     absent = {kind: None for kind, split in splits.items() if split not in present}
     return {**_include(task, present), "dataset_path": "json", "dataset_name": None, **absent}
 
 
-def generated_tasks(folder: Path) -> list[tuple[TaskFile, dict[str, Any]]]:
+def generated_tasks(folder: Path) -> list[tuple[TaskFile, StandIn]]:
     """Return the tasks of the generated language, each with one that includes it and finds the data files beside it."""
     tasks = []
     for path in sorted(folder.glob("*.yaml")):
@@ -130,7 +202,7 @@ def user_folder(setting: str | None) -> Path | None:
     return None if setting is None else Path(setting).resolve()
 
 
-def _include(task: TaskFile, data_files: dict[str, str]) -> dict[str, Any]:
+def _include(task: TaskFile, data_files: dict[str, str]) -> StandIn:
     return {"include": str(task.path), "task": task.name, "dataset_kwargs": {"data_files": data_files}}
 
 

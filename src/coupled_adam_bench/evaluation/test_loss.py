@@ -14,21 +14,20 @@ from numpy.typing import NDArray
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import TestLoss
+from coupled_adam_bench.config import Study, TestLoss
 from coupled_adam_bench.data.bins import open_tokens
 from coupled_adam_bench.device import pick_device
 from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, row
-from coupled_adam_bench.plan import Part
 
 if TYPE_CHECKING:
     from coupled_adam_bench.models.base import LanguageModel
 
-Tokens = NDArray[np.integer[Any]]
+TokenIds = NDArray[np.integer[Any]]
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Inputs and targets, each of shape (B, T)."""
 
 
-def windows(tokens: Tokens, seq_len: int, batch_sequences: int) -> Iterator[Batch]:
+def windows(tokens: TokenIds, seq_len: int, batch_sequences: int) -> Iterator[Batch]:
     """Yield (inputs, targets) of shape (B, T) that cut tokens t_0 .. t_n into windows without overlap.
 
     Window i reads t[i T : i T + T] and predicts t[i T + 1 : i T + T + 1], so each of t_1 .. t_n is a target once, with
@@ -48,8 +47,8 @@ def windows(tokens: Tokens, seq_len: int, batch_sequences: int) -> Iterator[Batc
 def random_offsets(n_tokens: int, seq_len: int, test_loss: TestLoss, seed: int) -> NDArray[np.int64]:
     """Return where random windows start, shape (N,) with N = ``n_batches`` x ``batch_sequences``, with replacement.
 
-    The draws of nanoGPT's ``get_batch``, one batch after the other, from a generator seeded ``seed``. The authors'
-    own had drawn the model's initial values before, so their very offsets are not reproduced.
+    The draws are those of nanoGPT's ``get_batch``, one batch after the other, from a generator with this ``seed``. The
+    authors' generator had drawn the initial weights before, so their exact offsets are not reproduced.
     """
     import torch
 
@@ -59,7 +58,7 @@ def random_offsets(n_tokens: int, seq_len: int, test_loss: TestLoss, seed: int) 
     return torch.cat(draws).numpy()
 
 
-def windows_at(tokens: Tokens, offsets_N: NDArray[np.int64], seq_len: int, batch_sequences: int) -> Iterator[Batch]:
+def windows_at(tokens: TokenIds, offsets_N: NDArray[np.int64], seq_len: int, batch_sequences: int) -> Iterator[Batch]:
     """Yield (inputs, targets) of shape (B, T) of the windows that start at ``offsets_N``, targets one further."""
     for first in range(0, len(offsets_N), batch_sequences):
         starts_B = offsets_N[first : first + batch_sequences]
@@ -67,7 +66,7 @@ def windows_at(tokens: Tokens, offsets_N: NDArray[np.int64], seq_len: int, batch
         yield chunk[:, :-1], chunk[:, 1:]
 
 
-def batches(tokens: Tokens, seq_len: int, test_loss: TestLoss, seed: int, batch_sequences: int) -> Iterator[Batch]:
+def batches(tokens: TokenIds, seq_len: int, test_loss: TestLoss, seed: int, batch_sequences: int) -> Iterator[Batch]:
     """Return the batches that ``test_loss`` chooses for a cell's ``seed``, ``batch_sequences`` windows at a time.
 
     ``ValueError`` if the tokens are too few for one window.
@@ -86,8 +85,8 @@ def batches(tokens: Tokens, seq_len: int, test_loss: TestLoss, seed: int, batch_
 def mean_loss(model: "LanguageModel", found: Iterable[Batch], device: str, bf16: bool) -> tuple[float, int]:
     """Return the mean cross-entropy in nats per predicted token, summed in float64, and the number of those tokens.
 
-    Windows of one length weigh the same, so it is also the mean over batches of random windows. ``bf16``: autocast, on
-    a GPU only.
+    Windows of one length weigh the same, so it is also the mean over batches of random windows. With
+    ``bf16``, a GPU computes under autocast.
     """
     import torch
 
@@ -101,26 +100,20 @@ def mean_loss(model: "LanguageModel", found: Iterable[Batch], device: str, bf16:
     return math.fsum(sums) / n_predicted, n_predicted
 
 
-def settings(part: Part) -> dict[str, Any]:
-    """Return what can change the numbers beside the model, its context length, its seed and its data."""
-    study = part.study
-    return study.evaluation.protocol_settings()["test_loss"] | {"precision": study.training.precision}
-
-
 @contextmanager
-def open_evaluator(part: Part, device: str) -> Iterator[Evaluator]:
+def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluator]:
     """Yield the evaluator, with the held-out tokens opened once."""
     from coupled_adam_bench.models.export import load_model
 
     device = pick_device(device)
-    study = part.study
     test_loss = study.evaluation.test_loss
-    tokens = open_tokens(paths.data_dir(part.data_id), test_loss.split)
+    tokens = open_tokens(paths.data_dir(data_id), test_loss.split)
     batch_sequences = study.execution.evaluation_batch_sequences
     bf16 = study.training.precision == "bf16"
 
     def evaluate(cell: Cell, model: Path) -> Evaluation:
-        found = batches(tokens, cell.training.seq_len, test_loss, cell.seed, batch_sequences)
+        chosen = test_loss.for_model(cell.model.name)
+        found = batches(tokens, cell.training.seq_len, chosen, cell.seed, batch_sequences)
         loss, n_tokens = mean_loss(load_model(model, device), found, device, bf16)
         return Evaluation([row("test", "loss", loss)], detail={"n_predicted_tokens": n_tokens, "device": device})
 

@@ -1,4 +1,4 @@
-"""Agreement of embedding similarity with human ratings, over pairs whose two words are single tokens.
+"""Measures how embeddings agree with human ratings of word pairs whose two words are single tokens.
 
 V: rows of the embedding matrix    D: width    P: kept pairs
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coupled_adam_bench.embeddings.correlation import pearson, spearman
 from coupled_adam_bench.evaluation.pairs import Pair
-from coupled_adam_bench.evaluation.record import Row, row
+from coupled_adam_bench.evaluation.record import ResultRow, row
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -24,7 +24,7 @@ MIN_PAIRS = 3  # two points always correlate perfectly
 
 @dataclass(frozen=True)
 class TokenPairs:
-    """A set in terms of a vocabulary."""
+    """A word-similarity set as token ids."""
 
     name: str
     tokens: NDArray[np.int64]
@@ -32,7 +32,7 @@ class TokenPairs:
     ratings: NDArray[np.float64]
     """Shape (P,)."""
     n_read: int
-    """Pairs before those with other words were dropped."""
+    """The number of pairs in the file, with those that were dropped."""
 
 
 def load_tokenizer(folder: Path) -> "Tokenizer":
@@ -92,10 +92,12 @@ def r_bar(correlations: Sequence[float]) -> float:
     return 100 * math.fsum(correlations) / len(correlations) if correlations else math.nan
 
 
-def word_similarity_rows(embeddings_VD: NDArray[np.float64], sets: Sequence[TokenPairs]) -> tuple[list[Row], list[str]]:
+def word_similarity_rows(
+    embeddings_VD: NDArray[np.float64], sets: Sequence[TokenPairs]
+) -> tuple[list[ResultRow], list[str]]:
     """Return the rows of all sets and of ``r_bar``, and the reasons for every NaN among them."""
-    rows: list[Row] = []
-    reasons = []
+    rows: list[ResultRow] = []
+    reasons = [] if sets else ["r_bar: evaluation.word_similarity has no sets"]
     cosines = []
     for pairs in sets:
         correlations = set_correlations(embeddings_VD, pairs)

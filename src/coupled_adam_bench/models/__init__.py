@@ -1,1 +1,1 @@
-"""Language models of the study and their export to transformers' own classes."""
+"""Language models and their export to transformers' own classes."""

@@ -1,4 +1,4 @@
-"""What the language models of the study share: pre-norm layers without biases, head, initialisation and loss.
+"""The common base of all language models: pre-norm layers without biases, head, initialisation and loss.
 
 Shapes: B sequences, T tokens, D = d_model, V = vocab_size, H heads of K = D / H.
 """
@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coupled_adam_bench.models.attention import causal_attention
 from coupled_adam_bench.models.cross_entropy import IGNORED, sum_cross_entropy, token_cross_entropy
 
 LAYER_NORM_EPS = 1e-5  # [C]
 
 
-class Block(nn.Module, ABC):
-    """One transformer layer: causal self-attention, then an MLP, each behind a LayerNorm and around a residual."""
+class TransformerBlock(nn.Module, ABC):
+    """One transformer layer: causal self-attention, then an MLP, each with a LayerNorm before and a residual around."""
 
     def __init__(self, d_model: int, n_head: int, d_ffn: int) -> None:  # noqa: ARG002 - the MLP is the subclass's
         super().__init__()
@@ -29,8 +28,8 @@ class Block(nn.Module, ABC):
         self.attn_proj = nn.Linear(d_model, d_model, bias=False)
         self.ln_2 = nn.LayerNorm(d_model, LAYER_NORM_EPS, bias=False)
 
-    def place(self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys that know their positions; as they are where the embedding has said it."""
+    def apply_rotary(self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Apply rotary positions to queries and keys; this is the identity for learned positions."""
         assert not positions
         return q_BHTK, k_BHTK
 
@@ -39,10 +38,11 @@ class Block(nn.Module, ABC):
         """Return what the MLP adds to the residual stream, shape BTD."""
 
     def forward(self, x_BTD: Tensor, *positions: Tensor) -> Tensor:
-        """Return the residual stream after this layer, shape BTD; ``positions`` is for :meth:`place`."""
+        """Return the residual stream after this layer, shape BTD; ``positions`` go to :meth:`apply_rotary`."""
         qkv_BTD = self.attn_qkv(self.ln_1(x_BTD)).chunk(3, dim=-1)
         q_BHTK, k_BHTK, v_BHTK = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in qkv_BTD)
-        y_BHTK = causal_attention(*self.place(q_BHTK, k_BHTK, *positions), v_BHTK)
+        q_BHTK, k_BHTK = self.apply_rotary(q_BHTK, k_BHTK, *positions)
+        y_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
         x_BTD = x_BTD + self.attn_proj(y_BHTK.transpose(1, 2).flatten(-2))
         return x_BTD + self.mlp(self.ln_2(x_BTD))
 
@@ -50,7 +50,7 @@ class Block(nn.Module, ABC):
 class LanguageModel(nn.Module, ABC):
     """A decoder of one architecture; its loss never holds the logits of a whole batch."""
 
-    block_type: ClassVar[type[Block]]
+    block_type: ClassVar[type[TransformerBlock]]
     learned_positions: ClassVar[bool]
     positions: nn.Embedding
 
@@ -60,7 +60,7 @@ class LanguageModel(nn.Module, ABC):
         super().__init__()
         self.vocab_size, self.seq_len, self.tied = vocab_size, seq_len, tied
         self.n_layer, self.n_head, self.d_model, self.d_ffn = n_layer, n_head, d_model, d_ffn
-        # Initial values are drawn in the order in which modules are set here.
+        # Initial values are drawn in the order of these assignments.
         self.embedding = nn.Embedding(vocab_size, d_model)
         if self.learned_positions:
             self.positions = nn.Embedding(seq_len, d_model)
@@ -70,18 +70,18 @@ class LanguageModel(nn.Module, ABC):
 
     @property
     def head_weight(self) -> Tensor:
-        """The output's matrix, shape VD: the embedding's when tied."""
+        """The weight of the head, shape VD; if tied, it is the embedding's."""
         return self.embedding.weight if self.head is None else self.head.weight
 
     def embedding_parameters(self) -> list[Tensor]:
-        """Return the matrices with a row for each token, which the embedding's optimizer takes: one when tied."""
+        """Return the matrices that the embedding's optimizer updates: the embedding and, if not tied, the head."""
         return [self.embedding.weight] if self.head is None else [self.embedding.weight, self.head.weight]
 
     def initial_values(self, seed: int, std: float) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """Yield every parameter with its initial value, whole, on the CPU: for those in shards or without memory.
+        """Yield every parameter with its whole initial value on the CPU; parameters may be sharded or on ``meta``.
 
-        Matrices are N(0, std), residual output projections N(0, std / sqrt(2 n_layer)), norms one [C]. The numbers
-        depend on ``seed`` alone, not on the device or on torch's global generator.
+        Matrices are drawn from N(0, std), residual output projections from N(0, std / sqrt(2 n_layer)), and norms are 1
+        [C]. The values depend only on ``seed``, not on the device or on torch's global generator.
         """
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
@@ -99,7 +99,7 @@ class LanguageModel(nn.Module, ABC):
 
     @abstractmethod
     def inputs(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:
-        """Return the residual stream that enters the first layer, shape BTD, and what all layers take beside it."""
+        """Return the input of the first layer, shape BTD, followed by the positions that every layer takes."""
 
     def hidden(self, tokens_BT: Tensor) -> Tensor:
         """Return the final hidden states, shape BTD."""
@@ -109,19 +109,22 @@ class LanguageModel(nn.Module, ABC):
         return self.ln_f(x_BTD)  # type: ignore[no-any-return]
 
     def logits(self, tokens_BT: Tensor) -> Tensor:
-        """Return the logits of the next token, shape BTV: for tests and small inputs."""
+        """Return the logits of the next token, shape BTV; meant for tests and small inputs."""
         return F.linear(self.hidden(tokens_BT), self.head_weight)
 
     def compile_layers(self) -> None:
-        """Have ``torch.compile`` make kernels of each layer, at the first call with each number of sequences."""
+        """Compile each layer with ``torch.compile``, at its first call with each number of sequences."""
         for block in self.blocks:
-            # Sizes are few; at the second one torch would turn to kernels for any, which can be optimised less.
+            # Few batch sizes occur. By default torch recompiles for dynamic shapes at the second one, which is slower.
             block.compile(dynamic=False)
 
     def forward(
         self, tokens_BT: Tensor, targets_BT: Tensor, reduction: Literal["mean", "sum", "none"] = "mean"
     ) -> Tensor:
-        """Return the cross-entropy in nats, targets of -100 ignored: a scalar; for ``none`` shape BT, no gradient."""
+        """Return the cross-entropy in nats, a scalar, or for ``none`` of shape BT without gradient.
+
+        Targets of -100 are ignored.
+        """
         hidden_TD = self.hidden(tokens_BT).flatten(0, 1)
         if reduction == "none":
             return token_cross_entropy(hidden_TD, self.head_weight, targets_BT.flatten()).view_as(targets_BT)

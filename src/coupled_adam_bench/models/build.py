@@ -1,4 +1,4 @@
-"""The model of a cell."""
+"""Builds the model of a cell."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from coupled_adam_bench.models.stablelm import StableLM
 
 
 def build_model(model: Model, vocab_size: int, seq_len: int) -> LanguageModel:
-    """Return the module that a configuration describes, its weights not yet initialised.
+    """Return the module that a configuration describes, with weights that are not initialised yet.
 
-    Under ``torch.device("meta")`` it takes no memory.
+    Under ``torch.device("meta")`` the module takes no memory.
     """
     sizes: dict[str, Any] = {
         "vocab_size": vocab_size,

@@ -1,6 +1,6 @@
-"""Cross-entropy of a linear head without the logits of the whole batch.
+"""Cross-entropy of a linear head that never holds the logits of the whole batch.
 
-Shapes: T tokens of all sequences in a row, C of them in a chunk, D = d_model, V = vocab_size.
+Shapes: T tokens of all sequences, C tokens of a chunk, D = d_model, V = vocab_size.
 """
 
 from typing import Any
@@ -8,10 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coupled_adam_bench.device import LOGITS_CHUNK
+
 IGNORED = -100
-# Tokens whose logits are held at once. CPU: the products are at their full speed and the logits still in the cache (see
-# docs/performance.md); GPU: products large enough for all its multiprocessors.
-_CHUNK_TOKENS = {"cpu": 256, "cuda": 4096}
+
+
+def sequences_of_a_chunk(seq_len: int, device: str) -> int:
+    """Return the fewest sequences with which a chunk of the loss is full."""
+    return -(-LOGITS_CHUNK[device] // seq_len)
 
 
 def _compute_dtype(hidden_TD: Tensor) -> torch.dtype:
@@ -20,7 +24,7 @@ def _compute_dtype(hidden_TD: Tensor) -> torch.dtype:
 
 
 def _in_place(logits_CV: Tensor, targets_C1: Tensor) -> tuple[Tensor, Tensor]:
-    """Return softmax and losses (shape C1) by passes over logits that lie in the cache, and are lost."""
+    """Return softmax and losses (shape C1) by several passes over logits in the cache, which are overwritten."""
     target_logits_C1 = logits_CV.gather(1, targets_C1)
     exact_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
     max_C1 = exact_CV.amax(1, keepdim=True)
@@ -30,7 +34,7 @@ def _in_place(logits_CV: Tensor, targets_C1: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_log_softmax(logits_CV: Tensor, targets_C1: Tensor) -> tuple[Tensor, Tensor]:
-    """Return softmax and losses (shape C1) by torch's one kernel for all passes, which pays where memory is far."""
+    """Return softmax and losses (shape C1) with the fused log_softmax kernel, which is faster on GPUs."""
     exact = torch.promote_types(logits_CV.dtype, torch.float32)
     log_probs_CV = torch.log_softmax(logits_CV, 1, dtype=exact)
     loss_C1 = -log_probs_CV.gather(1, targets_C1)
@@ -41,16 +45,16 @@ _SOFTMAX = {"cpu": _in_place, "cuda": _by_log_softmax}
 
 
 class _SumCrossEntropy(torch.autograd.Function):
-    """Sum of cross-entropies, its gradients computed chunk by chunk beside the loss.
+    """Sum of cross-entropies whose gradients are computed in the forward pass, chunk by chunk.
 
-    The gradient of the logits of a chunk is softmax minus one-hot, so with the logits at hand both products that the
-    backward pass needs are taken at once and the logits are dropped.
+    The gradient of a chunk's logits is softmax minus one-hot. Both products that the backward pass needs are computed
+    while the logits exist, and the logits are then dropped.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor:
         dtype, device = _compute_dtype(hidden_TD), hidden_TD.device
-        softmax, chunk = _SOFTMAX[device.type], _CHUNK_TOKENS[device.type]
+        softmax, chunk = _SOFTMAX[device.type], LOGITS_CHUNK[device.type]
         with torch.autocast(device.type, enabled=False):
             hidden, weight = hidden_TD.to(dtype), weight_VD.to(dtype)
             grad_hidden_TD = torch.empty_like(hidden_TD)
@@ -64,9 +68,9 @@ class _SumCrossEntropy(torch.autograd.Function):
                 logits_CV = torch.mm(hidden_CD, weight.T, out=all_logits_CV[: len(hidden_CD)])
                 grad_CV, loss_C1 = softmax(logits_CV, safe_C1)
                 loss += loss_C1.where(kept_C1, 0).sum()
-                # softmax - 1 from the loss: bfloat16 would round a softmax near 1 to 1.
+                # softmax - 1 is computed from the loss, since bfloat16 would round a softmax near 1 to 1.
                 grad_CV.scatter_(1, safe_C1, loss_C1.neg().expm1().to(dtype))
-                # Ignored rows are masked here, where a row has D numbers and not V.
+                # Ignored rows are masked here, where a row has D numbers instead of V.
                 torch.mul(grad_CV @ weight, kept_C1, out=grad_hidden_TD[rows])
                 kept_hidden_CD = hidden_CD * kept_C1
                 if dtype == grad_weight_VD.dtype:
@@ -80,22 +84,22 @@ class _SumCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None]:
         grad_hidden_TD, grad_weight_VD = ctx.saved_tensors
         (scale,) = grad_outputs
-        # In place: they are of no use to anyone else, and a second backward pass through the same loss is refused.
+        # Scaling in place is safe: nothing else uses these tensors, and a second backward pass is refused.
         return grad_hidden_TD.mul_(scale), grad_weight_VD.mul_(scale), None
 
 
 def sum_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor:
     """Return the sum over tokens of ``-log softmax(hidden @ weight.T)[target]`` in nats: a scalar, at least float32.
 
-    Targets of -100 are ignored. Differentiable once; under autocast the products are taken in its dtype.
+    Targets of -100 are ignored. The result can be differentiated once. Under autocast the products have its dtype.
     """
     return _SumCrossEntropy.apply(hidden_TD, weight_VD, targets_T)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @torch.no_grad()
 def token_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor:
-    """Return each token's cross-entropy in nats, without gradient: at least float32, shape T, 0 where ignored."""
-    chunk = _CHUNK_TOKENS[hidden_TD.device.type]
+    """Return each token's cross-entropy in nats, shape T, at least float32, without gradient; ignored tokens have 0."""
+    chunk = LOGITS_CHUNK[hidden_TD.device.type]
     losses = [
         torch.nn.functional.cross_entropy(
             logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32)),

@@ -1,4 +1,4 @@
-"""Weights to and from the Hugging Face format of transformers' own classes, without importing transformers."""
+"""Reads and writes models in the Hugging Face format of transformers' own classes, without importing transformers."""
 
 import json
 import secrets
@@ -16,15 +16,15 @@ from coupled_adam_bench.files import read_json
 from coupled_adam_bench.models.base import LAYER_NORM_EPS, LanguageModel
 from coupled_adam_bench.models.gpt2 import GPT2
 from coupled_adam_bench.models.stablelm import StableLM
-
-WEIGHTS = "model.safetensors"
+from coupled_adam_bench.paths import WEIGHTS
 
 
 @dataclass(frozen=True)
 class _Weight:
-    """A weight of ours and those of transformers that it is stacked from, row on row.
+    """One of our weights and the transformers weights whose rows it stacks.
 
-    ``transposed``: theirs are stored as (in, out), by their class Conv1D; ``bias``: theirs have one, ours never do.
+    ``transposed`` says that transformers stores (in, out), as its Conv1D does; ``bias``, that it also has a bias, which
+    our layers never have.
     """
 
     ours: str
@@ -69,9 +69,9 @@ def _stablelm_weights(n_layer: int, tied: bool) -> Iterator[_Weight]:
 
 @dataclass(frozen=True)
 class _Format:
-    """What one of our classes is in transformers.
+    """How one of our classes is stored in transformers' format.
 
-    ``keys``: the key in config.json of each argument of our class; ``fixed``: what our class has no argument for.
+    ``keys`` maps each argument of our class to its key in config.json; ``fixed`` holds the keys that never change.
     """
 
     model: type[LanguageModel]
@@ -95,7 +95,7 @@ _FORMATS = {
         },
         {
             "architectures": ["GPT2LMHeadModel"],
-            "activation_function": "gelu",  # exact, where GPT-2's own is the tanh approximation
+            "activation_function": "gelu",  # exact GELU; GPT-2's own is the tanh approximation
             "attn_pdrop": 0.0,
             "embd_pdrop": 0.0,
             "resid_pdrop": 0.0,
@@ -136,7 +136,7 @@ def _config(model: LanguageModel, model_type: str, eot_id: int) -> dict[str, Any
     config |= {key: getattr(model, argument) for argument, key in form.keys.items()}
     if isinstance(model, StableLM):
         config["num_key_value_heads"] = model.n_head
-        # Where transformers 5 looks for what 4 has at the top.
+        # transformers 5 reads these keys here, transformers 4 at the top level.
         rope = {key: config[key] for key in ("rope_theta", "partial_rotary_factor")}
         config["rope_parameters"] = {"rope_type": "default", **rope}
     return config | {"bos_token_id": eot_id, "eos_token_id": eot_id, "dtype": "float32"}
@@ -147,19 +147,18 @@ def save_model(
 ) -> None:
     """Write ``folder`` so that ``transformers.AutoModelForCausalLM.from_pretrained(folder)`` gives the same logits.
 
-    ``tokenizer`` is a folder in Hugging Face format whose files are put beside the weights. The folder appears whole or
-    not at all; one that is already there is replaced. ``state`` is ``model.state_dict()`` with whole tensors, for a
-    model in shards.
+    ``tokenizer`` is a folder in Hugging Face format; its files are copied beside the weights. The folder appears whole
+    or not at all, and replaces an existing one. For a sharded model, ``state`` is its state dict with whole tensors.
     """
     (model_type,) = (name for name, form in _FORMATS.items() if isinstance(model, form.model))
     ours = dict(model.state_dict() if state is None else state)
     theirs: dict[str, Tensor] = {}
     for entry in _FORMATS[model_type].weights(model.n_layer, model.tied):
         weight = ours.pop(f"{entry.ours}.weight").detach().to("cpu", torch.float32)
-        for name, part in zip(entry.theirs, weight.chunk(len(entry.theirs)), strict=True):
-            theirs[f"{name}.weight"] = (part.T if entry.transposed else part).contiguous()
+        for name, chunk in zip(entry.theirs, weight.chunk(len(entry.theirs)), strict=True):
+            theirs[f"{name}.weight"] = (chunk.T if entry.transposed else chunk).contiguous()
             if entry.bias:
-                theirs[f"{name}.bias"] = torch.zeros(part.shape[0])
+                theirs[f"{name}.bias"] = torch.zeros(chunk.shape[0])
     assert not ours, f"not exported: {sorted(ours)}"
 
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
@@ -178,7 +177,7 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> LanguageMode
     """Read a model that :func:`save_model` wrote, in float32 and evaluation mode."""
     config = read_json(folder / "config.json")
     form = _FORMATS[config["model_type"]]
-    with torch.device("meta"):  # the weights of the file become the model's, none are made to be replaced
+    with torch.device("meta"):  # no memory for weights that the file's will replace
         model = form.model(**{argument: config[key] for argument, key in form.keys.items()})
     theirs = load_file(folder / WEIGHTS)
     ours = {}

@@ -6,10 +6,10 @@ Shapes: B sequences, T tokens, D = d_model.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coupled_adam_bench.models.base import Block, LanguageModel
+from coupled_adam_bench.models.base import LanguageModel, TransformerBlock
 
 
-class GPT2Block(Block):
+class GPT2Block(TransformerBlock):
     """A layer with an MLP of two matrices and GELU."""
 
     def __init__(self, d_model: int, n_head: int, d_ffn: int) -> None:

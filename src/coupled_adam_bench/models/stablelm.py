@@ -1,4 +1,4 @@
-"""The paper's large scale: SwiGLU and RoPE [P], in the sizes of Modalities' defaults [I].
+"""The model of the paper's large scale: SwiGLU and RoPE [P], with the sizes of Modalities' defaults [I].
 
 Shapes: B sequences, T tokens, D = d_model, H heads of K = D / H, J = K / 2 pairs of coordinates.
 """
@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coupled_adam_bench.models.base import Block, LanguageModel
+from coupled_adam_bench.models.base import LanguageModel, TransformerBlock
 
 
 def rope_tables(seq_len: int, d_head: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of the angles t base^(-2j / K) of position t and pair j, float32, shape TJ.
+    """Return cosine and sine of the angle t base^(-2j / K) for each position t and pair j, float32, shape TJ.
 
-    Su et al. 2021 (arXiv 2104.09864), eq. 15.
+    This is eq. 15 of Su et al. 2021 (arXiv 2104.09864).
     """
     exponents_J = torch.arange(0, d_head, 2, dtype=torch.float32, device=device) / d_head
     positions_T = torch.arange(seq_len, dtype=torch.float32, device=device)
@@ -22,18 +22,18 @@ def rope_tables(seq_len: int, d_head: int, base: float, device: torch.device) ->
 
 
 def rotate(x_BHTK: Tensor, cos_TJ: Tensor, sin_TJ: Tensor) -> Tensor:
-    """Return ``x`` with coordinates j and j + K / 2 of each head turned by the angle of pair j, in the dtype of ``x``.
+    """Rotate coordinates j and j + K / 2 of each head by the angle of pair j and return the dtype of ``x``.
 
-    The products are taken in the wider dtype of ``x`` and the tables.
+    The products are computed in the wider dtype of ``x`` and the tables.
     """
     first_BHTJ, second_BHTJ = x_BHTK.chunk(2, dim=-1)
-    turned_BHTK = torch.cat(
+    rotated_BHTK = torch.cat(
         (first_BHTJ * cos_TJ - second_BHTJ * sin_TJ, second_BHTJ * cos_TJ + first_BHTJ * sin_TJ), dim=-1
     )
-    return turned_BHTK.to(x_BHTK.dtype)
+    return rotated_BHTK.to(x_BHTK.dtype)
 
 
-class StableLMBlock(Block):
+class StableLMBlock(TransformerBlock):
     """A layer with RoPE over the whole width of a head, and a SwiGLU MLP."""
 
     def __init__(self, d_model: int, n_head: int, d_ffn: int) -> None:
@@ -41,8 +41,8 @@ class StableLMBlock(Block):
         self.mlp_gate_up = nn.Linear(d_model, 2 * d_ffn, bias=False)
         self.mlp_proj = nn.Linear(d_ffn, d_model, bias=False)
 
-    def place(self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys turned by the angles of their positions."""
+    def apply_rotary(self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys rotated by the angles of their positions."""
         cos_TJ, sin_TJ = positions
         assert cos_TJ.dtype == torch.float32, "bf16 cannot tell neighbouring positions apart"
         return rotate(q_BHTK, cos_TJ, sin_TJ), rotate(k_BHTK, cos_TJ, sin_TJ)
@@ -54,7 +54,7 @@ class StableLMBlock(Block):
 
 
 class StableLM(LanguageModel):
-    """The decoder that transformers calls StableLM, with rotated positions."""
+    """The decoder that transformers calls StableLM, with rotary positions."""
 
     block_type = StableLMBlock
     learned_positions = False
@@ -76,7 +76,7 @@ class StableLM(LanguageModel):
     def inputs(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:
         """Return the embedding, shape BTD, and the tables of :func:`rope_tables`.
 
-        Computed here and not kept: no buffer to move, shard, broadcast or leave behind on the meta device.
+        The tables are computed at each call, so there is no buffer to move, shard, broadcast or leave on ``meta``.
         """
         tables = rope_tables(tokens_BT.shape[1], self.d_model // self.n_head, self.rope_base, tokens_BT.device)
         return self.embedding(tokens_BT), *tables

@@ -1,7 +1,5 @@
-"""A user's own optimizer, from its dotted path; every error names the field of the study to mend."""
+"""Builds a user's own optimizer from its dotted path; every error names the field of the study to correct."""
 
-import difflib
-import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,32 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.config import Custom
+from coupled_adam_bench.config import CustomSettings
+from coupled_adam_bench.dotted import import_object
 
 
 def resolve(path: str) -> type[torch.optim.Optimizer]:
     """Return the class at ``module.Class``; ``ValueError`` if there is none or it is no optimizer."""
-    module_name, _, name = path.rpartition(".")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a module may raise anything
-        raise ValueError(
-            f"path: cannot import {module_name!r} ({type(error).__name__}: {error}); "
-            "correct the path, or install the package where the study runs"
-        ) from error
-    found = getattr(module, name, None)
-    if found is None:
-        close = difflib.get_close_matches(name, vars(module), n=1)
-        raise ValueError(f"path: {module_name!r} has no {name!r}{f'; did you mean {close[0]!r}?' if close else ''}")
-    if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
+    kind = import_object(path)
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
         raise ValueError(f"path: {path} is no subclass of torch.optim.Optimizer")
-    return found
+    return kind
 
 
-def build(optimizer: Custom, embeddings: Sequence[Tensor], lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Return the optimizer of ``embeddings``; ``ValueError`` for what it does not take and for what is not supported.
+def build(
+    optimizer: CustomSettings, embeddings: Sequence[Tensor], lr: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """Return the optimizer of ``embeddings``; raise ``ValueError`` if it refuses its arguments or is not supported.
 
-    ``lr`` is the peak. A class that takes a weight decay always gets the study's, 0 too: its own default is no setting.
+    ``lr`` is the peak learning rate. A class with an argument ``weight_decay`` always gets the study's, even if that is
+    0, because no setting records the default of the class.
     """
     kind: Callable[..., torch.optim.Optimizer] = resolve(optimizer.path)
     arguments: dict[str, Any] = dict(optimizer.arguments)
@@ -50,7 +41,7 @@ def build(optimizer: Custom, embeddings: Sequence[Tensor], lr: float, weight_dec
         raise ValueError(f"arguments: {error}; {optimizer.path} takes ({takes})") from None
     try:
         built = kind(embeddings, lr=lr, **arguments)
-    except Exception as error:  # the class says in its own way what it does not like
+    except Exception as error:  # a constructor may raise anything
         raise ValueError(f"arguments: {optimizer.path} refuses them ({type(error).__name__}: {error})") from error
     if callable(getattr(built, "train", None)) and callable(getattr(built, "eval", None)):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Learning rate against step."""
+"""The learning rate as a function of the step."""
 
 import math
 
@@ -8,8 +8,8 @@ from coupled_adam_bench.config import Training
 def learning_rate_factor(step: int, steps: int, training: Training) -> float:
     """Return the learning rate of step ``step`` (from 0) of ``steps`` as a fraction of the peak.
 
-    Linear warmup, then ``training.schedule``: every decay goes from 1 at the last step before it to ``min_lr_ratio`` at
-    ``steps``, the end of the last step: a cosine [P][C], a line, or for ``wsd`` a line over the last steps only.
+    A linear warmup is followed by ``training.schedule``. A decay falls from 1 to ``min_lr_ratio``, which it would reach
+    at step ``steps``, one after the last. It is a cosine [P][C] or a line; for ``wsd`` the line covers the last steps.
     """
     warmup = training.warmup(steps)
     if step < warmup:

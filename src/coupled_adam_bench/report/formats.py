@@ -1,11 +1,30 @@
 """Numbers as text, the only place where anything is rounded."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from coupled_adam_bench.statistics.t_test import Sample
 
 MISSING = "-"
 _MINUS = "\u2212"
+
+
+@dataclass(frozen=True)
+class Shorthand:
+    """A number in print: ``mean`` such as ``0.123``, and ``spread`` such as ``(4)``, which may be empty."""
+
+    mean: str
+    spread: str = ""
+
+    def __str__(self) -> str:
+        """Return the whole number."""
+        return f"{self.mean} {self.spread}".rstrip()
+
+    @property
+    def missing(self) -> bool:
+        """Whether there is no number."""
+        return self.mean == MISSING
 
 
 def fixed(value: float, digits: int) -> str:
@@ -17,7 +36,7 @@ def fixed(value: float, digits: int) -> str:
     return (_MINUS if negative else "") + text.removeprefix("-")
 
 
-def shorthand(sample: Sample, digits: int) -> str:
+def shorthand(sample: Sample, digits: int) -> Shorthand:
     """Return ``0.123 (4)``: the mean, and the standard deviation in units of its last digit.
 
     A standard deviation of several such units shows as many, ``2.97 (12)`` is 2.97 +- 0.12; less than half a unit
@@ -25,9 +44,18 @@ def shorthand(sample: Sample, digits: int) -> str:
     """
     mean = fixed(sample.mean, digits)
     if mean == MISSING or sample.n < 2:
-        return mean
+        return Shorthand(mean)
     units = f"{sample.sd:.{digits}f}".replace(".", "").lstrip("0") or "0"
-    return f"{mean} ({units})"
+    return Shorthand(mean, f"({units})")
+
+
+def paddings(column: Sequence[Shorthand]) -> list[int]:
+    """Return how many characters each number's spread is shorter than the longest, which aligns the means.
+
+    A missing number stands alone and has no padding.
+    """
+    longest = max((len(number.spread) for number in column), default=0)
+    return [0 if number.missing else longest - len(number.spread) for number in column]
 
 
 def significant(value: float, digits: int = 3) -> str:

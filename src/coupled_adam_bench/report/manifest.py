@@ -1,4 +1,4 @@
-"""``manifest.json``: what a study's numbers were made of and from."""
+"""Writes ``manifest.json``, the record of the code, the data and the runs behind a study's numbers."""
 
 import importlib.metadata
 import platform
@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench import paths, protocol
+from coupled_adam_bench import paths, versions
+from coupled_adam_bench.catalog.stages import STAGES
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.files import read_json, sha256_file, write_json
+from coupled_adam_bench.files import read_sealed, sha256_file, write_json
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.revision import git_revision
 
@@ -35,20 +36,21 @@ def _cell(cell: Cell, folder: Path) -> dict[str, Any]:
         "optimizer": cell.optimizer.key, "seed": cell.seed, "steps": cell.steps,
     }  # fmt: skip
     record = ("status", "reason", "step", "model_sha256", "data_sha256", "train", "environment")
-    if not (folder / "run.json").is_file():
+    path = paths.RunFiles(folder).record
+    if not path.is_file():
         return {
-            **identity, **dict.fromkeys(record), "status": "not trained", "reason": "no run.json", "train": {},
+            **identity, **dict.fromkeys(record), "status": "not trained", "reason": f"no {path.name}", "train": {},
             "environment": {},
         }  # fmt: skip
-    run = read_json(folder / "run.json")
+    run = read_sealed(path)
     try:
         return {**identity, **{name: run[name] for name in record}}
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{folder / 'run.json'}: not the record of a run ({error!r}); train again") from None
+        raise ValueError(f"{path}: not the record of a run ({error!r}); train again") from None
 
 
 def _data(data_id: str, meta: Path) -> dict[str, Any]:
-    return {"id": data_id, "meta": read_json(meta) if meta.is_file() else None}
+    return {"id": data_id, "meta": read_sealed(meta) if meta.is_file() else None}
 
 
 def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESULTS) -> None:
@@ -56,19 +58,20 @@ def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESUL
 
     ``results_root`` is the folder of ``runs`` and ``data``. Runs and data that are not there are noted as such.
     """
-    versions = {name.lower(): value for name, value in vars(protocol).items() if name.isupper()}
+    of_stages = {name.lower(): value for name, value in vars(versions).items() if name.isupper()}
+    of_stages |= {stage.name: stage.version for stage in STAGES.values()}
     files = [path for pattern in _HASHED for path in sorted(study_dir.glob(pattern)) if not path.name.startswith(".")]
     manifest = {
         "study": plan.name,
         "title": plan.title,
         # No path changes a number.
-        "parts": [part.study.model_dump(mode="json", exclude={"paths"}) for part in plan.parts],
-        "protocol": {"name": plan.protocol_label, "versions": versions},
+        "studies": [study.model_dump(mode="json", exclude={"paths"}) for study in plan.studies.values()],
+        "protocol": {"name": plan.protocol_label, "versions": of_stages},
         "git_revision": git_revision(),
         "packages": _versions(),
         "platform": platform.platform(),
         "sha256": {path.relative_to(study_dir).as_posix(): sha256_file(path) for path in files},
-        "data": [_data(data_id, results_root / "data" / data_id / "meta.json") for data_id in plan.data_ids],
-        "cells": [_cell(cell, results_root / "runs" / cell.id) for cell in plan.cells.values()],
+        "data": [_data(data_id, paths.data_dir(data_id, results_root) / "meta.json") for data_id in plan.data_ids],
+        "cells": [_cell(cell, paths.run_dir(cell.id, results_root)) for cell in plan.cells.values()],
     }
     write_json(study_dir / "manifest.json", manifest)

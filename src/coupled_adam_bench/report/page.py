@@ -1,13 +1,16 @@
-"""``report/index.html``: did it reproduce? One page that needs nothing else."""
+"""Writes ``report/index.html``, a page that says whether the paper was reproduced and needs no other file."""
 
 import base64
 from collections import Counter
 from dataclasses import dataclass
-from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coupled_adam_bench import paths
+from coupled_adam_bench.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.catalog.names import ADAM, COUPLED_ADAM
+from coupled_adam_bench.estimate.study import estimate_study
+from coupled_adam_bench.estimate.text import basis, memory_table, totals, training_table
 from coupled_adam_bench.files import read_json, write_text
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report import formats
@@ -15,66 +18,18 @@ from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.published import PUBLISHED
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.report.table import build_tables
-from coupled_adam_bench.report.theory import ADAM, COUPLED
-from coupled_adam_bench.report.theory_figures import THEORY_FIGURES
-from coupled_adam_bench.report.theory_section import theory_section
+from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
+from coupled_adam_bench.report.theory.section import theory_section
 from coupled_adam_bench.report.variants import variant_section
-from coupled_adam_bench.results.collect import read_results
-from coupled_adam_bench.results.groups import UNTESTED, Group, table_groups, table_values
-from coupled_adam_bench.results.schema import METRICS, Metric
-from coupled_adam_bench.statistics.compare import read_tests, winners
+from coupled_adam_bench.results.comparisons import BETTER
+from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.statistics.scores import CLAIMED, LOSS, scorecards, verdicts
 from coupled_adam_bench.statistics.t_test import summarize
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-# The paper's claim on embeddings [P]: isotropic, around the origin, and closer to what people think of words.
-CLAIMED = ("isotropy", "mean_norm_ratio", "r_bar")
-
 
 @dataclass(frozen=True)
-class Score:
-    """In how many groups of a table each optimizer has the bold value of a metric; ``wins`` is by its key."""
-
-    metric: Metric
-    wins: dict[str, int]
-    undecided: int
-    untestable: int
-
-
-@dataclass(frozen=True)
-class Scorecard:
-    """The scores of a table; ``labels`` of its optimizers are by key."""
-
-    table: str
-    n_groups: int
-    tested: bool
-    labels: dict[str, str]
-    scores: tuple[Score, ...]
-
-    def headline(self, key: str) -> list[tuple[int, list[Metric]]]:
-        """Return (wins, metrics) of an optimizer, the most wins first, metrics with as many wins together."""
-        found: dict[int, list[Metric]] = {}
-        for score in self.scores:
-            found.setdefault(score.wins[key], []).append(score.metric)
-        return sorted(found.items(), reverse=True)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The paper's claim on embeddings in one table: in how many of ``total`` comparisons it holds, and the loss."""
-
-    table: str
-    tested: bool
-    word: str
-    holds: int
-    total: int
-    n_groups: int
-    loss: Score
-
-
-@dataclass(frozen=True)
-class Beside:
+class PublishedNumber:
     """A published number and ours."""
 
     source: str
@@ -87,65 +42,33 @@ class Beside:
     difference: str
 
 
-def scorecards(plan: Plan, tests: "DataFrame") -> tuple[Scorecard, ...]:
-    """Count the winners of every table of a study."""
-    best = winners(tests)
-    # A comparison without a difference or, if it is a test, without a p-value could not be made.
-    blocked = {
-        (row["table"], row["n_params"], row["n_tokens"], row["metric"])
-        for row in tests.to_dict("records")
-        if isnan(row["difference"]) or (row["rule"] == "t-test" and isnan(row["p_value"]))
-    }
-    cards = []
-    for table, groups in table_groups(plan).items():
-        labels = {key: cells[0].optimizer.label for group in groups for key, cells in group.cells.items()}
-        scores = []
-        for metric in METRICS.values():
-            places = [(table, group.n_params, group.n_tokens, metric.name) for group in groups]
-            decided = [best.get(place) for place in places]
-            open_places = [place for place, winner in zip(places, decided, strict=True) if winner is None]
-            untestable = sum(place in blocked for place in open_places)
-            wins = {key: decided.count(key) for key in labels}
-            scores.append(Score(metric, wins, len(open_places) - untestable, untestable))
-        cards.append(Scorecard(table, len(groups), table != UNTESTED, labels, tuple(scores)))
-    return tuple(cards)
-
-
-def verdicts(cards: tuple[Scorecard, ...]) -> tuple[Verdict, ...]:
-    """Judge the paper's claim in every table that compares just Adam and Coupled Adam."""
-    found = []
-    for card in cards:
-        if set(card.labels) == {ADAM, COUPLED}:
-            scores = {score.metric.name: score for score in card.scores}
-            holds = sum(scores[name].wins[COUPLED] for name in CLAIMED)
-            total = len(CLAIMED) * card.n_groups
-            word = "Reproduced" if holds == total else "Partly reproduced" if holds else "Not reproduced"
-            found.append(Verdict(card.table, card.tested, word, holds, total, card.n_groups, scores["loss"]))
-    return tuple(found)
-
-
-def beside_published(plan: Plan, results: "DataFrame") -> list[Beside]:
+def published_numbers(study: StudyResults) -> list[PublishedNumber]:
     """Return the paper's numbers for the sizes and tokens that this study has too, each with ours."""
-    values = table_values(plan, results)
-    groups: dict[tuple[str, str], Group] = {}
-    for found in table_groups(plan).values():
-        for group in found:
-            groups.setdefault((group.tokens_label, group.model_label), group)
+    places: dict[Any, Group] = {}
+    for groups in study.groups.values():
+        for group in groups:
+            places.setdefault((group.setup, group.n_tokens), group)
     rows = []
-    for row in PUBLISHED:
-        shared = groups.get((row.tokens_label, row.model_label))
-        if shared is None or row.optimizer not in shared.cells:
-            continue
-        label = shared.cells[row.optimizer][0].optimizer.label
-        for name, value in row.means.items():
-            metric = METRICS[name]
-            ours = summarize(shared.samples(values, metric)[row.optimizer])
-            texts = (
-                formats.fixed(value, metric.digits),
-                formats.shorthand(ours, metric.digits),
-                formats.fixed(ours.mean - value, metric.digits),
-            )
-            rows.append(Beside(row.source, row.tokens_label, row.model_label, label, metric, *texts))
+    for published in PUBLISHED:
+        for group in places.values():
+            size = (group.tokens_label, group.first.model.label)
+            if size != (published.tokens_label, published.model_label) or published.optimizer not in group.cells:
+                continue
+            for name, value in published.means.items():
+                metric = METRICS[name]
+                ours = summarize(study.samples(group, metric)[published.optimizer])
+                rows.append(
+                    PublishedNumber(
+                        source=published.source,
+                        tokens_label=group.tokens_label,
+                        model_label=group.model_label,
+                        optimizer=group.optimizer_labels[published.optimizer],
+                        metric=metric,
+                        published=formats.fixed(value, metric.digits),
+                        ours=str(formats.shorthand(ours, metric.digits)),
+                        difference=formats.fixed(ours.mean - value, metric.digits),
+                    )
+                )
     return rows
 
 
@@ -160,21 +83,30 @@ def _figure(path: Path) -> str:
 
 def _environments(cells: list[dict[str, Any]]) -> dict[str, list[str]]:
     """Return every value of every item of the runs' environments."""
-    found: dict[str, dict[str, None]] = {}
+    values: dict[str, dict[str, None]] = {}
     for cell in cells:
         for name, value in cell["environment"].items():
-            found.setdefault(name, {})[str(value)] = None
-    return {name: list(values) for name, values in found.items()}
+            values.setdefault(name, {})[str(value)] = None
+    return {name: list(texts) for name, texts in values.items()}
 
 
-def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = paths.RESULTS / "runs") -> None:
-    """Write ``report/index.html`` from the results, tests, figures and manifest in ``study_dir``, and from ``runs``."""
-    results, tests = read_results(study_dir / "results.csv"), read_tests(study_dir / "tests.csv")
-    manifest = read_json(study_dir / "manifest.json")
-    cards = scorecards(plan, tests)
-    groups = {
-        (group.table, group.n_params, group.n_tokens): group for found in table_groups(plan).values() for group in found
+def estimate_tables(plan: Plan, results: Path) -> dict[str, Any]:
+    """Return what ``plan`` says, with the runs below ``results``, as tables of text, header first, and sentences."""
+    estimate = estimate_study(plan, results)
+    return {
+        "training": training_table(estimate, by_study=False),
+        "memory": memory_table(estimate, by_study=False),
+        "totals": totals(estimate),
+        "basis": basis(estimate),
+        "machine": "GPU" if estimate.on_gpus else "process",
     }
+
+
+def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = paths.RUNS) -> None:
+    """Write ``report/index.html`` from the results, tests, figures and manifest in ``study_dir``, and from ``runs``."""
+    study = load_results(plan, study_dir / "results.csv", study_dir / "tests.csv")
+    manifest = read_json(study_dir / "manifest.json")
+    cards = scorecards(study)
     figures = {name: (_figure(study_dir / "figures" / f"{name}.svg"), text) for name, text in figures_of(plan).items()}
     environment = html_environment(templates_dir)
     environment.filters |= {
@@ -185,22 +117,32 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
     }
     page = environment.get_template("report.html.j2").render(
         plan=plan,
-        generated=any(part.study.data.source.kind == "synthetic" for part in plan.parts),
+        generated=any(study.data.source.kind == "synthetic" for study in plan.studies.values()),
         statuses=Counter(cell["status"] for cell in manifest["cells"]),
         verdicts=verdicts(cards),
-        cards={card.table: card for card in cards},
-        tables=build_tables(plan, results, tests),
-        variants=variant_section(plan, results),
+        cards=cards,
+        tables=build_tables(study),
+        titles={name: table.title for name, table in study.tables.items()},
+        variants=variant_section(study),
         figures={name: figure for name, figure in figures.items() if name not in THEORY_FIGURES},
-        theory=theory_section(plan, runs),
+        theory=theory_section(study.layout, runs),
         theory_figures={name: figure for name, figure in figures.items() if name in THEORY_FIGURES},
-        published=beside_published(plan, results),
-        tests=tests.to_dict("records"),
-        groups=groups,
+        published=published_numbers(study),
+        comparisons=[
+            (group, metric, row)
+            for name, groups in study.groups.items()
+            for group in groups
+            for metric in study.columns(name)
+            for row in study.comparisons_of(group, metric)
+        ],
+        untested=BETTER,
+        claimed=[METRICS[name] for name in CLAIMED],
+        loss=METRICS[LOSS],
         metrics=METRICS,
         manifest=manifest,
+        cost=estimate_tables(plan, runs.parent),
         environments=_environments(manifest["cells"]),
-        candidate=COUPLED,
+        candidate=COUPLED_ADAM,
         reference=ADAM,
     )
     write_text(study_dir / "report" / "index.html", page)

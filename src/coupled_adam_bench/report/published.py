@@ -1,7 +1,7 @@
 """Numbers of the paper, to stand beside one's own: Stollenwerk and Stollenwerk, ACL 2025, arXiv 2502.08441.
 
-Only those known to us: rows at 20B tokens of Table 1, and two sizes of Table 2. They hold for the paper's data
-(OpenWebText, SlimPajama) and its authors' code.
+It has only the numbers that are known to us: rows at 20B tokens of Table 1, and two sizes of Table 2. They hold
+for the paper's data (OpenWebText, SlimPajama) and its authors' code.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What all figures share: colours, markers, line styles, fonts and the legend."""
+"""The colours, markers, line styles, fonts and legend that all figures share."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,13 @@ STYLES = (
     {"color": "#56B4E9", "marker": "P", "linestyle": "--"},
     {"color": "#000000", "marker": "X", "linestyle": ":"},
 )
-RC = {"svg.hashsalt": "coupled-adam-bench", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+RC = {
+    "svg.hashsalt": "coupled-adam-bench",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.usetex": False,  # whatever the user's own matplotlibrc says: labels are no LaTeX
+}
 
 
 def optimizer_styles(plan: Plan) -> dict[str, dict[str, str]]:

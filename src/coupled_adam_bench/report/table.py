@@ -1,43 +1,38 @@
-"""The one table model: what a table says, in plain text, for every renderer."""
+"""The content of a printed table as plain text, which all renderers share."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
+from coupled_adam_bench.catalog.metrics import Metric
+from coupled_adam_bench.catalog.tables import Table
 from coupled_adam_bench.plan import Plan
-from coupled_adam_bench.report.formats import MISSING, shorthand
-from coupled_adam_bench.results.groups import PAIRWISE, UNTESTED, Group, Values, table_groups, table_values
-from coupled_adam_bench.results.schema import METRICS, Metric
-from coupled_adam_bench.statistics.compare import winners
+from coupled_adam_bench.report.formats import MISSING, Shorthand, paddings, shorthand
+from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.t_test import ALPHA, summarize
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-Winners = Mapping[tuple[str, int, int, str], str | None]
 
 
 @dataclass(frozen=True)
 class Value:
-    """A number as it is printed: ``mean`` and ``spread``, such as ``0.123`` and ``(4)``; ``spread`` may be empty."""
+    """A number as it is printed; ``padding`` characters behind it align the means of its column."""
 
-    mean: str
-    spread: str
-    bold: bool
+    number: Shorthand
+    bold: bool = False
+    padding: int = 0
 
     @property
     def text(self) -> str:
         """The whole number."""
-        return f"{self.mean} {self.spread}".rstrip()
+        return str(self.number)
 
     @property
     def missing(self) -> bool:
         """Whether there is no number."""
-        return self.mean == MISSING
+        return self.number.missing
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """An optimizer and its value in every column."""
 
     optimizer: str
@@ -46,62 +41,60 @@ class Row:
 
 
 @dataclass(frozen=True)
-class SizeGroup:
+class SizeRows:
     """Rows with the same number of parameters."""
 
     label: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
 
 @dataclass(frozen=True)
-class TokensGroup:
+class TokensRows:
     """Rows with the same number of tokens."""
 
     label: str
-    sizes: tuple[SizeGroup, ...]
+    sizes: tuple[SizeRows, ...]
 
     @property
     def n_rows(self) -> int:
-        """Rows of all sizes."""
+        """The number of rows of all sizes."""
         return sum(len(size.rows) for size in self.sizes)
 
 
 @dataclass(frozen=True)
-class Column:
-    """A metric; ``spread`` is the length of its longest standard deviation in print, for alignment."""
-
-    metric: Metric
-    spread: int
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table; all of its text is plain, each renderer escapes it."""
+class PrintedTable:
+    """A table whose text is plain; each renderer escapes it."""
 
     name: str
+    title: str
     study: str
     caption: str
-    columns: tuple[Column, ...]
-    groups: tuple[TokensGroup, ...]
+    columns: tuple[Metric, ...]
+    groups: tuple[TokensRows, ...]
     notes: tuple[str, ...]
 
 
-def _row(group: Group, key: str, values: Values, best: Winners) -> Row:
-    cells = []
-    for metric in METRICS.values():
-        mean, _, spread = shorthand(summarize(group.samples(values, metric)[key]), metric.digits).partition(" ")
-        place = (group.table, group.n_params, group.n_tokens, metric.name)
-        if place not in best and len(group.cells) > 1:
-            raise ValueError(
-                f"tests.csv: no row for {group.table}, {group.n_params} parameters, {group.n_tokens} tokens, "
-                f"{metric.name}; run the tests of this results.csv again"
-            )
-        cells.append(Value(mean, spread, best.get(place) == key))
-    return Row(key, group.cells[key][0].optimizer.label, tuple(cells))
+def aligned(rows: Sequence[Sequence[Value]]) -> list[tuple[Value, ...]]:
+    """Return the rows of a table with the padding that aligns each column."""
+    columns = [paddings([value.number for value in column]) for column in zip(*rows, strict=True)]
+    return [
+        tuple(replace(value, padding=column[index]) for value, column in zip(row, columns, strict=True))
+        for index, row in enumerate(rows)
+    ]
+
+
+def _values(study: StudyResults, group: Group, key: str) -> tuple[Value, ...]:
+    return tuple(
+        Value(
+            shorthand(summarize(study.samples(group, metric)[key]), metric.digits),
+            bold=study.bold(group, metric) == key,
+        )
+        for metric in study.columns(group.table)
+    )
 
 
 def _caption(plan: Plan, groups: tuple[Group, ...]) -> str:
-    labels = list(dict.fromkeys(cells[0].optimizer.label for group in groups for cells in group.cells.values()))
+    labels = list(dict.fromkeys(label for group in groups for label in group.optimizer_labels.values()))
     what = " and ".join(labels) if len(labels) == 2 else "Embedding optimizers"
     return f"{what} at D training tokens and N parameters. Study: {plan.title or plan.name}."
 
@@ -114,20 +107,23 @@ def _seed_note(groups: tuple[Group, ...]) -> str:
     return f"Mean and sample standard deviation over {seeds} seeds: 0.123 (4) means 0.123 ± 0.004."
 
 
-def _bold_note(name: str) -> str:
-    if name == UNTESTED:
-        return "Bold: better than the other values of its block; no test."
-    others = "the other optimizer" if name == PAIRWISE else "every other value of its column and block"
+def _bold_note(table: Table) -> str:
+    others = table.rules.bold_beats
+    if not table.rules.tested:
+        return f"Bold: better than {others}; no test."
     level = f"one-sided Student's t-test of the unrounded values, pooled variance, p < {ALPHA:g}"
     return f"Bold: significantly better than {others} ({level})."
 
 
-def _missing_notes(groups: tuple[Group, ...], values: Values, shown: list[Value]) -> list[str]:
+def _missing_notes(study: StudyResults, name: str, shown: list[Value]) -> list[str]:
     missing = sum(value.missing for value in shown)
     if not missing:
         return []
     samples = [
-        sample for group in groups for metric in METRICS.values() for sample in group.samples(values, metric).values()
+        sample
+        for group in study.groups[name]
+        for metric in study.columns(name)
+        for sample in study.samples(group, metric).values()
     ]
     note = (
         f"Missing ({MISSING}): {missing} of {len(shown)} values, where runs diverged, lack an evaluation or have an "
@@ -138,29 +134,40 @@ def _missing_notes(groups: tuple[Group, ...], values: Values, shown: list[Value]
     return [note]
 
 
-def _build(plan: Plan, name: str, groups: tuple[Group, ...], values: Values, best: Winners) -> Table:
-    sizes: dict[int, list[SizeGroup]] = {}
-    tokens_labels: dict[int, str] = {}
+def _tokens_rows(groups: tuple[Group, ...], values: Iterable[tuple[Value, ...]]) -> tuple[TokensRows, ...]:
+    """Put the values, which are in the order of groups and optimizers, into rows, those of as many tokens together."""
+    remaining = iter(values)
+    sizes: dict[int, list[SizeRows]] = {}
+    labels: dict[int, str] = {}
     for group in groups:
-        rows = tuple(_row(group, key, values, best) for key in group.cells)
-        sizes.setdefault(group.n_tokens, []).append(SizeGroup(group.model_label, rows))
-        tokens_labels.setdefault(group.n_tokens, group.tokens_label)
-    tokens_groups = tuple(TokensGroup(tokens_labels[n_tokens], tuple(found)) for n_tokens, found in sizes.items())
-    rows = tuple(row for group in tokens_groups for size in group.sizes for row in size.rows)
-    columns = tuple(
-        Column(metric, max(len(row.cells[index].spread) for row in rows))
-        for index, metric in enumerate(METRICS.values())
-    )
+        rows = tuple(TableRow(key, label, next(remaining)) for key, label in group.optimizer_labels.items())
+        size = SizeRows(group.model_label, rows)
+        sizes.setdefault(group.n_tokens, []).append(size)
+        labels.setdefault(group.n_tokens, group.tokens_label)
+    return tuple(TokensRows(labels[n_tokens], tuple(members)) for n_tokens, members in sizes.items())
+
+
+def _build(study: StudyResults, declaration: Table) -> PrintedTable:
+    name, plan = declaration.name, study.plan
+    groups = study.groups[name]
+    rows = aligned([_values(study, group, key) for group in groups for key in group.cells])
     notes = (
         _seed_note(groups),
-        _bold_note(name),
-        *_missing_notes(groups, values, [value for row in rows for value in row.cells]),
+        _bold_note(declaration),
+        *_missing_notes(study, name, [value for row in rows for value in row]),
         f"Protocol: {plan.protocol_label}.",
     )
-    return Table(name, plan.name, _caption(plan, groups), columns, tokens_groups, notes)
+    return PrintedTable(
+        name,
+        declaration.title,
+        plan.name,
+        _caption(plan, groups),
+        study.columns(name),
+        _tokens_rows(groups, rows),
+        notes,
+    )
 
 
-def build_tables(plan: Plan, results: "DataFrame", tests: "DataFrame") -> tuple[Table, ...]:
-    """Return the tables that a study defines: values from ``results.csv``, bold type from ``tests.csv``."""
-    values, best = table_values(plan, results), winners(tests)
-    return tuple(_build(plan, name, groups, values, best) for name, groups in table_groups(plan).items())
+def build_tables(study: StudyResults) -> tuple[PrintedTable, ...]:
+    """Return the tables of a study: values from ``results.csv``, bold type from ``tests.csv``."""
+    return tuple(_build(study, declaration) for declaration in study.tables.values())

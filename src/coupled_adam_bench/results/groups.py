@@ -1,79 +1,220 @@
-"""What the tables of a study compare: optimizers at the same number of parameters and of tokens."""
+"""Groups the cells that tables and figures compare: those that differ in optimizer and seed only."""
 
-from collections.abc import Mapping
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from math import nan
+from typing import Any
 
+from coupled_adam_bench.catalog.metrics import Metric
+from coupled_adam_bench.catalog.tables import TABLES, Table, comparing_any_number
 from coupled_adam_bench.cells import Cell, readable_count
+from coupled_adam_bench.config import Model, Study
+from coupled_adam_bench.labels import as_seen
 from coupled_adam_bench.plan import Plan
-from coupled_adam_bench.results.schema import METRICS, Metric
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
+Values = Mapping[tuple[str, str], float]
+"""Values of metrics by the id of a cell and the name of a metric."""
 
-PAIRWISE = "table1"
-"""The table that compares exactly two optimizers."""
-UNTESTED = "table2"
-"""The table of single runs, which has no test."""
 
-Values = Mapping[tuple[int, int, str, int, str], float]
-"""Values by n_params, n_tokens, optimizer, seed and metric."""
+GROUP_COLUMNS = ("table", "n_params", "n_tokens", "model", "data", "recipe")
+"""The columns of tests.csv that tell groups apart."""
+
+
+# The settings of a study that can change a number, data, models and optimizers left out.
+_RECIPE: Any = {"training": True, "evaluation": True, "paths": {"word_similarity", "hub_mirror", "tasks"}}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What cells have in common that differ in tokens, optimizer and seed only.
+
+    ``model`` is the name of the model; where a plan has two models of that name, it also names the study. ``data`` is
+    the id of the data. ``recipe`` is the name of the plan or, in a plan whose studies train or evaluate in different
+    ways, the name of the first study that does it this way.
+    """
+
+    n_params: int
+    model: str
+    data: str
+    recipe: str
 
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that differ in optimizer and seed only; ``cells`` is by the optimizer's key, in the order of the study."""
+    """Cells of a table that differ in optimizer and seed only; ``cells`` is by the optimizer's key, as in the study."""
 
     table: str
     n_tokens: int
-    n_params: int
+    setup: Setup
     tokens_label: str
     model_label: str
     cells: Mapping[str, tuple[Cell, ...]]
 
+    @property
+    def first(self) -> Cell:
+        """One of the group's cells, for what all of them share."""
+        return next(iter(self.cells.values()))[0]
+
+    @property
+    def place(self) -> tuple[str, int, int, str, str, str]:
+        """The values of ``GROUP_COLUMNS``, which identify the group."""
+        setup = self.setup
+        return (self.table, setup.n_params, self.n_tokens, setup.model, setup.data, setup.recipe)
+
+    @property
+    def optimizer_labels(self) -> dict[str, str]:
+        """The label of each optimizer, by its key."""
+        return {key: cells[0].optimizer.label for key, cells in self.cells.items()}
+
     def samples(self, values: Values, metric: Metric) -> dict[str, list[float]]:
-        """Return the metric's values over seeds by optimizer; a value that is not there is NaN."""
-        nan = float("nan")
-        return {
-            key: [values.get((cell.n_params, cell.n_tokens, key, cell.seed, metric.name), nan) for cell in cells]
-            for key, cells in self.cells.items()
-        }
+        """Return a metric's values over seeds by optimizer; a value that is not there is NaN."""
+        return {key: [values.get((cell.id, metric.name), nan) for cell in cells] for key, cells in self.cells.items()}
 
 
-def table_groups(plan: Plan) -> dict[str, tuple[Group, ...]]:
-    """Return the groups of every table of a study, in the order of tables, tokens and parameters.
+@dataclass(frozen=True)
+class Layout:
+    """The tables of a plan with their groups; ``setups`` is by the id of a cell, ``labels`` are those of the models."""
 
-    All blocks of a table count together. Raises ``ValueError`` for a group of Table 1 without exactly two optimizers.
-    """
-    found: dict[tuple[str, int, int], dict[str, dict[str, Cell]]] = {}
-    for part in plan.parts:
-        for block in part.study.grid:
-            if block.table is not None:
-                for cell in part.block_cells(block):
-                    optimizers = found.setdefault((block.table, cell.n_tokens, cell.n_params), {})
-                    optimizers.setdefault(cell.optimizer.key, {}).setdefault(cell.id, cell)
-    tables: dict[str, tuple[Group, ...]] = {}
-    for (table, n_tokens, n_params), optimizers in sorted(found.items(), key=lambda item: item[0]):
-        cells = {key: tuple(cells.values()) for key, cells in optimizers.items()}
-        first = next(iter(cells.values()))[0]
-        tokens_label = first.tokens_label or readable_count(n_tokens)
-        model_label = first.model.label or readable_count(n_params)
-        if table == PAIRWISE and len(cells) != 2:
-            raise ValueError(
-                f"grid: {table} compares two optimizers, and has {len(cells)} at {model_label} parameters and "
-                f"{tokens_label} tokens ({', '.join(cells)}); give it two, or use table7, which compares any number"
-            )
-        group = Group(table, n_tokens, n_params, tokens_label, model_label, cells)
-        tables[table] = (*tables.get(table, ()), group)
-    return tables
+    plan: Plan
+    metrics: dict[str, Metric]
+    setups: dict[str, Setup]
+    labels: dict[Setup, str]
+    tables: dict[str, Table]
+    groups: dict[str, tuple[Group, ...]]
 
 
-def table_values(plan: Plan, results: "DataFrame") -> Values:
-    """Return the tables' values of ``results.csv``; ``ValueError`` if it belongs to another study."""
-    if others := set(results["study"]) - {plan.name}:
-        raise ValueError(f"results.csv: study {sorted(others)}, the plan is of {plan.name!r}; collect again")
+def layout_of(plan: Plan) -> Layout:
+    """Return the layout of a plan; ``ValueError`` for tables that cannot be made or rows that would look the same."""
+    tables: dict[str, Table] = {}
+    metrics: dict[str, Metric] = {}
+    setups: dict[str, Setup] = {}
+    data_names: dict[str, str] = {}
+    members: dict[tuple[str, int, Setup], dict[str, dict[str, Cell]]] = {}
+    studies = list(plan.studies.values())
+    recipes, models = _recipes(studies, plan.name), _model_names(studies)
+    for study in studies:
+        metrics |= study.metrics
+        _add_tables(tables, study)
+    for planned in plan.blocks:
+        study, table = planned.study, planned.block.table
+        for cell in planned.cells:
+            setup = Setup(cell.n_params, models[study.name, cell.model.name], cell.data_id, recipes[study.name])
+            if setups.setdefault(cell.id, setup) != setup:
+                raise ValueError(
+                    f"{setups[cell.id].recipe} and {study.name} share cells, such as {cell.id}, and evaluate them in "
+                    "different ways: make `evaluation` and its paths the same, or run them as two studies"
+                )
+            data_names[cell.data_id] = study.data.name
+            if table is not None:
+                optimizers = members.setdefault((table, cell.n_tokens, setup), {})
+                optimizers.setdefault(cell.optimizer.key, {}).setdefault(cell.id, cell)
+    labels = _labels(plan, setups, data_names)
+    tables = {name: tables[name] for name in dict.fromkeys((*TABLES, *tables)) if name in tables}
+    groups: dict[str, tuple[Group, ...]] = dict.fromkeys(tables, ())
+    for name, n_tokens, setup in sorted(members, key=lambda member: (member[1], member[2].n_params)):
+        groups[name] += (_group(tables, name, n_tokens, setup, labels, members[name, n_tokens, setup]),)
+    return Layout(plan, metrics, setups, labels, tables, groups)
+
+
+def _recipes(studies: Sequence[Study], whole: str) -> dict[str, str]:
+    """Return the name of each study's recipe; all have that of the ``whole`` plan if there is only one recipe."""
+    by_settings: dict[str, list[str]] = defaultdict(list)
+    for study in studies:
+        by_settings[json.dumps(study.model_dump(mode="json", include=_RECIPE))].append(study.name)
+    if len(by_settings) == 1:
+        return dict.fromkeys((study.name for study in studies), whole)
+    return {name: names[0] for names in by_settings.values() for name in names}
+
+
+def _model_names(studies: Sequence[Study]) -> dict[tuple[str, str], str]:
+    """Return by study and model the model's name, with a study's name where it stands for different models."""
+    owners: dict[str, dict[str, str]] = defaultdict(dict)
+    for study in studies:
+        for model in study.models:
+            owners[model.name].setdefault(_settings_of(model), study.name)
     return {
-        (row["n_params"], row["n_tokens"], row["optimizer"], row["seed"], row["metric"]): row["value"]
-        for row in results.to_dict("records")
-        if row["metric"] in METRICS and METRICS[row["metric"]].task == row["task"]
+        (study.name, model.name): model.name
+        if len(owners[model.name]) == 1
+        else f"{model.name} of {owners[model.name][_settings_of(model)]}"
+        for study in studies
+        for model in study.models
     }
+
+
+def _settings_of(model: Model) -> str:
+    return model.model_dump_json(exclude={"label"})
+
+
+def _add_tables(tables: dict[str, Table], study: Study) -> None:
+    for name, table in study.tables_of_blocks.items():
+        titles = {each.title: each.name for each in tables.values()}
+        if tables.setdefault(name, table) != table:
+            raise ValueError(
+                f"{study.name}: tables.{name}: another study of the plan has a table of this name, which is not the "
+                "same; make them the same, or rename one"
+            )
+        if titles.get(table.title, name) != name:
+            raise ValueError(
+                f"{study.name}: tables.{name}.title: {table.title!r} is the title of {titles[table.title]} too; "
+                "change one"
+            )
+
+
+def _labels(plan: Plan, setups: Mapping[str, Setup], data_names: Mapping[str, str]) -> dict[Setup, str]:
+    """Return what tables print of each setup: the size of its model and, where that is not enough, what else differs.
+
+    ``ValueError`` if two of them would still be printed alike.
+    """
+    sizes: dict[Setup, str] = {}
+    for cell_id, setup in setups.items():
+        sizes.setdefault(setup, plan.cells[cell_id].model.label or readable_count(setup.n_params))
+    alike: dict[str, list[Setup]] = defaultdict(list)
+    for setup, size in sizes.items():
+        alike[as_seen(size)].append(setup)
+    names_of_data = Counter(data_names.values())
+    labels: dict[Setup, str] = {}
+    for setup, size in sizes.items():
+        others = alike[as_seen(size)]
+        name = data_names[setup.data]
+        texts = {"model": setup.model, "data": name if names_of_data[name] == 1 else setup.data, "recipe": setup.recipe}
+        added = [text for field, text in texts.items() if len({getattr(each, field) for each in others}) > 1]
+        labels[setup] = f"{size} ({', '.join(added)})" if added else size
+    first: dict[str, Setup] = {}
+    for setup, label in labels.items():
+        other = first.setdefault(as_seen(label), setup)
+        if other != setup:
+            raise ValueError(
+                f"models: {other.model} and {setup.model} are both printed as {label!r}, so tables could not tell them "
+                "apart; give one of them a label of its own"
+            )
+    return labels
+
+
+def _group(
+    tables: Mapping[str, Table],
+    name: str,
+    n_tokens: int,
+    setup: Setup,
+    labels: Mapping[Setup, str],
+    optimizers: Mapping[str, Mapping[str, Cell]],
+) -> Group:
+    cells = {key: tuple(by_id.values()) for key, by_id in optimizers.items()}
+    first = next(iter(cells.values()))[0]
+    group = Group(name, n_tokens, setup, first.tokens_label or readable_count(n_tokens), labels[setup], cells)
+    place = f"at {group.model_label} parameters and {group.tokens_label} tokens"
+    for key, (one, *others) in cells.items():
+        settings = one.optimizer.model_dump(exclude={"label"})
+        if any(other.optimizer.model_dump(exclude={"label"}) != settings for other in others):
+            raise ValueError(
+                f"grid: {name} has two different optimizers with the key {key} {place}; make them the same, or run "
+                "them as two studies"
+            )
+    allowed = tables[name].rules.optimizers
+    if allowed is not None and len(cells) != allowed:
+        raise ValueError(
+            f"grid: {name} compares {allowed} optimizers, and has {len(cells)} {place} ({', '.join(cells)}); give it "
+            f"{allowed}, or use {comparing_any_number({**TABLES, **tables}.values())}, which compares any number"
+        )
+    return group

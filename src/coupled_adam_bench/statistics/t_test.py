@@ -1,9 +1,9 @@
-"""One-sided two-sample t-test, and what goes with it."""
+"""A one-sided two-sample t-test, with an effect size and Welch's p-value beside it."""
 
 import math
-import statistics as exact  # the standard library's: rational arithmetic, so that equal values have variance 0
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import mean, stdev  # in rational arithmetic, so that equal values have variance 0
 
 ALPHA = 0.05
 """Level of significance [P], App. F."""
@@ -42,8 +42,8 @@ def summarize(values: Sequence[float]) -> Sample:
     finite = [float(value) for value in values if math.isfinite(value)]
     if not finite or len(finite) < len(values):
         return Sample(len(finite), math.nan, math.nan)
-    sd = exact.stdev(finite) if len(finite) > 1 else math.nan
-    return Sample(len(finite), exact.mean(finite), sd)
+    sd = stdev(finite) if len(finite) > 1 else math.nan
+    return Sample(len(finite), mean(finite), sd)
 
 
 def _upper_tail(t: float, df: float) -> float:

@@ -1,7 +1,7 @@
-"""The drift of the mean embedding in training, split exactly into what input, output and weight decay did to it.
+"""The drift of the mean embedding in training, split exactly into contributions of input, output and weight decay.
 
-An optimizer's update is linear in the gradients so far once its denominators are known, so the update of the mean row
-is the sum of what each side of the gradient contributes, each with a first moment of its own.
+For known denominators, an optimizer's update is linear in all gradients so far. The update of the mean row is thus the
+sum of the contributions of the gradient from the input and from the output, each with its own first moment.
 
 Shapes: V = vocab_size, D = d_model.
 """
@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.config import AdamW, CoupledAdam, Settings, Sgd
+from coupled_adam_bench.config import AdamWSettings, CoupledAdamSettings, Settings, SgdSettings
 from coupled_adam_bench.theory.gradients import relative_sum
 
 PARTS = ("input", "output", "decay")
-# Where what the parts leave unexplained reaches this fraction of the displacement, the shares would be those of noise.
+# If this fraction of the displacement or more is unexplained by the parts, their shares would only be noise.
 _ROUNDING = 0.1
 
 
@@ -28,13 +28,13 @@ class Rule:
     keep: float
     take: float
     decoupled_decay: bool
-    """Weight decay acts on the weights at once (AdamW), and not through the gradient (SGD)."""
+    """Whether weight decay acts directly on the weights (AdamW), instead of through the gradient (SGD)."""
     factor: Callable[[Mapping[str, Any], Mapping[str, Any]], Tensor | float]
-    """Of a parameter's state after the step and its group: a number, or of shape D or VD in float64."""
+    """Function of a parameter's state after the step and its group; returns a number, or shape D or VD in float64."""
 
 
 def second_moment(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
-    """Return Adam's second moment without its bias towards 0 at the start, in float64."""
+    """Return Adam's bias-corrected second moment, in float64."""
     moment: Tensor = state["exp_avg_sq"].double() / (1 - group["betas"][1] ** state["step"].item())
     return moment
 
@@ -49,28 +49,28 @@ def _adam(beta1: float, scale: float) -> Rule:
 
 
 def rule_of(optimizer: Settings, beta1: float) -> Rule | None:
-    """Return the rule of a cell's embedding optimizer; ``None`` for one that is not known to be linear."""
+    """Return the rule of a cell's embedding optimizer, or ``None`` if it is not known to be linear."""
     match optimizer:
-        case AdamW():
+        case AdamWSettings():
             return _adam(beta1, 1.0)
-        case CoupledAdam():
+        case CoupledAdamSettings():
             return _adam(beta1, 2.0**-optimizer.scale_exponent)
-        case Sgd():
+        case SgdSettings():
             return Rule(optimizer.momentum, 1.0, False, lambda _, group: float(group["lr"]))
     return None
 
 
 class Drift:
-    """The mean row of one matrix on its way: call :meth:`add` after every step and :meth:`record` after some."""
+    """The drift of the mean row of one matrix; call :meth:`add` after every step and :meth:`record` after some."""
 
     def __init__(self, weight: Tensor, rule: Rule | None) -> None:
         self.weight, self.rule = weight, rule
         self.mean_D = self.start_D = weight.detach().double().mean(0)
         self.moments: dict[str, Tensor] = {}
-        """By side, the part of the first moment that its gradients make, shape VD."""
+        """First moment of the gradients from ``input`` and from ``output``, each of shape VD."""
         self.decay_moment_D = torch.zeros_like(self.mean_D)
         self.parts: dict[str, Tensor] = {part: torch.zeros_like(self.mean_D) for part in PARTS}
-        """What each part has moved the mean by since the start, shape D."""
+        """Displacement of the mean by each part since the start, shape D."""
         self.records: dict[str, list[float]] = {
             name: [] for name in ("step", "mean_norm", "mean_norm_ratio", "displacement", "update_sum")
         }
@@ -78,21 +78,21 @@ class Drift:
             self.records |= {name: [] for name in (*PARTS, "residual")}
 
     def add(self, grads: Mapping[str, Tensor], state: Mapping[str, Any], group: Mapping[str, Any]) -> None:
-        """Take one step into account: the clipped gradient of each side, the optimizer's state after it, its group."""
+        """Add one step, given the clipped gradient from each side and the optimizer's state and group after it."""
         if self.rule is not None:
             rule, factor = self.rule, self.rule.factor(state, group)
             for side, grad_VD in grads.items():
                 moment_VD = self.moments.setdefault(side, torch.zeros_like(grad_VD, dtype=torch.float64))
                 moment_VD.mul_(rule.keep).add_(grad_VD, alpha=rule.take)
                 self.parts[side] -= (moment_VD * factor).mean(0)
-            decay_D = group["weight_decay"] * self.mean_D  # of the weights before the step
+            decay_D = group["weight_decay"] * self.mean_D  # self.mean_D is still the mean before the step
             if not rule.decoupled_decay:
                 decay_D = self.decay_moment_D.mul_(rule.keep).add_(decay_D)
             self.parts["decay"] -= group["lr"] * decay_D
         self.mean_D = self.weight.detach().double().mean(0)
 
     def record(self, step: int, before_VD: Tensor) -> None:
-        """Note where the mean is after ``step`` steps, given the weights before the last of them."""
+        """Record the mean after ``step`` steps; ``before_VD`` are the weights before the last of them."""
         weight_VD = self.weight.detach().double()
         displacement_D = self.mean_D - self.start_D
         now = {
@@ -112,20 +112,20 @@ class Drift:
         return torch.stack(list(self.parts.values())).sum(0)
 
     def shares(self) -> dict[str, float | None]:
-        """Return the share of each part in the displacement so far, which add up to 1, as ``<part>_share``.
+        """Return the share of each part in the displacement so far as ``<part>_share``; the shares add up to 1.
 
-        A part's share is its projection on the displacement that the parts explain. None for all of them without a
-        rule, or if the mean moved by no more than the rounding of the weights.
+        A part's share is its projection on the displacement that the parts explain. All shares are None without a rule,
+        or if the mean moved no further than the rounding of the weights.
         """
         explained_D = self._explained()
         displacement_D = self.mean_D - self.start_D
-        rest = (displacement_D - explained_D).norm()
-        if self.rule is None or not rest < _ROUNDING * displacement_D.norm():
+        residual = (displacement_D - explained_D).norm()
+        if self.rule is None or not residual < _ROUNDING * displacement_D.norm():
             return {f"{part}_share": None for part in PARTS}
         square = explained_D @ explained_D
         return {f"{part}_share": (moved_D @ explained_D / square).item() for part, moved_D in self.parts.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Return records and shares; None in place of what an optimizer without a rule has not."""
-        without = dict.fromkeys((*PARTS, "residual")) if self.rule is None else {}
-        return {**self.records, **without, **self.shares()}
+        """Return records and shares; parts and residual are None for an optimizer without a rule."""
+        undefined = dict.fromkeys((*PARTS, "residual")) if self.rule is None else {}
+        return {**self.records, **undefined, **self.shares()}

@@ -1,4 +1,4 @@
-"""Gradients of the matrices with a row for each token, by where they come from, at fixed weights.
+"""Gradients of embedding and head at fixed weights, split by their source: the input or the output.
 
 Shapes: B sequences, T tokens, V = vocab_size, D = d_model.
 """
@@ -20,9 +20,9 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Sides:
-    """Gradients of one batch, shape VD: of the matrix as the input looks it up, and as the output multiplies by it.
+    """The gradients of one batch from the lookup of the input and from the product of the output, each of shape VD.
 
-    A tied matrix's gradient is their sum; untied, they belong to the embedding and to the head.
+    The gradient of a tied matrix is their sum. Untied, they are the gradients of the embedding and of the head.
     """
 
     input: Tensor
@@ -30,23 +30,23 @@ class Sides:
 
 
 def side_gradients(model: LanguageModel, batch: Batch, micro_batch_sequences: int, bf16: bool = False) -> Sides:
-    """Return the gradients of the mean cross-entropy of ``batch``; ``bf16``: under autocast, as in training."""
+    """Return the gradients of the mean cross-entropy of ``batch``; ``bf16`` uses autocast, as training does."""
     inputs_BT, targets_BT = batch
     embedding = model.embedding.weight
-    head = model.head_weight.detach().requires_grad_()  # its second use, so that autograd keeps the two apart
+    head = model.head_weight.detach().requires_grad_()  # separate, so that autograd does not add the two gradients
     sides = Sides(torch.zeros_like(embedding), torch.zeros_like(head))
     for start in range(0, len(inputs_BT), micro_batch_sequences):
-        part = slice(start, start + micro_batch_sequences)
+        rows = slice(start, start + micro_batch_sequences)
         with torch.autocast(inputs_BT.device.type, torch.bfloat16, enabled=bf16):
-            hidden_TD = model.hidden(inputs_BT[part]).flatten(0, 1)
-            loss = sum_cross_entropy(hidden_TD, head, targets_BT[part].flatten()) / targets_BT.numel()
+            hidden_TD = model.hidden(inputs_BT[rows]).flatten(0, 1)
+            loss = sum_cross_entropy(hidden_TD, head, targets_BT[rows].flatten()) / targets_BT.numel()
         for total, grad in zip((sides.input, sides.output), torch.autograd.grad(loss, (embedding, head)), strict=True):
             total += grad
     return sides
 
 
 def relative_sum(rows_VD: Tensor) -> float:
-    """Return ``‖sum of the rows‖ / sum of ‖row‖``, in float64: 0 if they cancel, 1 if they point the same way."""
+    """Return ``‖sum of the rows‖ / sum of ‖row‖`` in float64: 0 if the rows cancel, 1 if they are parallel."""
     rows_VD = rows_VD.double()
     return float(rows_VD.sum(0).norm() / rows_VD.norm(dim=1).sum())
 
@@ -54,13 +54,13 @@ def relative_sum(rows_VD: Tensor) -> float:
 def whole_gradients(
     model: LanguageModel, batches: Iterable[Batch], micro_batch_sequences: int, bf16: bool
 ) -> Iterator[Tensor]:
-    """Yield for each batch the gradient of the output's matrix that its optimizer sees before clipping, shape VD."""
+    """Yield for each batch the whole gradient of the output's matrix before clipping, shape VD."""
     for batch in batches:
         sides = side_gradients(model, batch, micro_batch_sequences, bf16)
         yield sides.input + sides.output if model.tied else sides.output
 
 
 def mean_square(gradients: Iterable[Tensor]) -> NDArray[np.float64]:
-    """Return the mean of the squares over gradients and coordinates, shape V: the paper's E[v_i]."""
+    """Return the mean square over gradients and coordinates, shape V, which is the paper's E[v_i]."""
     means_V = [gradient_VD.double().square().mean(1) for gradient_VD in gradients]
     return torch.stack(means_V).mean(0).cpu().numpy()

@@ -1,4 +1,4 @@
-"""A cell's training once more, step for step the same, with an eye on the gradients of its embedding.
+"""A replay of a cell's training, step for step the same, which observes the gradients of the embedding.
 
 Shapes: V = vocab_size, D = d_model.
 """
@@ -12,17 +12,17 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from coupled_adam_bench.files import read_json_lines
+from coupled_adam_bench.catalog.names import EMBEDDING, HEAD
 from coupled_adam_bench.progress import Progress
+from coupled_adam_bench.runs import read_history
 from coupled_adam_bench.theory.drift import Drift, rule_of
 from coupled_adam_bench.training.trainer import Trainer
 
-EMBEDDING, HEAD = "embedding", "head"
-_CLIP_EPS = 1e-6  # of torch.nn.utils.clip_grad_norm_
+_CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
 class Replay:
-    """The training of a cell in this process, from its first step to its last."""
+    """A replay of a cell's training in this process, from the first step to the last."""
 
     def __init__(self, trainer: Trainer, record_every: int) -> None:
         self.trainer, self.record_every = trainer, record_every
@@ -31,14 +31,14 @@ class Replay:
         names = (EMBEDDING,) if model.tied else (EMBEDDING, HEAD)
         self.drifts = {name: Drift(weight, rule) for name, weight in zip(names, weights, strict=True)}
         self.losses: list[float] = []
-        """Of each step."""
-        # Gradients of the present step before clipping: of each matrix, and of a tied embedding's input side.
+        """Loss of each step."""
+        # Gradients of the current step before clipping: of each matrix, and of a tied embedding as the input.
         self._grads = {name: torch.zeros_like(drift.weight, dtype=torch.float64) for name, drift in self.drifts.items()}
         self._lookup_VD = torch.zeros_like(model.embedding.weight, dtype=torch.float64)
 
     @property
     def output(self) -> Drift:
-        """The drift of the matrix that makes the logits."""
+        """The drift of the matrix that computes the logits."""
         return self.drifts[EMBEDDING if self.trainer.model.tied else HEAD]
 
     def run(self) -> None:
@@ -59,7 +59,7 @@ class Replay:
         self.losses = torch.stack(losses).tolist()
 
     def _add(self, clip: Tensor) -> None:
-        """Take the step just done into account, whose gradients were multiplied by ``clip``."""
+        """Add the step just done to the drifts; clipping multiplied its gradients by ``clip``."""
         optimizer = self.trainer.optimizers.embedding
         for name, drift in self.drifts.items():
             grad_VD = self._grads[name] * clip
@@ -72,7 +72,7 @@ class Replay:
 
     @contextmanager
     def _hooks(self) -> Iterator[None]:
-        """Listen to the gradients of the matrices and of the embedding's output."""
+        """Register hooks that copy the gradients of the matrices and of the embedding's output."""
 
         def watch(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             def add(grad: Tensor) -> None:
@@ -82,7 +82,7 @@ class Replay:
 
         def keep(weight: Tensor, grad_VD: Tensor) -> None:
             assert weight.grad is not None
-            grad_VD.copy_(weight.grad)  # of the micro-batches so far
+            grad_VD.copy_(weight.grad)  # the sum over the micro-batches so far
 
         handles = [
             drift.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
@@ -100,11 +100,11 @@ class Replay:
 
 
 def relative_loss_difference(losses: list[float], history: Path) -> float:
-    """Return the largest relative difference between the lines of a run's history and ``losses`` of all its steps.
+    """Return the largest relative difference between a run's logged losses and the ``losses`` of a replay's steps.
 
-    ``ValueError`` for a history that does not reach the last step.
+    Raises ``ValueError`` for a history that does not reach the last step.
     """
-    rows = read_json_lines(history)
+    rows = read_history(history)
     if not rows or rows[-1]["step"] != len(losses):
         last = rows[-1]["step"] if rows else 0
         raise ValueError(f"{history}: ends with step {last} of {len(losses)}; train this cell again")

@@ -1,4 +1,4 @@
-"""The second moment of a token's gradient against the token's probability: the line of the paper's Fig. 4.
+"""The second moment of a token's gradient as a function of the token's probability, as in the paper's Fig. 4.
 
 Shapes: V = vocab_size.
 """
@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Line:
-    """A line fitted by least squares; NaN where there is none."""
+    """A line fitted by least squares; its numbers are NaN where they are undefined."""
 
     slope: float
     intercept: float
@@ -25,8 +25,8 @@ class Line:
 def fit_line(x: Array, y: Array) -> Line:
     """Return the ordinary least-squares line of ``y`` against ``x``, in float64.
 
-    ``r_squared`` is the share of the variance of ``y`` that the line explains. Without two different ``x`` there is no
-    line, and without two different ``y`` no share.
+    ``r_squared`` is the share of the variance of ``y`` that the line explains. The line is NaN if all ``x`` are equal,
+    and ``r_squared`` if all ``y`` are.
     """
     x_centered, y_centered = x - x.mean(), y - y.mean()
     xx, xy, yy = (float(a @ b) for a, b in ((x_centered, x_centered), (x_centered, y_centered), (y_centered,) * 2))
@@ -39,7 +39,7 @@ def fit_line(x: Array, y: Array) -> Line:
 
 
 def against_probability(mean_square_V: Array, unigram_counts_V: NDArray[np.int64]) -> dict[str, Any]:
-    """Return points and line of the second moment against the unigram probability, for the tokens that occur.
+    """Return the second moment against the unigram probability, as points and a fitted line, for tokens that occur.
 
     The paper derives E[v_i] ~ A p_i and fits A [P]; the intercept is ours [I].
     """

@@ -1,75 +1,66 @@
-"""The stage ``theory``: what the paper derives of the embedding's gradients, measured in a cell."""
+"""The stage ``theory``: it measures in a cell what the paper derives about the embedding's gradients."""
 
 import copy
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from coupled_adam_bench import paths, protocol
+from coupled_adam_bench import paths
+from coupled_adam_bench.catalog.metrics import THEORY_METRICS
+from coupled_adam_bench.catalog.names import EMBEDDING, HEAD
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import AdamW, Theory
-from coupled_adam_bench.data.bins import UNIGRAM
+from coupled_adam_bench.config import AdamWSettings, Study
+from coupled_adam_bench.data.bins import UNIGRAM, verified_file
 from coupled_adam_bench.device import pick_device
-from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, Stage, row
+from coupled_adam_bench.evaluation import settings as settings_of
+from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, row
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.plan import Part
-from coupled_adam_bench.results.schema import THEORY_METRICS
 from coupled_adam_bench.theory.drift import second_moment
 from coupled_adam_bench.theory.gradients import mean_square, relative_sum, side_gradients, whole_gradients
 from coupled_adam_bench.theory.replay import Replay, relative_loss_difference
 from coupled_adam_bench.theory.second_moment import against_probability
-from coupled_adam_bench.training.distributed import Group
+from coupled_adam_bench.theory.summary import largest_after_warmup
+from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.trainer import Trainer
 
 
-def _theory(part: Part) -> Theory:
-    theory = part.study.evaluation.theory
-    if theory is None:
-        raise ValueError(f"evaluation.theory: not in study {part.study.study!r}; give it, {{}} for its defaults")
-    return theory
-
-
-def settings(part: Part) -> dict[str, Any]:
-    """Return what can change the numbers beside the cell itself."""
-    return _theory(part).in_effect()
-
-
 @contextmanager
-def open_evaluator(part: Part, device: str) -> Iterator[Evaluator]:
-    """Yield the evaluator; replays are of one process on ``device``, however many trained the cells."""
-    theory, execution = _theory(part), part.study.execution
+def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluator]:
+    """Yield the evaluator; a replay is one process on ``device``, whatever number of processes trained the cell."""
+    theory, execution = settings_of.theory_of(study), study.execution
     name = pick_device(device)
-    group = Group(torch.device(name, 0) if name == "cuda" else torch.device(name))
-    data_dir = paths.data_dir(part.data_id)
-    unigram_counts = np.load(data_dir / UNIGRAM)
+    group = WorkerGroup(torch.device(name, 0) if name == "cuda" else torch.device(name))
+    data_dir = paths.data_dir(data_id)
+    unigram_counts = np.load(verified_file(data_dir, UNIGRAM))
 
     def evaluate(cell: Cell, model: Path) -> Evaluation:
-        # As much at once as each of the processes had that trained the cell.
+        # Use the per-process batch of the original training.
         sequences = execution.micro_batch_sequences or cell.training.batch_sequences // execution.processes
         here = execution.model_copy(update={"micro_batch_sequences": sequences})
-        trainer = Trainer(cell, here, data_dir, paths.run_dir(cell.id), group)
-        replay = Replay(trainer, theory.record_every)
-        replay.run()
-        history = paths.run_dir(cell.id) / "history.jsonl"
-        difference = relative_loss_difference(replay.losses, history)
-        if not difference <= theory.replay_tolerance:
-            raise ValueError(
-                f"{history}: the losses of a replay differ by up to {difference:.2g} of their size, more than "
-                f"evaluation.theory.replay_tolerance {theory.replay_tolerance:g}; raise it if float errors grow so far "
-                "in this run, else train the cell again"
-            )
-        detail = {
-            **_at_the_end(trainer, model, theory.n_batches, unigram_counts),
-            "second_moment_adam": _adam_moment(replay, unigram_counts),
-            "drift": {matrix: drift.to_json() for matrix, drift in replay.drifts.items()},
-            "replay_max_relative_loss_difference": difference,
-            "device": name,
-        }
+        files = paths.RunFiles(paths.run_dir(cell.id))
+        with closing(Trainer(cell, here, data_dir, files.folder, group)) as trainer:
+            replay = Replay(trainer, theory.record_every)
+            replay.run()
+            history = files.history
+            difference = relative_loss_difference(replay.losses, history)
+            if not difference <= theory.replay_tolerance:
+                raise ValueError(
+                    f"{history}: the losses of a replay differ by up to {difference:.2g} of their size, more than "
+                    f"evaluation.theory.replay_tolerance {theory.replay_tolerance:g}; raise it if float errors grow so "
+                    "far in this run, else train the cell again"
+                )
+            detail = {
+                **_at_the_end(trainer, model, theory.n_batches, unigram_counts),
+                "second_moment_adam": _adam_moment(replay, unigram_counts),
+                "drift": {matrix: drift.to_json() for matrix, drift in replay.drifts.items()},
+                "replay_max_relative_loss_difference": difference,
+                "device": name,
+            }
         rows, undefined = _summary(cell, detail)
         return Evaluation(rows, undefined, detail)
 
@@ -77,7 +68,7 @@ def open_evaluator(part: Part, device: str) -> Iterator[Evaluator]:
 
 
 def _at_the_end(trainer: Trainer, folder: Path, n_batches: int, unigram_counts: Any) -> dict[str, Any]:
-    """Measure gradients at the trained weights, over the batches that training would have had next."""
+    """Measure gradients at the trained weights, on the batches that training would have read next."""
     cell, device, micro_batch = trainer.cell, trainer.device, trainer.micro_batch_sequences
     model = load_model(folder, device)
     first = trainer.batches.get(cell.steps)
@@ -97,8 +88,8 @@ def _at_the_end(trainer: Trainer, folder: Path, n_batches: int, unigram_counts: 
 
 
 def _adam_moment(replay: Replay, unigram_counts: Any) -> dict[str, Any] | None:
-    """Return the second moment that AdamW itself has at the end of training, as in the paper's Fig. 4."""
-    if not isinstance(replay.trainer.cell.optimizer, AdamW):
+    """Return AdamW's own second moment at the end of training, as in the paper's Fig. 4; ``None`` for others."""
+    if not isinstance(replay.trainer.cell.optimizer, AdamWSettings):
         return None
     optimizer = replay.trainer.optimizers.embedding
     moment_VD = second_moment(optimizer.state[replay.output.weight], optimizer.param_groups[0])
@@ -106,21 +97,19 @@ def _adam_moment(replay: Replay, unigram_counts: Any) -> dict[str, Any] | None:
 
 
 def _summary(cell: Cell, detail: dict[str, Any]) -> tuple[list[Any], list[str]]:
-    """Return the rows of the results and why values among them are NaN."""
-    matrix = "embedding" if cell.model.tied else "head"
+    """Return the rows of the results, and the reasons for values that are NaN."""
+    matrix = EMBEDDING if cell.model.tied else HEAD
     drift, moment = detail["drift"][matrix], detail["second_moment"]
-    warmup = cell.training.warmup(cell.steps)
-    settled = [value for step, value in zip(drift["step"], drift["update_sum"], strict=True) if step > warmup]
+    update_sum = largest_after_warmup(drift["step"], drift["update_sum"], cell.training.warmup(cell.steps))
+    assert update_sum is not None, "the last step is always recorded, and no run is all warmup"
     values = {
         "head_gradient_sum": detail["gradient_sum"]["output"]["float64"],
-        "update_sum": max(settled, default=math.nan),
+        "update_sum": update_sum,
         "second_moment_slope": moment["slope"],
         "second_moment_r_squared": moment["r_squared"],
         "drift_input_share": math.nan if drift["input_share"] is None else drift["input_share"],
     }
     undefined = []
-    if not settled:
-        undefined.append("no update sum: no step after the warmup")
     if math.isnan(moment["r_squared"]):
         undefined.append("no line of the second moment: all tokens have the same probability or moment")
     if drift["residual"] is None:
@@ -128,8 +117,3 @@ def _summary(cell: Cell, detail: dict[str, Any]) -> tuple[list[Any], list[str]]:
     elif drift["input_share"] is None:
         undefined.append(f"no shares of the drift: the mean of the {matrix} moved by no more than rounding")
     return [row("theory", metric, values[metric]) for metric in THEORY_METRICS], undefined
-
-
-STAGE = Stage(
-    "theory", protocol.THEORY, tuple(("theory", metric) for metric in THEORY_METRICS), settings, open_evaluator
-)

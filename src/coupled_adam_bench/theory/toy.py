@@ -1,6 +1,6 @@
-"""The toy of the paper's Fig. 1: what one step of each optimizer does to a few embeddings in two dimensions.
+"""The toy example of the paper's Fig. 1: one step of each optimizer on a few embeddings in two dimensions.
 
-We never had the paper's figure; tokens, probabilities and the hidden state are ours [I].
+The data of the paper's figure were not available; tokens, probabilities and the hidden state are ours [I].
 Shapes: V tokens in 2 dimensions.
 """
 
@@ -14,24 +14,24 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Toy:
-    """Arrays to draw."""
+    """The arrays of the figure."""
 
     embeddings_V2: Array  # noqa: N815
     hidden_2: Array
     probabilities_V: Array  # noqa: N815
     """Unigram probabilities of the targets."""
     updates: dict[str, Array]
-    """By optimizer, shape V2, each scaled to a mean length of 1."""
+    """Update of each optimizer, shape V2, scaled to a mean length of 1."""
     sums: dict[str, Array]
-    """Of these updates over the tokens, shape (2,)."""
+    """Sum of each optimizer's updates over the tokens, shape (2,)."""
 
 
 def toy() -> Toy:
     """Return updates of SGD, Adam and Coupled Adam for four tokens around the origin and one hidden state.
 
-    With targets t drawn from p and predictions q = softmax(E h), a token's gradient is g_i = -(delta_it - q_i) h, its
-    mean (q_i - p_i) h and, over the two coordinates as in Fig. 4, its mean square
-    v_i = (p_i (1 - q_i)^2 + (1 - p_i) q_i^2) |h|^2 / 2: the moments of an Adam that has averaged long enough.
+    With targets t drawn from p and predictions q = softmax(E h), a token's gradient is g_i = -(delta_it - q_i) h. Its
+    mean is (q_i - p_i) h. Its mean square, over the two coordinates as in Fig. 4, is
+    v_i = (p_i (1 - q_i)^2 + (1 - p_i) q_i^2) |h|^2 / 2. Adam's moments converge to these two.
     """
     angles_V = np.pi / 4 + np.pi / 2 * np.arange(4)
     embeddings_V2 = np.stack([np.cos(angles_V), np.sin(angles_V)], axis=1)

@@ -1,1 +1,1 @@
-"""The training of one cell: from token bins to a model folder, resumable at any moment."""
+"""The training of one cell, from token bins to a model folder; it can be resumed at any time."""

@@ -1,4 +1,4 @@
-"""The batches of a process, read ahead while the device computes.
+"""The batches of a process, which are read ahead while the device computes.
 
 Shapes: B sequences of this process, T = seq_len tokens.
 """
@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coupled_adam_bench.config import Training
-from coupled_adam_bench.training.distributed import Group
+from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.order import WindowOrder
 
 
 class Batches:
-    """This process's part of each global batch: a pure function of seed, step and position.
+    """This process's share of each global batch, a pure function of seed, step and position.
 
-    Raises ``ValueError`` if the processes, which ``torchrun`` may have started by hand, do not divide the batch.
+    Raises ``ValueError`` if the number of processes does not divide the batch, as when ``torchrun`` was used by hand.
     """
 
-    def __init__(self, tokens: NDArray[np.unsignedinteger[Any]], training: Training, seed: int, group: Group) -> None:
+    def __init__(
+        self, tokens: NDArray[np.unsignedinteger[Any]], training: Training, seed: int, group: WorkerGroup
+    ) -> None:
         self._tokens, self._seq_len, self._device = tokens, training.seq_len, group.device
         self._order = WindowOrder(len(tokens), training, seed)
         if training.batch_sequences % group.size:
@@ -31,7 +33,7 @@ class Batches:
                 "start a number of them that divides it"
             )
         sequences = training.batch_sequences // group.size
-        self._part = slice(group.rank * sequences, (group.rank + 1) * sequences)
+        self._own_rows = slice(group.rank * sequences, (group.rank + 1) * sequences)
         self._reader = ThreadPoolExecutor(1, initializer=self._start_reader)
         self._ahead: tuple[int, Future[Tensor]] | None = None
 
@@ -40,13 +42,13 @@ class Batches:
             torch.cuda.set_device(self._device)  # pinned memory belongs to the device of the thread that asks for it
 
     def _read(self, step: int) -> Tensor:
-        starts = self._order.starts(step)[self._part]
+        starts = self._order.starts(step)[self._own_rows]
         windows = np.stack([self._tokens[start : start + self._seq_len + 1] for start in starts]).astype(np.int64)
         batch = torch.from_numpy(windows)
         return batch.pin_memory() if self._device.type == "cuda" else batch
 
     def get(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of ``step`` (shapes BT) and begin to read those of the next."""
+        """Return inputs and targets of ``step`` (shapes BT) and begin to read those of the next step."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead[0] != step:
             ahead = step, self._reader.submit(self._read, step)
@@ -54,3 +56,7 @@ class Batches:
         self._ahead = (step + 1, self._reader.submit(self._read, step + 1))
         windows_BT = windows.to(self._device, non_blocking=True)
         return windows_BT[:, :-1], windows_BT[:, 1:]
+
+    def close(self) -> None:
+        """End the thread that reads ahead."""
+        self._reader.shutdown(wait=False, cancel_futures=True)

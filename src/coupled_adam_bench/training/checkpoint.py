@@ -1,19 +1,15 @@
-"""Checkpoints that are whole or ignored, written while training goes on, and the lock on a cell's folder.
+"""Checkpoints, which are written while training continues and ignored unless they are whole.
 
-A checkpoint is a folder ``step-00001000/``: the tensors in the format of torch.distributed.checkpoint, a file for each
-process, so that any number of processes can read them again; ``state.json``; and ``checksums.json``, written last,
-before the folder gets its name.
+A checkpoint is a folder ``step-00001000/``. It holds the tensors in the format of torch.distributed.checkpoint, which
+any number of processes can read; ``state.json``; ``history.jsonl``, the history up to its step; and the sealed
+``checksums.json``, which is written last, before the folder gets its name.
 """
 
-import fcntl
-import os
 import re
 import shutil
-import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +20,22 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from coupled_adam_bench.files import read_json, sha256_file, write_json
-from coupled_adam_bench.training.distributed import Group
+from coupled_adam_bench.files import (
+    SEAL,
+    read_json,
+    read_sealed,
+    remove,
+    sha256_file,
+    write_json,
+    write_sealed,
+    write_text,
+)
+from coupled_adam_bench.paths import HISTORY
+from coupled_adam_bench.progress import say
+from coupled_adam_bench.runs import KEEP_CHECKPOINTS
+from coupled_adam_bench.training.distributed import WorkerGroup
 
-KEEP = 2  # the newest and, should that one be damaged, the one before
-KEPT = "kept"  # an empty file in a checkpoint that stays as well
+KEPT = "kept"  # an empty file that marks a checkpoint which is never deleted
 STATE = "state.json"
 CHECKSUMS = "checksums.json"
 
@@ -36,11 +43,11 @@ Described = dict[str, TensorStorageMetadata]
 
 
 class CheckpointError(OSError):
-    """A checkpoint could not be written, or read; those before it are untouched."""
+    """A checkpoint could not be written or read; earlier checkpoints are untouched."""
 
 
 def step_of(path: Path) -> int:
-    """Return the step of a checkpoint, -1 for a path that is none."""
+    """Return the step of a checkpoint, or -1 if the path is not one."""
     match = re.fullmatch(r"step-(\d+)", path.name)
     return int(match[1]) if match else -1
 
@@ -50,30 +57,56 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("step-*") if step_of(path) >= 0), key=step_of, reverse=True)
 
 
-def is_whole(path: Path) -> bool:
-    """Tell whether all files of a checkpoint are there with their checksums."""
+def damage(path: Path) -> str | None:
+    """Return why a checkpoint is not whole, or ``None`` if all its files match their checksums.
+
+    Checksums of older versions are not sealed; there, a file that is not listed shows that the list was cut. Raises
+    ``CheckpointError`` for a checkpoint that cannot be read, for lack of permission or because of the disk.
+    """
     try:
-        checksums = read_json(path / CHECKSUMS)
-        return all((path / name).is_file() and sha256_file(path / name) == sha for name, sha in checksums.items())
-    except ValueError:
-        return False
+        if not path.is_dir():
+            return "not a folder"
+        listed = read_json(path / CHECKSUMS)
+        if not isinstance(listed, dict):
+            return f"{CHECKSUMS} is not a list of checksums"
+        if SEAL in listed:
+            listed = read_sealed(path / CHECKSUMS)
+        elif unlisted := {file.name for file in path.iterdir()} - {CHECKSUMS, *listed}:
+            return f"{CHECKSUMS} does not list {', '.join(sorted(unlisted))}"
+        if STATE not in listed:
+            return f"{CHECKSUMS} does not list {STATE}"
+        for name, sha256 in listed.items():
+            if not (path / name).is_file():
+                return f"{name} is missing"
+            if sha256_file(path / name) != sha256:
+                return f"the SHA-256 of {name} differs"
+    except (ValueError, FileNotFoundError, IsADirectoryError) as error:
+        return str(error)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot read the checkpoint ({error}); mend that, or delete it to train from the one before it"
+        ) from error
+    return None
 
 
 class Checkpoints:
-    """The checkpoints of one run, the same for all processes of a group.
+    """The checkpoints of one run, shared by all processes of a group.
 
-    ``identity`` is what a checkpoint must say of itself to be resumed.
+    A checkpoint is only resumed if its recorded ``identity`` is the same.
     """
 
-    def __init__(self, folder: Path, group: Group, identity: dict[str, str]) -> None:
+    def __init__(self, folder: Path, group: WorkerGroup, identity: dict[str, str]) -> None:
         self.folder, self.group, self.identity = folder, group, identity
         self._writer = ThreadPoolExecutor(1)
         self._pending: Future[Any] | None = None
 
-    def save(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], kept: bool = False) -> None:
-        """Take a copy of the tensors (sharded ones too) and write the checkpoint of ``step`` beside the training.
+    def save(
+        self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], history: str, kept: bool = False
+    ) -> None:
+        """Copy the tensors, which may be sharded, and write the checkpoint of ``step`` while training continues.
 
-        ``state`` is a JSON value. The newest stay, and those that are ``kept``. The one before is waited for: see
+        ``state`` is a JSON value and ``history`` the text of the run's history; only the first process's are used. The
+        newest checkpoints and the ``kept`` ones are not deleted. This waits for the checkpoint before: see
         :meth:`wait`.
         """
         self.wait()
@@ -90,13 +123,13 @@ class Checkpoints:
             raise self._failed(error) from error
         assert isinstance(written, Future)
         if self.group.is_first:
-            whole = {"identity": self.identity, "step": step, **state}
-            self._pending = self._writer.submit(self._finish, written, temporary, whole, kept)
+            full_state = {"identity": self.identity, "step": step, **state}
+            self._pending = self._writer.submit(self._finish, written, temporary, full_state, history, kept)
         else:
             self._pending = written
 
     def wait(self) -> None:
-        """Wait until the last checkpoint is on disk; ``CheckpointError`` if it could not be written."""
+        """Wait until the last checkpoint is on disk; raise ``CheckpointError`` if it could not be written."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
@@ -105,61 +138,68 @@ class Checkpoints:
         except (OSError, RuntimeError, CheckpointException) as error:
             raise self._failed(error) from error
 
+    def close(self) -> None:
+        """End the thread that writes once it has written what is pending; this does not wait for it."""
+        self._writer.shutdown(wait=False)
+
     def _failed(self, error: BaseException) -> Exception:
         advice = "free disk space and start again: training resumes from the checkpoint before it"
         return _readable(error, self.group, f"{self.folder}: cannot write the checkpoint", advice)
 
-    def _finish(self, written: Future[Any], temporary: Path, state: dict[str, Any], kept: bool) -> None:
+    def _finish(self, written: Future[Any], temporary: Path, state: dict[str, Any], history: str, kept: bool) -> None:
         try:
             written.result()
             write_json(temporary / STATE, state)
+            write_text(temporary / HISTORY, history)
             if kept:
                 (temporary / KEPT).touch()
             files = sorted(path.name for path in temporary.iterdir())
-            write_json(temporary / CHECKSUMS, {name: sha256_file(temporary / name) for name in files})
+            write_sealed(temporary / CHECKSUMS, {name: sha256_file(temporary / name) for name in files})
             final = self.folder / temporary.name.removeprefix(".").removesuffix(".tmp")
-            shutil.rmtree(final, ignore_errors=True)  # of the same step, but damaged or of other data
+            remove(final)  # an existing one of this step is damaged or of other data
             temporary.rename(final)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        for old in [path for path in checkpoints(self.folder) if not (path / KEPT).exists()][KEEP:]:
-            doomed = old.rename(old.with_name(f".{old.name}.tmp"))  # never half a checkpoint under its name
-            shutil.rmtree(doomed, ignore_errors=True)
+        for old in [path for path in checkpoints(self.folder) if not (path / KEPT).exists()][KEEP_CHECKPOINTS:]:
+            doomed = old.rename(old.with_name(f".{old.name}.tmp"))  # a half-deleted checkpoint must not keep its name
+            remove(doomed)
 
     def clean(self) -> None:
-        """Remove what a killed process left half written."""
+        """Remove checkpoints that a killed process left half written."""
         if self.group.is_first:
             for path in self.folder.glob(".step-*.tmp"):
-                shutil.rmtree(path, ignore_errors=True)
+                remove(path)
 
     def newest(self, last_step: int | None = None) -> Path | None:
-        """Return the newest whole checkpoint of this identity, not after ``last_step``, or ``None``.
+        """Return the newest whole checkpoint of this identity up to ``last_step``, or ``None``.
 
-        A damaged one is named on stderr and passed over, as is one of other data.
+        Checkpoints that are damaged or have another identity are skipped and named on stderr.
         """
-        return self.group.from_first(lambda: self._newest(last_step))
+        return self.group.run_on_first(lambda: self._newest(last_step))
 
     def _newest(self, last_step: int | None) -> Path | None:
+        if self.folder.exists() and not self.folder.is_dir():
+            raise CheckpointError(f"{self.folder}: a file stands where checkpoints go; delete it and start again")
         for path in checkpoints(self.folder):
             if last_step is not None and step_of(path) > last_step:
                 continue
-            if not is_whole(path):
-                print(f"{path}: damaged (its SHA-256 differs), falling back to the one before it", file=sys.stderr)
+            if (reason := damage(path)) is not None:
+                say(f"{path}: damaged ({reason}), falling back to the one before it")
                 continue
-            found = read_json(path / STATE)["identity"]
-            if found != self.identity:
-                print(f"{path}: belongs to {found}, not to {self.identity}; passed over", file=sys.stderr)
+            identity = read_json(path / STATE)["identity"]
+            if identity != self.identity:
+                say(f"{path}: belongs to {identity}, not to {self.identity}; passed over")
                 continue
             return path
         return None
 
 
-def load(path: Path, group: Group, allocate: Callable[[Described], dict[str, Tensor]]) -> dict[str, Tensor]:
+def load(path: Path, group: WorkerGroup, allocate: Callable[[Described], dict[str, Tensor]]) -> dict[str, Tensor]:
     """Read the tensors of a checkpoint into those that ``allocate`` makes from their descriptions, and return them.
 
-    A tensor may be sharded otherwise than it was when written. Read only checkpoints of your own: their description is
-    a pickle, as torch.distributed.checkpoint writes it. Raises ``CheckpointError`` in all processes if one cannot read.
+    A tensor may be sharded differently from when it was written. Read only your own checkpoints, because the metadata
+    of torch.distributed.checkpoint is a pickle. Raises ``CheckpointError`` in all processes if one of them cannot read.
     """
     reader = FileSystemReader(path)
     described = reader.read_metadata().state_dict_metadata
@@ -173,36 +213,14 @@ def load(path: Path, group: Group, allocate: Callable[[Described], dict[str, Ten
     return tensors
 
 
-def _readable(error: BaseException, group: Group, what: str, advice: str) -> Exception:
-    """Return an error for people in place of one of torch.distributed.checkpoint, which may not be an Exception."""
-    if group.lost(error):
+def _readable(error: BaseException, group: WorkerGroup, what: str, advice: str) -> Exception:
+    """Return a readable error for one of torch.distributed.checkpoint, which may not be an Exception."""
+    if group.lost_peer(error):
         return RuntimeError(str(error))
-    reason = str(error).strip().splitlines()[-1]  # of the tracebacks that it sends
+    reason = str(error).strip().splitlines()[-1]  # its message consists of whole tracebacks
     return CheckpointError(f"{what} ({reason}); {advice}")
 
 
 def _accept_single_process() -> None:
-    """Let torch.distributed.checkpoint work without a group, of which it warns each time."""
+    """Silence the warning that torch.distributed.checkpoint gives each time without a process group."""
     warnings.filterwarnings("ignore", message="torch.distributed is disabled", module="torch.distributed.checkpoint")
-
-
-@contextmanager
-def cell_lock(run_dir: Path) -> Iterator[None]:
-    """Hold the lock of a run folder; ``ValueError`` if another process trains this cell.
-
-    The kernel drops the lock when its process ends, however it ends.
-    """
-    run_dir.mkdir(parents=True, exist_ok=True)
-    path = run_dir / ".lock"
-    with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise ValueError(
-                f"{run_dir}: is being trained by another process ({file.read().strip()}); wait for it"
-            ) from None
-        file.truncate(0)
-        file.write(f"pid {os.getpid()} on {os.uname().nodename}\n")
-        file.flush()
-        yield

@@ -1,31 +1,52 @@
-"""Whether the packages of a study's own optimizers are there, checked with the study: light, nothing is imported."""
+"""Checks before training that need no torch: whether custom optimizers are installed, and whether a cell is trained."""
 
-import importlib.util
 from collections.abc import Iterator
-from importlib.machinery import PathFinder
 from pathlib import Path
 
-from coupled_adam_bench.config import Custom, Study
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.config import CustomSettings, Study
+from coupled_adam_bench.data.check import split_checksums
+from coupled_adam_bench.dotted import is_installed
+from coupled_adam_bench.progress import say
+from coupled_adam_bench.runs import cell_is_whole, finished_run
 
 
-def custom_optimizers(study: Study) -> Iterator[tuple[str, Custom]]:
-    """Yield the user's own optimizers of a study and the place of each, ``grid.0.optimizers.2``."""
+def custom_optimizers(study: Study) -> Iterator[tuple[str, CustomSettings]]:
+    """Yield the field, such as ``grid.0.optimizers.2``, and the settings of each custom optimizer of a study."""
     for index, block in enumerate(study.grid):
         for position, optimizer in enumerate(block.optimizers):
-            if isinstance(optimizer, Custom):
+            if isinstance(optimizer, CustomSettings):
                 yield f"grid.{index}.optimizers.{position}", optimizer
 
 
 def check_optimizers(study: Study) -> None:
-    """Check that the package of each is installed, or a file or folder here; ``ValueError`` that lists the others."""
+    """Raise ``ValueError`` for custom optimizers whose package is neither installed nor in the working directory."""
     problems = []
-    for place, optimizer in custom_optimizers(study):
+    for field, optimizer in custom_optimizers(study):
         package = optimizer.path.partition(".")[0]
-        # `python -m`, which the jobs are, looks in the working directory too.
-        if not (importlib.util.find_spec(package) or PathFinder.find_spec(package, [str(Path.cwd())])):
+        if not is_installed(package):
             problems.append(
-                f"{place}.path: no package or module {package!r} is installed, nor is there one in {Path.cwd()}; "
+                f"{field}.path: no package or module {package!r} is installed, nor is there one in {Path.cwd()}; "
                 "correct the path, or install it into the environment that runs the study"
             )
     if problems:
         raise ValueError("\n".join(problems))
+
+
+def is_trained(cell: Cell, run_dir: Path, data_dir: Path) -> bool:
+    """Tell whether a cell's run has ended on the present data and all of its files are whole."""
+    run = finished_run(run_dir, model=True)
+    try:
+        return (
+            run is not None
+            and cell_is_whole(run_dir)
+            and run["cell"] == cell.id
+            and run["data_sha256"] == split_checksums(data_dir)
+        )
+    except (ValueError, KeyError):  # the data or the record is damaged; training reports which
+        return False
+
+
+def say_kept(cell: Cell) -> None:
+    """Print on stderr that a cell is trained already."""
+    say(f"{cell.id}: kept, trained before")

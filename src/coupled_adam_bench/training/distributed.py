@@ -1,6 +1,6 @@
-"""The processes that train one cell together: their group, what they agree on, and a watch over them.
+"""The processes that train one cell: their group, their agreements, and a watchdog.
 
-Started by ``torchrun`` or by :func:`launch`; a process on its own is a group of one and opens no connection.
+They are started by ``torchrun`` or by :func:`launch`. A single process is a group of one and opens no connection.
 """
 
 import contextlib
@@ -23,17 +23,20 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from coupled_adam_bench.device import pick_device
+from coupled_adam_bench.progress import say
 
-RESUME_ME = 75  # EX_TEMPFAIL of sysexits.h: stopped on request with a checkpoint, start again to go on
-STALLED = 70  # EX_SOFTWARE: a process of the group has come to a halt
-# What workers have for their last checkpoint, within the two minutes of a cluster's warning (rules/train.smk).
+RESUME_ME = 75  # EX_TEMPFAIL of sysexits.h: stopped on request with a checkpoint; another start resumes
+STALLED = 70  # EX_SOFTWARE: a process of the group has stalled
+# Time for the workers' last checkpoint; a cluster warns two minutes before it kills a job (rules/train.smk).
 _SHUTDOWN_SECONDS = 100
+_START_SECONDS = 600
+"""For which the processes of a group wait for each other at the least."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Group:
+class WorkerGroup:
     """This process among those that train one cell."""
 
     device: torch.device
@@ -41,46 +44,46 @@ class Group:
     size: int = 1
     store: Store | None = None
     votes: dist.ProcessGroup | None = None
-    """Of the CPUs: small agreements, apart from the gradients."""
+    """CPU process group for small agreements, separate from that of the gradients."""
     saves: dist.ProcessGroup | None = None
-    """Of the CPUs: checkpoints, which are written while training goes on."""
+    """CPU process group for checkpoints, which are written while training continues."""
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes the files that exist once."""
+        """Whether this is rank 0, which writes the files that all ranks share."""
         return self.rank == 0
 
-    def together(self, function: Callable[[], T]) -> T:
-        """Call ``function`` in all processes and return its result in each; the error of any of them rises in all.
+    def run_on_all(self, function: Callable[[], T]) -> T:
+        """Call ``function`` in all processes and return each its own result; an error of one is raised in all.
 
-        For what may fail in one process alone, before the others wait for it in a collective.
+        Use it for calls that can fail in one process while the others would wait for it in the next collective.
         """
         if self.size == 1:
             return function()
-        mine: Exception | None = None
+        own_error: Exception | None = None
         try:
             result = function()
         except Exception as error:
-            mine = error
+            own_error = error
         errors: list[Exception | None] = [None] * self.size
-        dist.all_gather_object(errors, mine, group=self.votes)
-        errors[self.rank] = mine  # with its traceback
-        for risen in errors:
-            if risen is not None:
-                raise risen
+        dist.all_gather_object(errors, own_error, group=self.votes)
+        errors[self.rank] = own_error  # the gathered copy has lost its traceback
+        for raised in errors:
+            if raised is not None:
+                raise raised
         return result
 
-    def from_first(self, function: Callable[[], T]) -> T:
-        """Call ``function`` in the first process and return its result in all; its errors rise in all."""
-        outcome = [self.together(lambda: function() if self.is_first else None)]
+    def run_on_first(self, function: Callable[[], T]) -> T:
+        """Call ``function`` on rank 0 and return its result in all processes; its error is raised in all."""
+        outcome = [self.run_on_all(lambda: function() if self.is_first else None)]
         if self.size > 1:
             dist.broadcast_object_list(outcome, src=0, group=self.votes)
         result: T = outcome[0]  # type: ignore[assignment]
         return result
 
-    def lost(self, error: BaseException) -> bool:
-        """Tell whether an error only says that another process has ended, which has told why or was killed."""
-        # gloo's "Connection closed by peer" and "reset by peer"; an OSError would be of the disk.
+    def lost_peer(self, error: BaseException) -> bool:
+        """Tell whether an error only says that another process has ended; its own error is elsewhere."""
+        # These are gloo's "Connection closed by peer" and "reset by peer"; an OSError would come from the disk.
         return self.size > 1 and not isinstance(error, OSError) and "by peer" in str(error)
 
     def sum(self, values: Tensor) -> Tensor:
@@ -90,9 +93,9 @@ class Group:
         return values
 
     def parallelize(self, model: nn.Module, layers: Sequence[nn.Module], parallel: str) -> nn.Module:
-        """Return the module to call: ``model`` in FSDP2 shards, layer by layer, or behind DDP; alone, itself.
+        """Return the module to call: ``model`` sharded layer by layer with FSDP2, wrapped in DDP, or, alone, unchanged.
 
-        The gradients of both are means over the processes, synchronised when :func:`accumulating` is left.
+        FSDP2 and DDP average the gradients over the processes when :func:`accumulating` is left.
         """
         if self.size == 1:
             return model
@@ -108,7 +111,7 @@ class Group:
 
 @contextlib.contextmanager
 def accumulating(module: nn.Module, last: bool) -> Iterator[None]:
-    """Keep the gradients of a micro-batch in this process, unless it is the ``last`` of its step."""
+    """Synchronize gradients only after the ``last`` micro-batch of a step."""
     if isinstance(module, FSDPModule):
         module.set_requires_gradient_sync(last)
         yield
@@ -120,11 +123,11 @@ def accumulating(module: nn.Module, last: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def open_group(device: str, stall_seconds: float) -> Iterator[Group]:
-    """Join the processes that ``torchrun`` started with this one, if it did, and leave them at the end."""
+def open_group(device: str, stall_seconds: float) -> Iterator[WorkerGroup]:
+    """Yield the group of the processes that ``torchrun`` started, or a group of one without ``torchrun``."""
     name = pick_device(device)
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Group(torch.device(name, 0) if name == "cuda" else torch.device(name))
+        yield WorkerGroup(torch.device(name, 0) if name == "cuda" else torch.device(name))
         return
     local = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if name == "cuda" else torch.device("cpu")
     if local.type == "cuda":
@@ -134,35 +137,36 @@ def open_group(device: str, stall_seconds: float) -> Iterator[Group]:
                 "start no more processes than there are GPUs"
             )
         torch.cuda.set_device(local)
-    timeout = timedelta(seconds=2 * stall_seconds)  # the watch, which names the rank, comes first
+    # The watch, which names the rank, comes first; the start of the processes takes what it takes.
+    timeout = timedelta(seconds=max(2 * stall_seconds, _START_SECONDS))
     store, rank, size = next(rendezvous("env://"))
     backend = "cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=PrefixStore("training", store), rank=rank, world_size=size, timeout=timeout)
     try:
         votes, saves = (dist.new_group(backend="gloo", timeout=timeout) for _ in range(2))
-        yield Group(local, rank, size, PrefixStore("watch", store), votes, saves)
+        yield WorkerGroup(local, rank, size, PrefixStore("watch", store), votes, saves)
     finally:
         dist.destroy_process_group()
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a sharded tensor whole (all processes must ask), and any other as it is."""
+    """Gather a sharded tensor, for which all processes must call this; return any other tensor unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 class StopVote:
-    """Lets all processes stop after the same step once one of them was asked to, without waiting for each other.
+    """Lets all processes stop after the same step once one of them was asked to stop.
 
-    The vote of a step is counted in the next one, while the device computes.
+    The vote of a step is counted in the next step, so no process waits for another.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: WorkerGroup) -> None:
         self._group = group
         self._flag = torch.zeros((), dtype=torch.int32)
         self._work: dist.Work | None = None
 
     def __call__(self, stop: bool) -> bool:
-        """Cast this step's vote and return whether any process asked in the step before; alone, at once."""
+        """Cast this step's vote and return the outcome of the step before; a single process decides at once."""
         if self._group.size == 1:
             return stop
         decided = self.count()
@@ -171,7 +175,7 @@ class StopVote:
         return decided
 
     def count(self) -> bool:
-        """Return the outcome of the vote that is under way."""
+        """Return the outcome of the pending vote."""
         if self._work is None:
             return False
         self._work.wait()
@@ -180,27 +184,29 @@ class StopVote:
 
 
 class Watch:
-    """Ends this process when the group has come to a halt, and says which rank keeps the others waiting.
+    """A watchdog that ends this process when the group stalls, and prints which rank the others wait for.
 
-    A thread tells the others how many steps this process has done, and that it lives: a process that is stopped, or
-    whose machine is gone, tells nothing any more; one that waits for its data has done less than the others.
+    A thread publishes the number of steps that this process has done, as a heartbeat. A process that is stopped, or
+    whose machine is gone, has no heartbeat; one that waits for its data has done fewer steps than the others.
     """
 
-    def __init__(self, group: Group, stall_seconds: float, label: str) -> None:
-        self._group, self._seconds, self._label = group, stall_seconds, label
-        self._count = 0
+    def __init__(
+        self, group: WorkerGroup, stall_seconds: float, label: str, before_exit: Callable[[], None] = lambda: None
+    ) -> None:
+        self._group, self._seconds, self._label, self._before_exit = group, stall_seconds, label, before_exit
+        self._steps = 0
         self._last = time.monotonic()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def moved(self) -> None:
-        """Note that this process did something."""
-        self._count += 1
+    def note_step(self) -> None:
+        """Note that this process did a step."""
+        self._steps += 1
         self._last = time.monotonic()
 
     def __enter__(self) -> "Watch":
         if self._group.size > 1:
-            self._tell()
+            self._publish()
             self._thread.start()
         return self
 
@@ -209,37 +215,36 @@ class Watch:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         assert self._group.store is not None
-        self._group.store.set(f"{self._label}/{self._group.rank}", f"{self._count} {time.time()}")
+        self._group.store.set(f"{self._label}/{self._group.rank}", f"{self._steps} {time.time()}")
 
     def _run(self) -> None:
         while not self._end.wait(min(1.0, self._seconds / 4)):
             try:
-                self._tell()
+                self._publish()
                 if time.monotonic() - self._last > self._seconds:
                     self._say_who()
+                    self._before_exit()
                     os._exit(STALLED)
-            except dist.DistError:  # the first process, which keeps the store, has ended: so will this one
+            except dist.DistError:  # rank 0, which holds the store, has ended, so this process will end too
                 return
 
     def _say_who(self) -> None:
         assert self._group.store is not None
-        told = [self._group.store.get(f"{self._label}/{rank}").split() for rank in range(self._group.size)]
-        counts = [int(count) for count, _ in told]
-        silent = [rank for rank, (_, at) in enumerate(told) if time.time() - float(at) > self._seconds / 2]
-        behind = [rank for rank, count in enumerate(counts) if count < max(counts)]
+        heartbeats = [self._group.store.get(f"{self._label}/{rank}").split() for rank in range(self._group.size)]
+        steps = [int(count) for count, _ in heartbeats]
+        silent = [rank for rank, (_, at) in enumerate(heartbeats) if time.time() - float(at) > self._seconds / 2]
+        behind = [rank for rank, count in enumerate(steps) if count < max(steps)]
         who = ", ".join(map(str, silent or behind)) or "none alone"
-        print(
+        say(
             f"error: {self._label}: no step for {self._seconds:g} s (execution.stall_seconds); the others wait for "
-            f"rank {who} of {self._group.size}; start again: training goes on from the last checkpoint",
-            file=sys.stderr,
-            flush=True,
+            f"rank {who} of {self._group.size}; start again: training goes on from the last checkpoint"
         )
 
 
 def launch(processes: int, arguments: Sequence[str]) -> int:
-    """Run ``python -m coupled_adam_bench ARGUMENTS`` in several processes as torchrun does and return their status."""
+    """Run ``python -m coupled_adam_bench ARGUMENTS`` in several processes, as torchrun does; return their status."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -263,13 +268,12 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
         killed = {rank: -code for rank, code in codes.items() if code < 0 and -code != signal.SIGTERM}
         for rank, number in killed.items():
             cause = ", as happens when memory is short (execution.train_mem_mb)" if number == signal.SIGKILL else ""
-            print(
+            say(
                 f"error: rank {rank} of {processes} was ended by signal {number}, {signal.strsignal(number)}{cause}; "
-                "start again: training goes on from the last checkpoint",
-                file=sys.stderr,
+                "start again: training goes on from the last checkpoint"
             )
         status = next((status for status in (STALLED, 2, RESUME_ME) if status in codes.values()), 1)
         if status == 1 and not killed:
-            print(f"error: {error}", file=sys.stderr)
+            say(f"error: {error}")
         return status
     return 0

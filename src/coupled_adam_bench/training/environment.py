@@ -1,4 +1,4 @@
-"""What a run ran on: enough to explain a number, with nothing that changes it."""
+"""The environment of a run, recorded to explain its numbers."""
 
 import os
 import platform
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from coupled_adam_bench.config import Custom, Optimizer
+from coupled_adam_bench.config import CustomSettings, Optimizer
 from coupled_adam_bench.revision import git_revision
 
 
 def describe(device: torch.device, optimizer: Optimizer) -> dict[str, Any]:
-    """Return versions, device and revision as a JSON value, and the packages that a user's own optimizer comes from."""
+    """Return versions, device and revision as a JSON value, with the packages of a custom optimizer."""
     return _optimizer_packages(optimizer) | {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -28,7 +28,7 @@ def describe(device: torch.device, optimizer: Optimizer) -> dict[str, Any]:
 
 
 def _optimizer_packages(optimizer: Optimizer) -> dict[str, Any]:
-    if not isinstance(optimizer, Custom):
+    if not isinstance(optimizer, CustomSettings):
         return {}
-    names = packages_distributions().get(optimizer.path.partition(".")[0], ())  # none for a file of the user's
+    names = packages_distributions().get(optimizer.path.partition(".")[0], ())  # a user's file belongs to no package
     return {"optimizer_packages": {name: version(name) for name in sorted(set(names))}}

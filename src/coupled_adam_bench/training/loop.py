@@ -1,63 +1,60 @@
 """The training loop: steps, history, checkpoints and the record of the run."""
 
-import contextlib
 import math
-import signal
-import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Execution
-from coupled_adam_bench.files import sha256_file, write_json
-from coupled_adam_bench.models.export import WEIGHTS, save_model
-from coupled_adam_bench.progress import Progress
-from coupled_adam_bench.training import environment, history
-from coupled_adam_bench.training.checkpoint import cell_lock
-from coupled_adam_bench.training.distributed import RESUME_ME, Group, StopVote, Watch, open_group, whole
+from coupled_adam_bench.data.bins import verified_tree
+from coupled_adam_bench.data.check import TOKENIZER
+from coupled_adam_bench.models.export import save_model
+from coupled_adam_bench.progress import Progress, say
+from coupled_adam_bench.runs import cell_is_whole, run_damage, write_cell, write_run
+from coupled_adam_bench.training import environment
+from coupled_adam_bench.training.checks import is_trained, say_kept
+from coupled_adam_bench.training.distributed import RESUME_ME, StopVote, Watch, WorkerGroup, open_group, whole
 from coupled_adam_bench.training.monitor import peak_flops, peak_memory_bytes
+from coupled_adam_bench.training.session import Attempt, attempt, locked, stop_requests
 from coupled_adam_bench.training.trainer import Trainer
 
-Job = Callable[[Group], int]
+Job = Callable[[WorkerGroup], int]
 
 
-@contextlib.contextmanager
-def _stop_requests() -> Iterator[list[int]]:
-    """Collect SIGTERMs, the warning that a cluster sends before the time limit, instead of dying of them."""
-    received: list[int] = []
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended, after which step (from 1), and why it diverged."""
 
-    def remember(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-
-    previous = signal.signal(signal.SIGTERM, remember)
-    try:
-        yield received
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    status: Literal["completed", "diverged", "interrupted"]
+    step: int
+    reason: str | None = None
 
 
 class Run:
-    """The run of a trainer to its end, and the files that tell of it.
+    """The run of a trainer to its end, and the files that record it.
 
-    A ``trunk`` keeps its last checkpoint and logs no line for it, so that cells go on from there as if alone.
+    A request in ``stop`` ends the run after a checkpoint. A ``trunk`` keeps its last checkpoint and logs no line for
+    that step, so that cells continue from there as if they had done all the steps.
     """
 
-    def __init__(self, trainer: Trainer, trunk: bool = False) -> None:
-        self.trunk = trunk
+    def __init__(self, trainer: Trainer, attempt: Attempt, stop: Sequence[int], trunk: bool = False) -> None:
+        self.attempt, self.stop, self.trunk = attempt, stop, trunk
         self.trainer, self.cell, self.execution = trainer, trainer.cell, trainer.execution
-        self.group, self.device, self.run_dir = trainer.group, trainer.device, trainer.run_dir
+        self.group, self.device, self.files = trainer.group, trainer.device, paths.RunFiles(trainer.run_dir)
         self._unread: list[tuple[Tensor, Tensor]] = []
-        """Loss and gradient norm of the steps that the host has not waited for yet."""
+        """Losses and gradient norms that have not been copied to the host yet."""
 
     def _read(self) -> tuple[float, int | None]:
-        """Wait for the device, take the losses since the last call and return the last norm and the first bad step."""
+        """Synchronize, record the losses since the last call and return the last norm and the first bad step."""
         losses = torch.stack([loss.double() for loss, _ in self._unread])
         norms = [norm.item() for _, norm in self._unread]
         self._unread.clear()
@@ -71,10 +68,10 @@ class Run:
 
     def _say(self, line: str) -> None:
         if self.group.is_first:
-            print(f"{self.cell.id}: {line}", file=sys.stderr, flush=True)
+            say(f"{self.cell.id}: {line}")
 
     def _mfu(self, tokens_per_second: float) -> float | None:
-        """Return the share of the GPUs' dense bf16 peak that the model's FLOPs take; ``None`` where it is unknown."""
+        """Return the model FLOPs utilization: the share of the GPUs' dense bf16 peak; ``None`` if it is unknown."""
         peak = peak_flops(self.device)
         flops = self.cell.flops / self.cell.n_tokens
         return flops * tokens_per_second / (peak * self.group.size) if peak else None
@@ -103,14 +100,15 @@ class Run:
         if (mfu := self._mfu(tokens_per_second)) is not None:
             row["mfu"] = mfu
         if self.group.is_first:
-            history.append(self.run_dir / "history.jsonl", row)
+            self.trainer.history.append(row)
         losses.clear()
         return row
 
-    def to_end(self) -> tuple[str, int | None]:
-        """Train to the last step and return the status ``completed``, ``diverged`` or ``interrupted``.
+    def to_end(self) -> Outcome:
+        """Train to the last step and return the outcome.
 
-        With ``diverged`` comes the number of the first step (from 1) whose loss or gradient was not finite.
+        A run diverges in the first step whose loss or gradient is not finite, or with an update of its last step after
+        which a weight is not: no later loss would show that.
         """
         cell, execution, state = self.cell, self.execution, self.trainer.state
         batch_tokens = cell.training.batch_sequences * cell.training.seq_len
@@ -120,21 +118,20 @@ class Run:
         bad_step: int | None = None
         vote = StopVote(self.group)
         with (
-            _stop_requests() as stop,
             Progress(
                 cell.n_tokens, "tok", cell.id, initial=state.step * batch_tokens, quiet=not self.group.is_first
             ) as progress,
-            Watch(self.group, execution.stall_seconds, cell.id) as watch,
+            Watch(self.group, execution.stall_seconds, cell.id, self.attempt.end) as watch,
         ):
             while state.step < cell.steps:
                 self._unread.append(self.trainer.train_step(state.step))
-                watch.moved()
-                stopping = vote(bool(stop))
+                watch.note_step()
+                stopping = vote(bool(self.stop))
                 state.step += 1
                 final = state.step == cell.steps
                 logs = (final and not self.trunk) or state.step % execution.log_every == 0
                 saves = final or stopping or state.step % execution.checkpoint_every == 0
-                if logs or saves:  # the only places that wait for the device
+                if logs or saves:  # the only steps after which the host waits for the device
                     grad_norm, bad_step = self._read()
                     now = time.perf_counter()
                     state.seconds = seconds_before + now - started
@@ -154,36 +151,37 @@ class Run:
             vote.count()
             self.trainer.checkpoints.wait()
         if bad_step is not None:
-            return "diverged", bad_step
-        return ("completed" if state.step == cell.steps else "interrupted"), None
+            reason = f"loss or gradient not finite in step {bad_step} of {cell.steps}"
+            return Outcome("diverged", bad_step, reason)
+        if state.step < cell.steps:
+            return Outcome("interrupted", state.step)
+        if not self.trainer.weights_are_finite():
+            return Outcome("diverged", state.step, f"weights not finite after step {state.step}, the last")
+        return Outcome("completed", state.step)
 
-    def report(self, status: str, bad_step: int | None) -> None:
+    def report(self, outcome: Outcome) -> None:
         """Export the model of a completed run and write ``run.json``, the last file of a run."""
-        model_sha256 = None
-        if status == "completed":
+        if outcome.status == "completed":
             weights = {name: whole(tensor).cpu() for name, tensor in self.trainer.model.state_dict().items()}
             if self.group.is_first:
-                folder = self.run_dir / "model"
-                save_model(
-                    self.trainer.model, folder, self.trainer.data_dir / "tokenizer", self.trainer.meta.eot_id, weights
-                )
-                model_sha256 = sha256_file(folder / WEIGHTS)
+                verified_tree(self.trainer.data_dir, TOKENIZER)
+                tokenizer = self.trainer.data_dir / TOKENIZER
+                save_model(self.trainer.model, self.files.model, tokenizer, self.trainer.meta.eot_id, weights)
         if self.group.is_first:
-            write_json(self.run_dir / "run.json", self.record(status, bad_step, model_sha256))
+            self.trainer.history.mend()
+            write_run(self.files.folder, self.record(outcome))
 
-    def record(self, status: str, bad_step: int | None, model_sha256: str | None = None) -> dict[str, Any]:
-        """Return what is to be known of an ended run as a JSON value: outcome, data, cost and environment."""
+    def record(self, outcome: Outcome) -> dict[str, Any]:
+        """Return the record of an ended run as a JSON value: outcome, data, cost and environment."""
         seconds = self.trainer.state.seconds
         batch_tokens = self.cell.training.batch_sequences * self.cell.training.seq_len
         speed = self.trainer.state.step * batch_tokens / seconds if seconds else None
-        reason = None if bad_step is None else f"loss or gradient not finite in step {bad_step} of {self.cell.steps}"
         return {
             "cell": self.cell.id,
-            "status": status,
-            "reason": reason,
-            "step": self.trainer.state.step if bad_step is None else bad_step,
+            "status": outcome.status,
+            "reason": outcome.reason,
+            "step": outcome.step,
             "trunk_steps": self.trainer.state.trunk_steps,
-            "model_sha256": model_sha256,
             "data_sha256": {name: split.sha256 for name, split in self.trainer.meta.splits.items()},
             "train": {
                 "seconds": seconds,
@@ -202,55 +200,73 @@ class Run:
 
 
 def train(
-    cell: Cell, execution: Execution, data_dir: Path, run_dir: Path, group: Group, trunks: Path | None = None
+    cell: Cell, execution: Execution, data_dir: Path, run_dir: Path, group: WorkerGroup, results: Path | None = None
 ) -> int:
-    """Train a cell, resuming it if it was begun, and return an exit status: 0, or 75 if it was stopped and can resume.
+    """Train a cell or resume its training, and return an exit status: 0, or 75 if it was stopped and can resume.
 
-    A diverged cell ends with 0: it is a result. What its trunk in the folder ``trunks`` has done is not done again.
-    Raises ``ValueError`` for damaged data or a cell that another process trains, ``CheckpointError`` when the disk is
-    full.
+    A diverged cell returns 0, because divergence is a result. Training starts from the cell's trunk below the
+    folder ``results`` if that has got further. If another process trains the cell, this waits for it. A cell whose run
+    has ended and whose files are whole is kept. Raises ``ValueError`` for damaged data and ``CheckpointError`` when the
+    disk is full.
     """
-    with contextlib.ExitStack() as stack:
-        group.from_first(lambda: stack.enter_context(cell_lock(run_dir)))
-        if group.is_first:
-            write_json(run_dir / "cell.json", cell.to_json())
-        trainer = Trainer(cell, execution, data_dir, run_dir, group)
-        trainer.resume(trunks)
-        run = Run(trainer)
-        status, bad_step = run.to_end()
-        if status == "interrupted":
+    with stop_requests() as stop, locked(run_dir, group, stop) as is_ours:
+        if not is_ours:
             return RESUME_ME
-        run.report(status, bad_step)
+        if group.run_on_first(lambda: _is_kept(cell, run_dir, data_dir)):
+            return 0
+        with attempt(run_dir, group) as begun, closing(Trainer(cell, execution, data_dir, run_dir, group)) as trainer:
+            trainer.resume(results)
+            run = Run(trainer, begun, stop)
+            outcome = run.to_end()
+            if outcome.status == "interrupted":
+                return RESUME_ME
+            run.report(outcome)
+            begun.end(finished=True)
     return 0
 
 
+def _is_kept(cell: Cell, run_dir: Path, data_dir: Path) -> bool:
+    """Write ``cell.json`` if it is not whole, and tell whether the rest of the run is whole; print the outcome."""
+    if not cell_is_whole(run_dir):
+        write_cell(run_dir, cell.to_json())
+    if is_trained(cell, run_dir, data_dir):
+        paths.RunFiles(run_dir).attempt.unlink(missing_ok=True)  # left by a process that was killed after its last file
+        say_kept(cell)
+        return True
+    if (problem := run_damage(run_dir, model=True)) is not None:
+        say(f"{problem}; made anew from the checkpoints")
+    return False
+
+
 def train_cells(cells: Sequence[Cell], execution: Execution, results: Path, device: str = "auto") -> int:
-    """Train cells one after the other below the folder ``results`` and return an exit status: see :func:`in_turn`."""
+    """Train cells one after the other below the folder ``results`` and return an exit status: see :func:`run_jobs`."""
 
     def job(cell: Cell) -> Job:
-        data_dir, run_dir = results / "data" / cell.data_id, results / "runs" / cell.id
-        return lambda group: train(cell, execution, data_dir, run_dir, group, results / "trunks")
+        data_dir, run_dir = paths.data_dir(cell.data_id, results), paths.run_dir(cell.id, results)
+        return lambda group: train(cell, execution, data_dir, run_dir, group, results)
 
-    return in_turn({cell.id: job(cell) for cell in cells}, execution, device)
+    return run_jobs({cell.id: job(cell) for cell in cells}, execution, device)
 
 
-def in_turn(jobs: Mapping[str, Job], execution: Execution, device: str) -> int:
-    """Do jobs by name, each given the group of processes, and return the exit status of the worst.
+def run_jobs(jobs: Mapping[str, Job], execution: Execution, device: str) -> int:
+    """Run the jobs one after the other, each with the group of processes, and return the worst exit status.
 
-    One that crashes is reported and does not keep the others from their turn, unless other processes work on it too:
-    the end of this one ends those. A request to stop ends the loop.
+    A job that crashes is reported, and the next one runs, unless several processes share the job: then all of them end.
+    A request to stop ends the loop.
     """
     worst = 0
-    with open_group(device, execution.stall_seconds) as group:
+    with stop_requests() as stop, open_group(device, execution.stall_seconds) as group:
         for name, job in jobs.items():
+            if group.sum(torch.tensor(float(bool(stop)), device=group.device)) > 0:  # in any process
+                return RESUME_ME
             try:
                 status = job(group)
             except Exception as error:
-                lost = group.lost(error)
-                if not lost and not isinstance(error, (ValueError, OSError)):  # what the user cannot mend
+                lost = group.lost_peer(error)
+                if not lost and not isinstance(error, (ValueError, OSError)):  # not an error that the user can correct
                     traceback.print_exc()
                 reason = f"another of the {group.size} processes has ended; its own lines or the launcher's say why"
-                print(f"error: {name}: {reason if lost else error}", file=sys.stderr, flush=True)
+                say(f"error: {name}: {reason if lost else error}")
                 if group.size > 1:
                     return 2
                 worst = 2

@@ -1,69 +1,89 @@
-"""How many sequences fit into one forward pass."""
+"""The number of sequences that fit into one forward pass."""
 
-import math
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.config import Execution
-from coupled_adam_bench.training.distributed import Group
+from coupled_adam_bench.estimate.memory import CPU_PROCESS_BYTES, GPU_SHARE, pieces
+from coupled_adam_bench.training.distributed import WorkerGroup
 
-_GPU_SHARE = 0.9  # of its memory; the rest is fragmentation and the communication of gradients
-# Of a CPU's job beside weights and activations: Python, torch and the batches read ahead.
-_CPU_PROCESS_BYTES = 800_000_000
 _STATE_NUMBERS = 4  # weight, gradient and two moments of each parameter, in float32
 
 
-def pieces(sequences: int, fitting: int) -> int:
-    """Return the size of the micro-batches, as few and as equal as can be, when at most ``fitting`` sequences fit."""
-    return math.ceil(sequences / math.ceil(sequences / max(1, fitting)))
+def passes(enough: int) -> tuple[int, int, int]:
+    """Return the sequences of three passes on a GPU, of which the last two differ by the memory of one sequence alone.
 
-
-def measure(forward_backward: Callable[[int], None], device: torch.device) -> tuple[int, int]:
-    """Return (bytes without sequences, bytes a sequence) of a pass over 1 and over 2 sequences.
-
-    On a GPU both are what its allocator held at most; on a CPU they are what is kept for the backward pass, and the
-    first is 0.
+    The first makes the gradients. From ``enough`` sequences on, nothing grows in steps: see :func:`measure`.
     """
+    return enough, enough, enough + 1
+
+
+def measure(forward_backward: Callable[[int], None], device: torch.device, enough: int = 1) -> tuple[int, int]:
+    """Return the fixed bytes and the bytes per sequence of a forward and backward pass, from two numbers of sequences.
+
+    On a GPU they come from the allocator's peak. From ``enough`` sequences on, the loss has a whole chunk of tokens,
+    whose logits take more than the rest of a small model; if so many do not fit, one and two sequences are compared. On
+    a CPU only the tensors saved for the backward pass are counted, of one and two sequences, and the fixed bytes are 0.
+    """
+    if device.type == "cuda":
+        with contextlib.suppress(torch.OutOfMemoryError):
+            return fixed_and_each([_peak_on_gpu(forward_backward, device, count) for count in passes(enough)])
+        torch.cuda.empty_cache()  # here the error, which holds what was computed, is gone
+        return fixed_and_each([_peak_on_gpu(forward_backward, device, count) for count in passes(1)])
     used = []
     for sequences in (1, 2):
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        kept: list[torch.UntypedStorage] = []
+
+        def keep(tensor: Tensor, kept: list[torch.UntypedStorage] = kept) -> Tensor:
+            kept.append(tensor.untyped_storage())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             forward_backward(sequences)
-            used.append(torch.cuda.max_memory_allocated(device))
-        else:
-            kept: list[torch.UntypedStorage] = []
+        # Counted at the end, because FSDP2 frees a layer's weights and the next layer's reuse their memory.
+        used.append(sum({storage.data_ptr(): storage.nbytes() for storage in kept}.values()))
+    return 0, fixed_and_each(used)[1]
 
-            def keep(tensor: Tensor, kept: list[torch.UntypedStorage] = kept) -> Tensor:
-                kept.append(tensor.untyped_storage())
-                return tensor
 
-            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-                forward_backward(sequences)
-            # Counted when all are known: FSDP2 empties the weights of a layer, and the next ones take their place.
-            used.append(sum({storage.data_ptr(): storage.nbytes() for storage in kept}.values()))
-    each = max(1, used[1] - used[0])
-    return (max(0, used[0] - each) if device.type == "cuda" else 0), each
+def _peak_on_gpu(forward_backward: Callable[[int], None], device: torch.device, sequences: int) -> int:
+    torch.cuda.reset_peak_memory_stats(device)
+    forward_backward(sequences)
+    return torch.cuda.max_memory_allocated(device)
+
+
+def fixed_and_each(used: Sequence[int]) -> tuple[int, int]:
+    """Return the fixed bytes and the bytes per sequence, given the bytes used by the passes, the last with one more."""
+    each = max(1, used[-1] - used[-2])
+    return max(0, used[-2] - each), each
+
+
+def fitting_on_gpu(total: int, fixed: int, each: int, n_local_params: int) -> int:
+    """Return how many sequences fit into a GPU of ``total`` bytes, given what :func:`measure` found."""
+    # The measurement includes weights and gradients, but not the optimizers' moments.
+    return max(1, int((GPU_SHARE * total - fixed - 8 * n_local_params) // each))
 
 
 def find(
-    forward_backward: Callable[[int], None], sequences: int, n_local_params: int, execution: Execution, group: Group
+    forward_backward: Callable[[int], None],
+    sequences: int,
+    n_local_params: int,
+    cpu_bytes: float,
+    group: WorkerGroup,
+    enough: int = 1,
 ) -> int:
-    """Return the micro-batch of a process with ``sequences`` in each step, from what one and two sequences take.
+    """Return the micro-batch size of a process with ``sequences`` per step, from the memory of a few: :func:`measure`.
 
-    The memory is the GPU's, or on a CPU the process's share of ``execution.train_mem_mb``. ``n_local_params`` are the
-    parameters of this process's shards. The same in all processes: the least of what they find.
+    The limit is the GPU's memory, or on a CPU ``cpu_bytes``. ``n_local_params`` is the number of parameters in this
+    process's shards. All processes use the smallest size that any of them finds.
     """
-    fixed, each = measure(forward_backward, group.device)
+    fixed, each = measure(forward_backward, group.device, enough)
     if group.device.type == "cuda":
-        total = torch.cuda.mem_get_info(group.device)[1]
-        # Weights and gradients were there when measured, the optimizers' moments were not.
-        room = _GPU_SHARE * total - fixed - 8 * n_local_params
+        most = fitting_on_gpu(torch.cuda.mem_get_info(group.device)[1], fixed, each, n_local_params)
     else:
-        share = execution.train_mem_mb * 1e6 / execution.processes
-        room = share - _CPU_PROCESS_BYTES - 4 * _STATE_NUMBERS * n_local_params
-    fitting = torch.tensor([max(1, int(room // each))])
+        most = max(1, int((cpu_bytes - CPU_PROCESS_BYTES - 4 * _STATE_NUMBERS * n_local_params) // each))
+    fitting = torch.tensor([most])
     if group.size > 1:
         torch.distributed.all_reduce(fitting, torch.distributed.ReduceOp.MIN, group=group.votes)
     return pieces(sequences, int(fitting))

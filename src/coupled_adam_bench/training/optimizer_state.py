@@ -1,8 +1,8 @@
-"""Optimizer states as named tensors, so that a checkpoint knows parameters by name and shards.
+"""Optimizer states as named tensors, so that checkpoints can name and shard them like parameters.
 
-A tensor is named ``<optimizer>/<parameter>/<key>``, in a list or a mapping with the way to it behind that, and in a
-parameter group ``<optimizer>/param_groups/<index>/<key>``. The rest is JSON, where ``{"tuple": [...]}``,
-``{"dict": [...]}`` and ``{"tensor": name, "device": type}`` stand for what JSON has not.
+A tensor is named ``<optimizer>/<parameter>/<key>``, followed by its indices and keys if it is inside a list or mapping;
+in a parameter group it is named ``<optimizer>/param_groups/<index>/<key>``. Everything else is JSON, in which
+``{"tuple": [...]}``, ``{"dict": [...]}`` and ``{"tensor": name, "device": type}`` encode the types that JSON lacks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +16,12 @@ from coupled_adam_bench.training.checkpoint import Described
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return the parameters in the order in which ``state_dict`` counts them."""
+    """Return the parameters in the order of their indices in ``state_dict``."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Return a JSON value and add the tensors in it to ``tensors``; ``ValueError`` for what can be neither."""
+    """Return ``value`` as JSON and add its tensors to ``tensors``; raise ``ValueError`` for any other type."""
     if isinstance(value, Tensor):
         tensors[name] = value
         return {"tensor": name, "device": value.device.type} | _layout(value)
@@ -39,13 +39,14 @@ def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _layout(tensor: Tensor) -> dict[str, Any]:
-    """Return nothing for rows one after the other, as checkpoints lay them, else the order of the dimensions.
+    """Return the order of the dimensions in memory, or nothing for a contiguous tensor, as checkpoints store it.
 
-    A product of matrices that lie otherwise is rounded otherwise: eigenvectors, for one, come column by column.
+    The order matters because products of matrices in another memory layout round differently; eigenvectors, for
+    example, are stored by columns.
     """
     order = sorted(range(tensor.ndim), key=lambda dim: -tensor.stride()[dim])
-    lies_otherwise = not tensor.is_contiguous() and tensor.permute(order).is_contiguous()
-    return {"order": order} if lies_otherwise and not isinstance(tensor, DTensor) else {}
+    is_permuted = not tensor.is_contiguous() and tensor.permute(order).is_contiguous()
+    return {"order": order} if is_permuted and not isinstance(tensor, DTensor) else {}
 
 
 def _laid_out(tensor: Tensor, order: Sequence[int]) -> Tensor:
@@ -54,7 +55,7 @@ def _laid_out(tensor: Tensor, order: Sequence[int]) -> Tensor:
 
 
 def _decode(value: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
-    """Return what :func:`_encode` was given; tensors that were not on the CPU go to ``device``."""
+    """Return the value that :func:`_encode` encoded; tensors that were not on the CPU go to ``device``."""
     match value:
         case list():
             return [_decode(entry, tensors, device) for entry in value]
@@ -73,8 +74,8 @@ def export_state(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors of a state by name, and the rest of it as a JSON value.
 
-    ``ValueError`` for a state that cannot be written, or cannot be in shards. Entries of a parameter group that cannot,
-    such as a dtype, are left to the constructor.
+    Raises ``ValueError`` for a state that cannot be written or cannot be sharded. Entries of a parameter group that
+    cannot be written, such as a dtype, are left out, since the constructor sets them.
     """
     parameters, state = _parameters(optimizer), optimizer.state_dict()
     others = [key for key in state["state"] if not isinstance(key, int)]
@@ -88,14 +89,14 @@ def export_state(
     for index, values in state["state"].items():
         for key, value in values.items():
             name = f"{prefix}/{names[parameters[index]]}/{key}"
-            found: dict[str, Tensor] = {}
-            encoded = _encode(value, name, found)
-            if name not in found or "order" in encoded:
+            value_tensors: dict[str, Tensor] = {}
+            encoded = _encode(value, name, value_tensors)
+            if name not in value_tensors or "order" in encoded:
                 numbers[name] = encoded
-            for place, tensor in found.items():
+            for tensor_name, tensor in value_tensors.items():
                 if isinstance(tensor, DTensor) and tensor.shape != parameters[index].shape:
-                    raise ValueError(f"{place}: in shards, but not of its parameter's shape; train without fsdp")
-            tensors |= found
+                    raise ValueError(f"{tensor_name}: in shards, but not of its parameter's shape; train without fsdp")
+            tensors |= value_tensors
     groups = []
     for index, group in enumerate(state["param_groups"]):
         groups.append(dict(_writable(group, f"{prefix}/param_groups/{index}", tensors)))
@@ -104,20 +105,20 @@ def export_state(
 
 def _writable(group: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Any]]:
     for key, value in group.items():
-        found: dict[str, Tensor] = {}
+        value_tensors: dict[str, Tensor] = {}
         try:
-            encoded = _encode(value, f"{prefix}/{key}", found)
+            encoded = _encode(value, f"{prefix}/{key}", value_tensors)
         except ValueError:
             continue
         if key != "params":
-            tensors |= found
+            tensors |= value_tensors
             yield key, encoded
 
 
 def allocate_state(
     optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], prefix: str, described: Described
 ) -> dict[str, Tensor]:
-    """Return a tensor for each that a checkpoint has of this state, sharded as its parameter if it has that shape."""
+    """Return an empty tensor for each of this state in a checkpoint, sharded as its parameter if the shapes agree."""
     tensors = {
         key: torch.zeros(value.size, dtype=value.properties.dtype)
         for key, value in described.items()
@@ -143,11 +144,11 @@ def import_state(
     state: dict[int, dict[str, Any]] = {}
     for index, parameter in enumerate(parameters):
         start = f"{prefix}/{names[parameter]}/"
-        found = {name.removeprefix(start): tensors[name] for name in whole if name.startswith(start)}
+        values = {name.removeprefix(start): tensors[name] for name in whole if name.startswith(start)}
         for name in (name for name in numbers if name.startswith(start)):
-            found[name.removeprefix(start)] = _decode(numbers[name], tensors, parameter.device)
-        if found:
-            state[index] = found
+            values[name.removeprefix(start)] = _decode(numbers[name], tensors, parameter.device)
+        if values:
+            state[index] = values
     groups = optimizer.state_dict()["param_groups"]
     for group, saved in zip(groups, rest["groups"], strict=True):
         group |= {key: _decode(value, tensors, parameters[0].device) for key, value in saved.items()}
@@ -159,7 +160,7 @@ def import_state(
 
 
 def _as_saved(saved: Any, loaded: Any) -> Any:
-    """Undo what ``load_state_dict`` does to values but their way to a device: it makes all tensors float, and more."""
+    """Undo the dtype casts of ``load_state_dict``, but keep the device to which it moved the tensors."""
     if isinstance(saved, Tensor):
         return loaded if loaded.dtype == saved.dtype else saved.to(loaded.device)
     if isinstance(saved, list | tuple):

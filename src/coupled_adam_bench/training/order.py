@@ -1,4 +1,4 @@
-"""The order of the data: which windows of the token bin each training step reads."""
+"""The order of the data: the windows of the token bin that each training step reads."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,22 +11,22 @@ _SKIP = 2**20  # offsets drawn at once on the way to a later step: 8 MiB
 
 
 class WindowOrder:
-    """Where the windows of each step start: a pure function of ``n_tokens``, ``training``, ``seed`` and the step.
+    """The starts of the windows of each step, a pure function of ``n_tokens``, ``training``, ``seed`` and the step.
 
-    What it remembers makes consecutive steps cheap and changes no number: one permutation (8 bytes a window) of
-    ``shuffled``, the generators of ``per_rank``. A window is ``seq_len`` inputs and, one further, their targets.
+    A window is ``seq_len`` inputs and their targets, one token further. Two caches make consecutive steps cheap and
+    change no number: one permutation of ``shuffled`` (8 bytes per window) and the generators of ``per_rank``.
 
     - ``with_replacement``: :func:`~coupled_adam_bench.data.bins.sample_offsets`.
     - ``shuffled``: window i starts at i seq_len. Position p of step t is number g = t batch_sequences + p of the run,
       which is number g mod n_windows of the permutation of epoch g div n_windows, drawn from (seed, epoch).
-      The tokens behind the last whole window are not read.
+      The tokens after the last whole window are not read.
     - ``per_rank`` [C]: positions r k to (r + 1) k of a step, k = batch_sequences / data_ranks, are the next k draws of
-      a generator seeded ``seed + r``. So 4 ranks of seeds 1 and 2 have three streams in common, and three quarters of
-      the windows of each step, seeds 1 and 3 half of them. These are not the authors' very offsets: their generators
-      also initialised the model, and rank 0's drew the evaluation's batches, which must have moved its stream away from
-      the others and left half of the windows in common to seeds 1 and 2, a quarter to 1 and 3 (derived, not measured).
+      a generator with the seed ``seed + r``. With 4 ranks, seeds 1 and 2 thus share three streams, which are three
+      quarters of the windows of each step; seeds 1 and 3 share half. The authors' exact offsets differ: their
+      generators also initialised the model, and rank 0's also drew the evaluation's batches. There, seeds 1 and 2
+      should share half of the windows, and 1 and 3 a quarter (derived, not measured).
 
-    Raises ``ValueError`` if the tokens are fewer than one window.
+    Raises ``ValueError`` if there are fewer tokens than one window has.
     """
 
     def __init__(self, n_tokens: int, training: Training, seed: int) -> None:
@@ -50,14 +50,14 @@ class WindowOrder:
 
     def _shuffled(self, step: int) -> npt.NDArray[np.int64]:
         batch = self._training.batch_sequences
-        epochs, places = np.divmod(np.arange(step * batch, (step + 1) * batch), self._n_windows)
-        parts = [self._permutation(epoch)[places[epochs == epoch]] for epoch in range(epochs[0], epochs[-1] + 1)]
-        return np.concatenate(parts) * self._training.seq_len
+        epochs, indices = np.divmod(np.arange(step * batch, (step + 1) * batch), self._n_windows)
+        windows = [self._permutation(epoch)[indices[epochs == epoch]] for epoch in range(epochs[0], epochs[-1] + 1)]
+        return np.concatenate(windows) * self._training.seq_len
 
     def _permutation(self, epoch: int) -> npt.NDArray[np.int64]:
         if self._epoch is None or self._epoch[0] != epoch:
-            # Sorted by the high bits of raw numbers: Generator.permutation may change with NumPy's version, and argsort
-            # of all bits takes three times as long. Of 9 million windows 40 bits are left for the number.
+            # Keys are random high bits and the window in the low bits. Generator.permutation may change with NumPy's
+            # version, and argsort takes three times as long. With 9 million windows the key keeps 40 random bits.
             bits = self._n_windows.bit_length()
             keys = philox(self._seed, epoch).random_raw(self._n_windows) >> bits << bits
             keys |= np.arange(self._n_windows, dtype=np.uint64)

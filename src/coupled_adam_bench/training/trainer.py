@@ -1,4 +1,4 @@
-"""One cell in training: model, optimizers and batches; steps forward, and to disk and back.
+"""One cell in training: its model, optimizers and batches, its steps, and its checkpoints.
 
 Shapes: B sequences of a micro-batch, T = seq_len tokens.
 """
@@ -6,43 +6,51 @@ Shapes: B sequences of a micro-batch, T = seq_len tokens.
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.cells import Cell, stable_part
+from coupled_adam_bench.cells import Cell, stable_prefix
 from coupled_adam_bench.config import Execution
 from coupled_adam_bench.data.bins import Meta, load_meta, open_tokens
+from coupled_adam_bench.device import check_threads
+from coupled_adam_bench.estimate.resources import train_mem_mb
 from coupled_adam_bench.files import read_json
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.optim.coupled_shards import local
-from coupled_adam_bench.optim.registry import Optimizers, build_optimizers
+from coupled_adam_bench.models.cross_entropy import sequences_of_a_chunk
+from coupled_adam_bench.optim.build import Optimizers, build_optimizers
+from coupled_adam_bench.optim.coupled_adam.shards import local
 from coupled_adam_bench.optim.schedule import learning_rate_factor
-from coupled_adam_bench.training import history, micro_batch
+from coupled_adam_bench.paths import HISTORY, RunFiles, trunk_dir
+from coupled_adam_bench.progress import say
+from coupled_adam_bench.training import micro_batch
 from coupled_adam_bench.training.batches import Batches
 from coupled_adam_bench.training.checkpoint import STATE, Checkpoints, Described, load, step_of
-from coupled_adam_bench.training.distributed import Group, accumulating, whole
+from coupled_adam_bench.training.distributed import WorkerGroup, accumulating, whole
+from coupled_adam_bench.training.history import History, split_lines, whole_lines
 from coupled_adam_bench.training.monitor import SpikeMonitor
 from coupled_adam_bench.training.optimizer_state import allocate_state, export_state, import_state
 
 
 @dataclass
 class State:
-    """What a checkpoint holds besides weights and optimizers."""
+    """The part of a checkpoint besides weights and optimizers."""
 
     step: int = 0
     interval_losses: list[float] = field(default_factory=list)
-    """Of the steps since the last line of the history."""
+    """Losses of the steps since the last line of the history."""
     seconds: float = 0.0
-    """Time in the loop, all sessions of a resumed run together."""
+    """Time in the training loop, summed over all sessions of a resumed run."""
     spikes: SpikeMonitor = field(default_factory=SpikeMonitor)
     trunk_steps: int = 0
-    """Of ``step``, those that another run did: see :class:`~coupled_adam_bench.cells.Trunk`."""
+    """Number of the steps that the cell's trunk did."""
 
 
 def _set_up(device: torch.device, execution: Execution) -> None:
     """Set threads, precision and determinism of this process."""
     if device.type == "cpu":
+        check_threads("execution.train_threads", execution.train_threads)
         torch.set_num_threads(execution.train_threads)
     else:
         torch.set_float32_matmul_precision("high")  # TF32 [C]
@@ -54,20 +62,20 @@ def _set_up(device: torch.device, execution: Execution) -> None:
 class Trainer:
     """One cell in training, in this process of a group."""
 
-    def __init__(self, cell: Cell, execution: Execution, data_dir: Path, run_dir: Path, group: Group) -> None:
+    def __init__(self, cell: Cell, execution: Execution, data_dir: Path, run_dir: Path, group: WorkerGroup) -> None:
         self.cell, self.execution, self.run_dir, self.data_dir = cell, execution, run_dir, data_dir
         self.group, self.device = group, group.device
-        _set_up(self.device, execution)
-        self.meta: Meta = group.together(lambda: load_meta(data_dir))
+        group.run_on_all(lambda: _set_up(self.device, execution))
+        self.meta: Meta = group.run_on_all(lambda: load_meta(data_dir))
         training = cell.training
-        self.batches = group.together(
+        self.batches = group.run_on_all(
             lambda: Batches(open_tokens(data_dir, "train", verify=group.is_first), training, cell.seed, group)
         )
-        self.model = build_model(cell.model, cell.vocab_size, training.seq_len)
+        with self.device:  # the initial values are drawn on the CPU, whatever the device
+            self.model = build_model(cell.model, cell.vocab_size, training.seq_len)
         self.model.init_weights(cell.seed, training.init_std)
-        self.model.to(self.device)
         if execution.compile:
-            torch.compiler.reset()  # a process keeps only so many kernels of one function; those of other cells go
+            torch.compiler.reset()  # drop other cells' compiled kernels; dynamo caches only a few per function
             self.model.compile_layers()
         self.module = group.parallelize(self.model, list(self.model.blocks), execution.parallel)
         self.optimizers: Optimizers = build_optimizers(
@@ -75,22 +83,25 @@ class Trainer:
         )
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
         self.state = State()
+        self.history = History(RunFiles(run_dir).history)
         self.checkpoints = self._checkpoints(run_dir, cell.id)
         self.micro_batch_sequences = self._micro_batch()
 
     def _checkpoints(self, run_dir: Path, cell_id: str) -> Checkpoints:
         identity = {"cell": cell_id, "train_sha256": self.meta.splits["train"].sha256}
-        return Checkpoints(run_dir / "checkpoints", self.group, identity)
+        return Checkpoints(RunFiles(run_dir).checkpoints, self.group, identity)
 
     def _micro_batch(self) -> int:
         sequences = self.cell.training.batch_sequences // self.group.size
-        asked = self.execution.micro_batch_sequences
-        if asked != "auto":
-            return min(asked or sequences, sequences)
+        setting = self.execution.micro_batch_sequences
+        if setting != "auto":
+            return min(setting or sequences, sequences)
         n_local_params = sum(local(parameter).numel() for parameter in self.names)
-        found = micro_batch.find(self._try, sequences, n_local_params, self.execution, self.group)
+        cpu_bytes = 1e6 * train_mem_mb(self.cell, self.execution) / self.execution.processes
+        enough = min(sequences, sequences_of_a_chunk(self.cell.training.seq_len, self.device.type))
+        fitting = micro_batch.find(self._try, sequences, n_local_params, cpu_bytes, self.group, enough)
         self.optimizers.zero_grad()
-        return found
+        return fitting
 
     def _try(self, sequences: int) -> None:
         inputs_BT, targets_BT = self.batches.get(0)
@@ -99,14 +110,14 @@ class Trainer:
             self._loss(inputs_BT[rows], targets_BT[rows], targets_BT.numel()).backward()  # type: ignore[no-untyped-call]
 
     def _loss(self, inputs_BT: Tensor, targets_BT: Tensor, n_tokens: int) -> Tensor:
-        """Return the sum of the losses of a micro-batch over ``n_tokens``."""
+        """Return the sum of a micro-batch's losses divided by ``n_tokens``."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.cell.training.precision == "bf16"):
             return self.module(inputs_BT, targets_BT, reduction="sum") / n_tokens  # type: ignore[no-any-return]
 
     def train_step(self, step: int) -> tuple[Tensor, Tensor]:
-        """Do step ``step`` (from 0) and return this process's mean loss and the gradient's norm before clipping.
+        """Do step ``step`` (from 0) and return this process's mean loss and the gradient norm before clipping.
 
-        The global batch's loss is the mean over the processes; the gradient is the global one's everywhere.
+        The loss of the global batch is the mean over the processes; the gradient is already global in every process.
         """
         training = self.cell.training
         inputs_BT, targets_BT = self.batches.get(step)
@@ -114,9 +125,9 @@ class Trainer:
         loss = torch.zeros((), device=self.device)
         micro = self.micro_batch_sequences
         for start in range(0, len(inputs_BT), micro):
-            part = slice(start, start + micro)
+            rows = slice(start, start + micro)
             with accumulating(self.module, last=start + micro >= len(inputs_BT)):
-                micro_loss = self._loss(inputs_BT[part], targets_BT[part], targets_BT.numel())
+                micro_loss = self._loss(inputs_BT[rows], targets_BT[rows], targets_BT.numel())
                 micro_loss.backward()  # type: ignore[no-untyped-call]
             loss += micro_loss.detach()
         grad_norm = self.optimizers.clip_grad_norm_(self.model.parameters(), training.grad_clip)
@@ -124,43 +135,71 @@ class Trainer:
         self.optimizers.zero_grad()
         return loss, whole(grad_norm)
 
-    def save(self, kept: bool = False) -> None:
-        """Begin to write a checkpoint of the present step, which stays for good if it is to be ``kept``."""
+    def weights_are_finite(self) -> bool:
+        """Tell whether all weights are finite, in every process."""
+        with torch.no_grad():
+            bad = sum((~local(parameter).isfinite()).any().double() for parameter in self.names)
+        return self.group.sum(torch.as_tensor(bad, device=self.device)).item() == 0
+
+    def close(self) -> None:
+        """End the threads that read ahead and write checkpoints."""
+        self.batches.close()
+        self.checkpoints.close()
+
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a checkpoint holds of model and optimizers: tensors by name, and the rest as JSON values."""
         tensors = {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
         rest = {}
         for name, optimizer in self.optimizers.by_name().items():
             moments, rest[name] = export_state(optimizer, self.names, name)
             tensors |= moments
+        return tensors, rest
+
+    def save(self, kept: bool = False) -> None:
+        """Begin to write a checkpoint of the current step; one that is ``kept`` is never deleted."""
+        tensors, rest = self.tensors()
         state = {
-            "interval_losses": list(self.state.interval_losses),  # written later, while training goes on
+            "interval_losses": list(self.state.interval_losses),  # a copy, since it is written while training continues
             "seconds": self.state.seconds,
             "spikes": self.state.spikes.to_json(),
             "trunk_steps": self.state.trunk_steps,
             "optimizers": rest,
         }
-        self.checkpoints.save(self.state.step, tensors, state, kept)
+        self.checkpoints.save(self.state.step, tensors, state, self.history.text, kept)
 
-    def resume(self, trunks: Path | None = None) -> None:
-        """Go to the newest whole checkpoint, if there is one, and rewind the history to it.
+    def resume(self, results: Path | None = None) -> None:
+        """Load the newest whole checkpoint, if there is one, and restore the history up to it.
 
-        It may be one of the cell's trunk in the folder ``trunks``, whose history is then the beginning of the cell's.
+        It may be a checkpoint of the cell's trunk below the folder ``results``; its history then begins the cell's.
         """
         self.checkpoints.clean()
         newest, source = self.checkpoints.newest(), self.run_dir
-        part = stable_part(self.cell)
-        if trunks is not None and part is not None and (newest is None or step_of(newest) < part.steps):
-            branch = self._checkpoints(trunks / part.id, part.id).newest(part.steps)
+        trunk = stable_prefix(self.cell)
+        if results is not None and trunk is not None and (newest is None or step_of(newest) < trunk.steps):
+            folder = trunk_dir(trunk.id, results)
+            branch = self._checkpoints(folder, trunk.id).newest(trunk.steps)
             if branch is not None and (newest is None or step_of(newest) < step_of(branch)):
-                newest, source = branch, trunks / part.id
+                newest, source = branch, folder
         if newest is not None:
             self.load(newest)
         if source != self.run_dir:
             self.state.trunk_steps = self.state.step
         if self.group.is_first:
-            history.rewind(self.run_dir / "history.jsonl", self.state.step, source / "history.jsonl")
+            self.history.restore([] if newest is None else self._past(newest, RunFiles(source).history))
+
+    def _past(self, checkpoint: Path, beside: Path) -> list[str]:
+        """Return the history up to a checkpoint; checkpoints of older versions have it only in the file ``beside``."""
+        if (checkpoint / HISTORY).is_file():
+            return split_lines((checkpoint / HISTORY).read_text(encoding="utf-8"))
+        lines, n_damaged = whole_lines(beside, self.state.step)
+        say(
+            f"{checkpoint}: of an older version, which kept no history in it: taken over are the {len(lines)} whole "
+            f"lines up to step {self.state.step} of {beside}, lost are {n_damaged} damaged lines and those it lacks"
+        )
+        return lines
 
     def load(self, path: Path) -> None:
-        """Go to the checkpoint ``path``."""
+        """Load the checkpoint ``path``."""
         optimizers = self.optimizers.by_name()
 
         def allocate(described: Described) -> dict[str, Tensor]:
@@ -169,7 +208,7 @@ class Trainer:
                 tensors |= allocate_state(optimizer, self.names, name, described)
             return tensors
 
-        tensors = load(path, self.group, allocate)  # the model's in place
+        tensors = load(path, self.group, allocate)  # the weights are loaded into the model in place
         state = read_json(path / STATE)
         for name, optimizer in optimizers.items():
             import_state(optimizer, self.names, name, tensors, state["optimizers"][name])

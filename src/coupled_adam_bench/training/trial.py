@@ -1,4 +1,4 @@
-"""A study's own optimizers, tried on two small matrices: does each step, and does it go on as if never stopped."""
+"""A trial of custom optimizers on two small matrices: each must step, and resume with the same bits."""
 
 import json
 from collections.abc import Sequence
@@ -6,33 +6,33 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from coupled_adam_bench.config import Custom, Study, Training
-from coupled_adam_bench.optim.registry import build_embedding_optimizer
+from coupled_adam_bench.config import CustomSettings, Study, Training
+from coupled_adam_bench.optim.build import build_embedding_optimizer
 from coupled_adam_bench.training.checks import check_optimizers, custom_optimizers
 from coupled_adam_bench.training.optimizer_state import export_state, import_state
 
 _SHAPES = {"embedding": (24, 8), "head": (16, 8)}
-_STEPS = 20  # before the stop, and after it; some wait for ten before they move anything
+_STEPS = 20  # steps before and after the stop; some optimizers change nothing in their first ten
 
 
 def try_optimizers(study: Study) -> None:
-    """Try all of a study's own optimizers; ``ValueError`` that lists what is wrong, by its place in the study."""
+    """Try all custom optimizers of a study; raise a ``ValueError`` that lists the problems by field."""
     check_optimizers(study)
     problems = []
-    for place, optimizer in custom_optimizers(study):
+    for field, optimizer in custom_optimizers(study):
         try:
             try_optimizer(optimizer, study.training, study.models[0].learning_rate)
         except ValueError as error:
-            problems.append(f"{place}.{error}")
+            problems.append(f"{field}.{error}")
     if problems:
         raise ValueError("\n".join(problems))
 
 
-def try_optimizer(optimizer: Custom, training: Training, peak_lr: float) -> None:
-    """Let an optimizer do some steps, once in one go and once stopped, written and read on the way.
+def try_optimizer(optimizer: CustomSettings, training: Training, peak_lr: float) -> None:
+    """Let an optimizer do some steps, once without a stop and once with its state saved and loaded halfway.
 
-    ``ValueError`` if it cannot be built, needs more than gradients, moves nothing or something to where it is not
-    finite, or if its state cannot be written, or its weights are not the same bits in the end.
+    Raises ``ValueError`` if the optimizer cannot be built, needs more than gradients, changes no weight, makes weights
+    that are not finite, has a state that cannot be saved, or does not end with the same bits both times.
     """
     generator = torch.Generator().manual_seed(0)
     start, *grads = (
@@ -48,7 +48,7 @@ def try_optimizer(optimizer: Custom, training: Training, peak_lr: float) -> None
         copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
         names = dict(zip(resumed_weights, _SHAPES, strict=True))
         import_state(resumed, names, "embedding", copies, json.loads(json.dumps(rest)))
-    except Exception as error:  # load_state_dict is the class's
+    except Exception as error:  # the class's own load_state_dict may raise anything
         raise ValueError(
             f"path: the state of {optimizer.path} cannot be saved and loaded ({type(error).__name__}: {error})"
         ) from error
@@ -62,21 +62,24 @@ def try_optimizer(optimizer: Custom, training: Training, peak_lr: float) -> None
 
 
 def _begin(
-    values: Sequence[Tensor], optimizer: Custom, training: Training, peak_lr: float
+    values: Sequence[Tensor], optimizer: CustomSettings, training: Training, peak_lr: float
 ) -> tuple[list[Tensor], torch.optim.Optimizer]:
     weights: list[Tensor] = [nn.Parameter(value.detach().clone()) for value in values]
     return weights, build_embedding_optimizer(weights, optimizer, training, peak_lr)
 
 
 def _step(
-    optimizer: Custom, built: torch.optim.Optimizer, weights: Sequence[Tensor], grads: Sequence[Sequence[Tensor]]
+    optimizer: CustomSettings,
+    built: torch.optim.Optimizer,
+    weights: Sequence[Tensor],
+    grads: Sequence[Sequence[Tensor]],
 ) -> None:
-    for of_step in grads:
-        for weight, grad in zip(weights, of_step, strict=True):
+    for step_grads in grads:
+        for weight, grad in zip(weights, step_grads, strict=True):
             weight.grad = grad.clone()
         try:
             built.step()
-        except Exception as error:  # what it says of itself
+        except Exception as error:  # the class's own step may raise anything
             raise ValueError(
                 f"path: {optimizer.path}: step() fails ({type(error).__name__}: {error}); optimizers that need a "
                 "closure, second derivatives or other than dense gradients are not supported"

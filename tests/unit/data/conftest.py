@@ -36,7 +36,7 @@ def files_study() -> Callable[..., Study]:
             }
             | data,
             "models": ["gpt2-2x32"],
-            "training": {"seq_len": seq_len, "batch_sequences": 2},
+            "training": {"seq_len": seq_len, "batch_sequences": 2, "warmup_steps": 5},
             "grid": [{"models": ["gpt2-2x32"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}],
         }
         return parse_study(values)

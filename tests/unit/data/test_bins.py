@@ -1,4 +1,3 @@
-import json
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -7,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coupled_adam_bench.data.bins import Bin, Meta, load_meta, open_tokens, sample_offsets, token_dtype
+from coupled_adam_bench.data.bins import Bin, Meta, load_meta, open_tokens, sample_offsets, token_dtype, write_meta
+from coupled_adam_bench.files import write_sealed
 
 
 def philox4x64(key: int, counter: list[int]) -> Iterator[int]:
@@ -78,7 +78,7 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     part = Bin("x.bin", 10, 2, sha256(tokens.tobytes()).hexdigest())
     (tmp_path / "x.bin").write_bytes(tokens.tobytes())
     meta = Meta("x-1", 16, 11, 10, request.param, "word", dict.fromkeys(("train", "val", "test"), part), {})
-    (tmp_path / "meta.json").write_text(json.dumps(meta.to_json()))
+    write_meta(tmp_path, meta, [])
     assert load_meta(tmp_path) == meta
     return tmp_path
 
@@ -89,25 +89,46 @@ def test_open_tokens(folder: Path) -> None:
     assert not tokens.flags.writeable
 
 
+@pytest.mark.fault(
+    "text and data",
+    "a byte of the token bins changes, or a bin is cut or lost",
+    "the job stops with the name of the file, and the next start prepares the data anew",
+)
 def test_open_tokens_finds_damage(folder: Path) -> None:
-    path = folder / "x.bin"
+    path, meta = folder / "x.bin", (folder / "meta.json").read_bytes()
     data = path.read_bytes()
+
+    def again() -> None:
+        assert (folder / "meta.json.damaged").read_bytes() == meta
+        (folder / "meta.json.damaged").rename(folder / "meta.json")
+
     path.write_bytes(data[:-1] + b"x")
     assert open_tokens(folder, "train", verify=False)[0] == 0
-    with pytest.raises(ValueError, match=r"x\.bin: SHA-256 .* but meta\.json says .*prepare the data again"):
+    with pytest.raises(ValueError, match=r"x\.bin: SHA-256 .* but meta\.json says .*start again: it will be prepared"):
         open_tokens(folder, "train")
+    with pytest.raises(ValueError, match=r"meta\.json: no such file; run the data stage"):
+        open_tokens(folder, "train")
+    again()
     path.write_bytes(data[:-1])
     with pytest.raises(ValueError, match=rf"x\.bin: {len(data) - 1} bytes, but meta\.json says {len(data)}"):
         open_tokens(folder, "train", verify=False)
+    again()
     path.unlink()
     with pytest.raises(ValueError, match=r"x\.bin: missing"):
         open_tokens(folder, "train")
+    again()
+    path.write_bytes(data)
+    assert open_tokens(folder, "train").tolist() == list(range(10))
 
 
 def test_open_tokens_with_wrong_names(folder: Path) -> None:
     with pytest.raises(ValueError, match="split: 'valid' is not one of train, val, test"):
         open_tokens(folder, "valid")
     (folder / "meta.json").write_text('{"data_id": "x"}')
+    with pytest.raises(ValueError, match=r"meta\.json: its contents do not match .*start again: it will be prepared"):
+        load_meta(folder)
+    assert (folder / "meta.json.damaged").exists()
+    write_sealed(folder / "meta.json", {"data_id": "x", "files": {}})
     with pytest.raises(ValueError, match=r"meta\.json: not the description of token bins"):
         load_meta(folder)
     with pytest.raises(ValueError, match="no such file"):

@@ -140,7 +140,90 @@ def test_no_end_of_text(config: dict[str, Any], message: str, files_study: MakeS
         save_tokenizer(files_study("t.txt", tmp_path), None, tmp_path / "out")
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", '{"model": {"type": "WordLevel"}}', "{"])
+@pytest.mark.fault(
+    "text and data",
+    "`tokenizer_config.json` is no object, or its `eos_token` no text",
+    "it is refused with file and field",
+)
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("[]", "a JSON object is expected, not a list"),
+        ("3", "a JSON object is expected, not a int"),
+        ("{", "not valid JSON"),
+        ('{"eos_token": 3}', "eos_token: must be text, or an object with the text as 'content', not 3"),
+        ('{"eos_token": []}', "eos_token: must be text"),
+        ('{"eos_token": {}}', "eos_token: must be text"),
+        ('{"eos_token": {"content": 3}}', "eos_token: must be text"),
+        ('{"eos_token": ""}', "says '', which the tokenizer does not have"),
+    ],
+)
+def test_odd_configurations(config: str, message: str, files_study: MakeStudy, tmp_path: Path) -> None:
+    Tokenizer(models.WordLevel({"the": 0}, unk_token="the")).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(config)
+    with pytest.raises(ValueError, match=rf"tokenizer_config\.json.*{message}"):
+        save_tokenizer(files_study("t.txt", tmp_path), None, tmp_path / "out")
+
+
+@pytest.mark.fault(
+    "text and data",
+    "a tokenizer has no token for what its vocabulary lacks",
+    "it is refused before any text is read, also where the library would drop it without a word",
+)
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (models.WordLevel({"the": 0}, unk_token="[UNK]"), r"cannot encode .* model\.unk_token .*Missing \[UNK\]"),
+        (models.WordPiece({"the": 0}, unk_token="[UNK]"), r"cannot encode .* model\.unk_token .*Missing \[UNK\]"),
+        (models.Unigram([("a", 0.0)], None, False), "cannot encode .* `unk_id` is missing"),
+        (models.BPE({"a": 0}, [], unk_token="<unk>"), "cannot encode .* Unk token `<unk>` not found"),
+        (models.BPE({"a": 0}, []), "drops characters that are not in its vocabulary, such as '\u9f98'"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_no_token_for_the_unknown(model: Any, message: str, files_study: MakeStudy, tmp_path: Path) -> None:
+    tokenizer = Tokenizer(model)
+    tokenizer.add_special_tokens(["</s>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match=rf"tokenizer\.json: {message}"):
+        save_tokenizer(files_study("t.txt", tmp_path), None, tmp_path / "out")
+
+
+@pytest.mark.fault(
+    "text and data", "a `tokenizer.json` is damaged in one field", "it is refused with the file and what is wrong in it"
+)
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("model", "vocab", "the"), -1, "cannot read it: invalid value: integer `-1`"),
+        (("model", "vocab", "the"), [], "cannot read it: invalid type"),
+        (("model", "vocab", "the"), 1, r"model\.vocab: '\?' and 'the' have one id"),
+        (("model", "vocab", "the"), 2**32 - 1, r"model\.vocab: an id of 2,147,483,648 or more"),
+        (("model", "vocab"), None, "cannot read it"),
+        (("model", "type"), "Other", "cannot read it"),
+        (("normalizer",), {"type": "Precompiled", "precompiled_charsmap": "AAAA"}, "cannot read it: Precompiled"),
+        (("pre_tokenizer",), {"type": "Split"}, "cannot read it"),
+        (("added_tokens",), [], "no end-of-text token"),
+    ],
+)
+def test_damaged_tokenizers(
+    place: tuple[str, ...], value: Any, message: str, files_study: MakeStudy, tmp_path: Path
+) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"the": 0, "?": 1}, unk_token="?"))
+    tokenizer.add_special_tokens(["</s>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+
+    def damage(values: dict[str, Any]) -> None:
+        for key in place[:-1]:
+            values = values[key]
+        values[place[-1]] = value
+
+    edit_json(tmp_path / "tokenizer.json", tmp_path, damage)
+    with pytest.raises(ValueError, match=rf"tokenizer\.json: .*{message}"):
+        save_tokenizer(files_study("t.txt", tmp_path), None, tmp_path / "out")
+
+
+@pytest.mark.parametrize("content", ["", "[" * 10**5, "\xff", "{}", "[]", '{"model": {"type": "WordLevel"}}', "{"])
 @pytest.mark.parametrize("kind", ["file", "gpt2"])
 def test_a_file_that_is_no_tokenizer(content: str, kind: str, files_study: MakeStudy, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(content)

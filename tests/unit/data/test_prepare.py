@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from planned import only, study_and_data
 from tokenizers import Tokenizer
 
 from coupled_adam_bench.config import Split, Study, parse_study
@@ -24,13 +25,15 @@ from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.data.shards import ShardJob, make_shards, split_of
 from coupled_adam_bench.data.synthetic import Language
 from coupled_adam_bench.files import write_json
-from coupled_adam_bench.plan import Part, Plan, make_plan
+from coupled_adam_bench.plan import Plan, make_plan
 
 MakeStudy = Callable[..., Study]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    """The files that were prepared; the lock, which names the last process, is hidden."""
+    files = [path for path in sorted(folder.rglob("[!.]*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def write_texts(path: Path, n_texts: int) -> list[str]:
@@ -71,12 +74,12 @@ def expected_bins(texts: list[str], tokenizer: Tokenizer, eot_id: int, split: Sp
 
 def test_bins_hold_the_tokens_of_the_documents(files_plan: Plan, small_gpt2: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    prepare(files_plan.parts[0], out, workers=1)
+    prepare(*study_and_data(only(files_plan)), out, workers=1)
     lines = (tmp_path / "text" / "x.jsonl").read_text().splitlines()
     texts = [json.loads(line)["text"] for line in lines]
     tokenizer = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json"))
     eot_id = tokenizer.token_to_id("<|endoftext|>")
-    expected = expected_bins(texts, tokenizer, eot_id, files_plan.parts[0].study.data.split)
+    expected = expected_bins(texts, tokenizer, eot_id, only(files_plan).study.data.split)
     meta = load_meta(out)
     for split in SPLITS:
         tokens = open_tokens(out, split)
@@ -87,10 +90,10 @@ def test_bins_hold_the_tokens_of_the_documents(files_plan: Plan, small_gpt2: Pat
     unigram = np.load(out / "unigram.npy")
     assert unigram.dtype == np.int64
     assert unigram.tolist() == [expected["train"].count(token) for token in range(512)]
-    assert (meta.data_id, meta.vocab_size, meta.eot_id, meta.dtype) == (files_plan.parts[0].data_id, 512, eot_id, "<u2")
+    assert (meta.data_id, meta.vocab_size, meta.eot_id, meta.dtype) == (only(files_plan).data_id, 512, eot_id, "<u2")
     assert meta.n_vocab == tokenizer.get_vocab_size()
     assert meta.source["n_files"] == 1
-    assert sorted(path.name for path in out.iterdir()) == [
+    assert sorted(path.name for path in out.glob("[!.]*")) == [
         "meta.json", "test.bin", "tokenizer", "train.bin", "unigram.npy", "val.bin",
     ]  # fmt: skip
 
@@ -98,10 +101,10 @@ def test_bins_hold_the_tokens_of_the_documents(files_plan: Plan, small_gpt2: Pat
 def test_neither_workers_nor_shards_change_a_byte(
     files_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare(files_plan.parts[0], tmp_path / "one", workers=1)
-    prepare(files_plan.parts[0], tmp_path / "two", workers=2)
+    prepare(*study_and_data(only(files_plan)), tmp_path / "one", workers=1)
+    prepare(*study_and_data(only(files_plan)), tmp_path / "two", workers=2)
     monkeypatch.setattr(prepare_module, "SHARD_CHARACTERS", 10**6)
-    prepare(files_plan.parts[0], tmp_path / "large", workers=1)
+    prepare(*study_and_data(only(files_plan)), tmp_path / "large", workers=1)
     assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "large")
 
 
@@ -109,15 +112,20 @@ def test_generated_text_is_the_same_as_files_of_it(
     synthetic_plan: Plan, files_study: MakeStudy, tmp_path: Path
 ) -> None:
     out = tmp_path / "generated"
-    prepare(synthetic_plan.parts[0], out, workers=1)
-    language = Language(synthetic_plan.parts[0].study.data.source)  # type: ignore[arg-type]
+    prepare(*study_and_data(only(synthetic_plan)), out, workers=1)
+    language = Language(only(synthetic_plan).study.data.source)  # type: ignore[arg-type]
     (tmp_path / "text").mkdir()
     for k in range(3):
         rows = (json.dumps({"text": language.text(words)}) + "\n" for words in language.shard(k))
         (tmp_path / "text" / f"{k}.jsonl").write_text("".join(rows))
-    split = synthetic_plan.parts[0].study.data.split.model_dump()
-    study = files_study(tmp_path / "text", out / "tokenizer", vocab_size=64, split=split)
-    prepare(make_plan(study).parts[0], tmp_path / "files", workers=1)
+    split = only(synthetic_plan).study.data.split.model_dump()
+    # The generated language has no unknown words; a tokenizer of files must say what it does with them.
+    shutil.copytree(out / "tokenizer", tmp_path / "tokenizer")
+    tokenizer = json.loads((out / "tokenizer" / "tokenizer.json").read_text())
+    tokenizer["model"]["unk_token"] = "<|endoftext|>"
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    study = files_study(tmp_path / "text", tmp_path / "tokenizer", vocab_size=64, split=split)
+    prepare(*study_and_data(only(make_plan(study))), tmp_path / "files", workers=1)
     for file in ("train.bin", "val.bin", "test.bin", "unigram.npy"):
         assert (out / file).read_bytes() == (tmp_path / "files" / file).read_bytes()
     meta = load_meta(out)
@@ -127,8 +135,8 @@ def test_generated_text_is_the_same_as_files_of_it(
 
 
 def test_generated_text_with_two_workers(synthetic_plan: Plan, tmp_path: Path) -> None:
-    prepare(synthetic_plan.parts[0], tmp_path / "one", workers=1)
-    prepare(synthetic_plan.parts[0], tmp_path / "two", workers=2)
+    prepare(*study_and_data(only(synthetic_plan)), tmp_path / "one", workers=1)
+    prepare(*study_and_data(only(synthetic_plan)), tmp_path / "two", workers=2)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
@@ -166,20 +174,20 @@ def test_a_split_too_small_to_train_on(
 ) -> None:
     study = files_study(tmp_path / "text", small_gpt2, split=fractions)
     with pytest.raises(ValueError, match=message):
-        prepare(make_plan(study).parts[0], tmp_path / "out", workers=1)
+        prepare(*study_and_data(only(make_plan(study))), tmp_path / "out", workers=1)
     assert not (tmp_path / "out" / "meta.json").exists()
 
 
 def test_less_text_than_a_sequence(files_plan: Plan, files_study: MakeStudy, small_gpt2: Path, tmp_path: Path) -> None:
     study = files_study(tmp_path / "text", small_gpt2, seq_len=10**6)
     with pytest.raises(ValueError, match=r"train has \d+ tokens .*training\.seq_len \+ 1 = 1000001; give more text"):
-        prepare(make_plan(study).parts[0], tmp_path / "out", workers=1)
+        prepare(*study_and_data(only(make_plan(study))), tmp_path / "out", workers=1)
 
 
 def test_empty_documents_are_counted(files_plan: Plan, tmp_path: Path) -> None:
     with (tmp_path / "text" / "x.jsonl").open("a") as file:
         file.write('{"text": ""}\n{"text": " "}\n')
-    prepare(files_plan.parts[0], tmp_path / "out", workers=1)
+    prepare(*study_and_data(only(files_plan)), tmp_path / "out", workers=1)
     meta = load_meta(tmp_path / "out")
     assert meta.source["n_empty_documents"] == 2
     assert sum(part.n_documents for part in meta.splits.values()) == 300
@@ -187,17 +195,16 @@ def test_empty_documents_are_counted(files_plan: Plan, tmp_path: Path) -> None:
 
 def test_complete_data_is_left_as_it_is(files_plan: Plan, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    prepare(files_plan.parts[0], out, workers=1)
+    prepare(*study_and_data(only(files_plan)), out, workers=1)
     before = contents(out)
-    times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    prepare(files_plan.parts[0], out, workers=1)
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == times
+    times = {path: path.stat().st_mtime_ns for path in out.rglob("[!.]*")}
+    prepare(*study_and_data(only(files_plan)), out, workers=1)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("[!.]*")} == times
     # Anything else is made again: a bin that is missing or short, data of another plan.
     (out / "val.bin").unlink()
-    prepare(files_plan.parts[0], out, workers=1)
+    prepare(*study_and_data(only(files_plan)), out, workers=1)
     assert contents(out) == before
-    other = Part(files_plan.parts[0].study, "other-0", files_plan.cells)
-    prepare(other, out, workers=1)
+    prepare(only(files_plan).study, "other-0", out, workers=1)
     assert load_meta(out).data_id == "other-0"
     assert contents(out) | {"meta.json": b""} == before | {"meta.json": b""}
 
@@ -212,7 +219,7 @@ def test_few_parts_are_in_memory_and_a_dead_worker_is_noticed(
         nonlocal n_drawn
         for _ in range(20):
             n_drawn += 1
-            yield ShardJob("x-0", synthetic_plan.parts[0].study.data, tmp_path, 2)
+            yield ShardJob("x-0", only(synthetic_plan).study.data, tmp_path, 2)
 
     shards = make_shards(jobs(), workers)
     next(shards)
@@ -243,7 +250,9 @@ if __name__ == "__main__":
             os.kill(os.getpid(), signal.SIGKILL)
         return assemble(split, *arguments)
     module._assemble = assemble_or_die
-    module.prepare(load_plan(Path(plan)).parts[0], Path(out), int(workers))
+    plan = load_plan(Path(plan))
+    (data,) = plan.data_ids
+    module.prepare(plan.study_with_data(data), data, Path(out), int(workers))
 """
 
 
@@ -296,7 +305,7 @@ def test_killed_while_making_shards(files_plan: Plan, command: Callable[..., lis
     )
     assert not (out / "shards").exists()
     assert n_kept(again.stderr) >= len(finished) - 2
-    prepare(files_plan.parts[0], tmp_path / "whole", workers=1)
+    prepare(*study_and_data(only(files_plan)), tmp_path / "whole", workers=1)
     assert contents(out) == contents(tmp_path / "whole")
 
 
@@ -314,7 +323,7 @@ def test_killed_while_putting_bins_together(
     assert n_kept(killed.stderr) == n_shards
     assert {path: path.stat().st_mtime_ns for path in (out / "shards").iterdir()} == times
     subprocess.run(command(files_plan, out), check=True, capture_output=True)
-    prepare(files_plan.parts[0], tmp_path / "whole", workers=1)
+    prepare(*study_and_data(only(files_plan)), tmp_path / "whole", workers=1)
     assert contents(out) == contents(tmp_path / "whole")
 
 
@@ -351,7 +360,7 @@ def test_full_disk(workers: int, synthetic_plan: Plan, command: Callable[..., li
     # Two workers write at once: the one that meets the end of the disk may be that of the second or the third shard.
     assert len(finished) == 2 if workers == 1 else 1 <= len(finished) <= 2
     assert n_kept((tmp_path / "again.txt").read_text()) == len(finished)
-    prepare(synthetic_plan.parts[0], tmp_path / "whole", workers=1)
+    prepare(*study_and_data(only(synthetic_plan)), tmp_path / "whole", workers=1)
     assert contents(tmp_path / "copy") == contents(tmp_path / "whole")
 
 
@@ -371,7 +380,7 @@ def test_files_may_not_grow(synthetic_plan: Plan, command: Callable[..., list[st
 def test_token_counts_of_real_text(files_study: MakeStudy, tmp_path: Path) -> None:
     data = Path(os.environ["CAB_REAL_DATA"])
     study = files_study(data / "text" / "openstax_ccby", data / "tokenizer" / "hf_gpt2", tokenizer="gpt2")
-    prepare(make_plan(study).parts[0], tmp_path / "out", workers=2)
+    prepare(*study_and_data(only(make_plan(study))), tmp_path / "out", workers=2)
     parts = load_meta(tmp_path / "out").splits.values()
     # Counted by others, with one end-of-text per document: train.jsonl.xz and val.jsonl.xz.
     assert sum(part.n_tokens for part in parts) == 1_610_045 + 6_249

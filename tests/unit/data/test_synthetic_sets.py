@@ -58,8 +58,8 @@ def test_the_seed_draws_other_pairs(demo: Language) -> None:
 
 def test_more_word_pairs_than_there_are() -> None:
     assert len(word_pairs(Language(TINY.model_copy(update={"n_word_pairs": 1225})))) == 50 * 49 // 2
-    with pytest.raises(ValueError, match=r"data\.source\.n_word_pairs: 1226, but 50 words have only 1225 pairs"):
-        word_pairs(Language(TINY.model_copy(update={"n_word_pairs": 1226})))
+    with pytest.raises(ValueError, match="n_word_pairs: 1226, but 50 words have only 1225 pairs"):
+        SyntheticSource(**TINY.model_dump() | {"n_word_pairs": 1226})
 
 
 @pytest.mark.parametrize("make_items", [topic_items, grammar_items])

@@ -9,19 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from planned import Planned
 
 from coupled_adam_bench import paths
-from coupled_adam_bench.cells import expand
+from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.data.bins import Bin, Meta, token_dtype
+from coupled_adam_bench.data.bins import Bin, Meta, token_dtype, write_meta
 from coupled_adam_bench.data.synthetic import Language
 from coupled_adam_bench.data.synthetic_sets import write_evaluation_sets
 from coupled_adam_bench.data.tokenizers import save_tokenizer
-from coupled_adam_bench.files import sha256_file, write_json
+from coupled_adam_bench.files import sha256_file
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import save_model
-from coupled_adam_bench.plan import Part
+from coupled_adam_bench.runs import write_run
 
 DATA_ID = "tiny-0123456789"
 STUDY = {
@@ -33,26 +35,28 @@ STUDY = {
         "vocab_size": 128,
     },
     "models": [{"name": "m", "n_layer": 1, "n_head": 2, "d_model": 8, "learning_rate": 1e-3}],
-    "training": {"seq_len": 40, "batch_sequences": 4, "precision": "fp32"},
+    "training": {"seq_len": 40, "batch_sequences": 4, "warmup_steps": 0, "precision": "fp32"},
     "grid": [{"models": ["m"], "tokens": [{"steps": 3}], "optimizers": ["adamw", "coupled_adam"], "seeds": [1]}],
     "evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic"}},
 }
 
 
-def write_model(part: Part, cell_id: str, seed: int, eot_id: int) -> LanguageModel:
-    """Save an untrained model, its weights far from initialisation, as training would."""
-    cell = part.cells[cell_id]
+def write_model(part: Planned, cell: Cell, seed: int, eot_id: int, factor: float = 1.0) -> LanguageModel:
+    """Save an untrained model, its weights far from initialisation and times ``factor``, as training would."""
+    cell_id = cell.id
     model = build_model(cell.model, cell.vocab_size, cell.training.seq_len)
     model.init_weights(seed, 0.5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(factor)
     folder = paths.run_dir(cell_id)
     tokenizer = paths.data_dir(part.data_id) / "tokenizer"
     save_model(model, folder / "model", tokenizer, eot_id)
-    sha256 = sha256_file(folder / "model" / "model.safetensors")
-    write_json(folder / "run.json", {"cell": cell_id, "status": "completed", "reason": None, "model_sha256": sha256})
+    write_run(folder, {"cell": cell_id, "status": "completed", "reason": None})
     return model
 
 
-def write_data(part: Part, tokens: np.ndarray) -> None:
+def write_data(part: Planned, tokens: np.ndarray) -> None:
     """Write bins with ``tokens`` in each split, counts and the generated evaluation sets."""
     folder = paths.data_dir(part.data_id)
     vocab_size = part.study.data.vocab_size
@@ -63,30 +67,30 @@ def write_data(part: Part, tokens: np.ndarray) -> None:
         splits[split] = Bin(f"{split}.bin", len(tokens), 1, sha256_file(folder / f"{split}.bin"))
     np.save(folder / "unigram.npy", np.bincount(tokens, minlength=121))
     language = Language(part.study.data.source)
-    save_tokenizer(part.study, language.names, folder / "tokenizer")
-    write_evaluation_sets(language, folder)
+    others = save_tokenizer(part.study, language.names, folder / "tokenizer")
+    others += write_evaluation_sets(language, folder)
     meta = Meta(part.data_id, vocab_size, 121, 120, "<u2", "word", splits, {})
-    write_json(folder / "meta.json", meta.to_json())
+    write_meta(folder, meta, [*others, folder / "unigram.npy"])
 
 
 @pytest.fixture(scope="session")
-def finished_study(tmp_path_factory) -> tuple[Path, Part]:
+def finished_study(tmp_path_factory) -> tuple[Path, Planned]:
     root = tmp_path_factory.mktemp("finished")
     study = parse_study(STUDY)
-    part = Part(study, DATA_ID, expand(study, DATA_ID))
+    part = Planned(study, DATA_ID)
     before = Path.cwd()
     os.chdir(root)
     try:
         write_data(part, np.random.default_rng(0).integers(0, 121, 500))
-        for seed, cell_id in enumerate(part.cells):
-            write_model(part, cell_id, seed, eot_id=120)
+        for seed, cell in enumerate(part.cells.values()):
+            write_model(part, cell, seed, eot_id=120)
     finally:
         os.chdir(before)
     return root, part
 
 
 @pytest.fixture
-def part(finished_study, tmp_path, monkeypatch) -> Part:
+def part(finished_study, tmp_path, monkeypatch) -> Planned:
     """The part of a finished study in a working directory of its own."""
     root, part = finished_study
     shutil.copytree(root / "results", tmp_path / "results")
@@ -96,5 +100,5 @@ def part(finished_study, tmp_path, monkeypatch) -> Part:
 
 @pytest.fixture(scope="session")
 def save_cell():
-    """The function ``write_model(part, cell_id, seed, eot_id)``."""
+    """The function ``write_model(part, cell, seed, eot_id, factor)``."""
     return write_model

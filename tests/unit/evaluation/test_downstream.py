@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from planned import Planned, study_and_data
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from coupled_adam_bench import paths
-from coupled_adam_bench.cells import expand
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.evaluation import downstream
+from coupled_adam_bench.evaluation import downstream, harness_model, settings
 from coupled_adam_bench.files import write_json
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.plan import Part
 from coupled_adam_bench.presets import PAPER_TASKS
 
 DATA_ID = "bytes-0123456789"
@@ -97,20 +96,20 @@ def byte_tokenizer(folder: Path) -> None:
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names})
 
 
-def make_part(names, evaluated: dict | None = None, **where) -> Part:
+def make_part(names, evaluated: dict | None = None, **where) -> Planned:
     study = parse_study(
         {
             "study": "bytes",
             "paths": {"text": ".", "tokenizer": "tokenizer.json", **where},
             "data": {"name": "bytes", "source": {"kind": "files"}, "tokenizer": "file", "vocab_size": 260},
             "models": [{"name": "m", "n_layer": 1, "n_head": 2, "d_model": 8, "learning_rate": 1e-3}],
-            "training": {"seq_len": SEQ_LEN, "batch_sequences": 1, "precision": "fp32"},
+            "training": {"seq_len": SEQ_LEN, "batch_sequences": 1, "warmup_steps": 0, "precision": "fp32"},
             "grid": [{"models": ["m"], "tokens": [{"steps": 1}], "optimizers": ["adamw"], "seeds": [1, 2]}],
             "evaluation": {"word_similarity": [], "downstream": {"tasks": names} | (evaluated or {})},
             "execution": {"evaluation_batch_sequences": 3},
         }
     )
-    return Part(study, DATA_ID, expand(study, DATA_ID))
+    return Planned(study, DATA_ID)
 
 
 @pytest.fixture
@@ -123,14 +122,14 @@ def mirror(tmp_path, monkeypatch, save_cell) -> str:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     byte_tokenizer(paths.data_dir(DATA_ID) / "tokenizer")
     part = make_part(["race"])
-    for seed, cell_id in enumerate(part.cells):
-        save_cell(part, cell_id, seed, eot_id=256)
+    for seed, cell in enumerate(part.cells.values()):
+        save_cell(part, cell, seed, eot_id=256)
     return "mirror"
 
 
-def evaluate(part: Part, n_cells: int = 1) -> list[dict]:
+def evaluate(part: Planned, n_cells: int = 1) -> list[dict]:
     found = []
-    with downstream.open_evaluator(part, "cpu") as evaluator:
+    with downstream.open_evaluator(part.study, part.data_id, "cpu") as evaluator:
         for cell in list(part.cells.values())[:n_cells]:
             evaluation = evaluator(cell, paths.run_dir(cell.id) / "model")
             rows = {(row["task"], row["metric"]): row["value"] for row in evaluation.results}
@@ -260,6 +259,64 @@ def test_the_seven_tasks_of_the_paper_by_hand(mirror):
     assert evaluate(part, n_cells=2) == [first, second]  # the same again, from tasks loaded anew
 
 
+RACE_OF_THREE = {
+    "article": "Ann likes tea.",
+    "problems": str(
+        [
+            {"question": "Ann likes  _  .", "answer": "C", "options": ["milk", "rain", "tea", "snow"]},
+            {"question": "Who likes tea?", "answer": "A", "options": ["Ann", "Bob", "Cid", "Dan"]},
+            {"question": "What is tea?", "answer": "D", "options": ["a song", "a car", "a cat", "a drink"]},
+        ]
+    ),
+}
+UNSORTED = {
+    "question": "Is tea hot?",
+    **{f"mc{n}_targets": {"choices": ["Often.", "Never.", "Now and then."], "labels": [1, 0, 1]} for n in (1, 2)},
+}
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "the installed lm-eval asks RACE and reads TruthfulQA otherwise than the authors' version did",
+    "under the protocol official our task files ask and read as theirs, and the results say version 2.0",
+)
+def test_prompts_and_scores_of_the_authors_lm_eval(mirror):
+    Path("mirror/EleutherAI/race/high/test.jsonl").write_text(json.dumps(RACE_OF_THREE) + "\n")
+    Path("mirror/truthfulqa/truthful_qa/multiple_choice/validation.jsonl").write_text(json.dumps(UNSORTED) + "\n")
+    names = ["race", "truthfulqa_mc2", "arc_easy"]
+    part = make_part(names, {"task_versions": "0.4.3"}, hub_mirror=mirror)
+    (found,) = evaluate(part)
+    assert {name: task["version"] for name, task in found["tasks"].items()} == {
+        "race": 2.0, "truthfulqa_mc2": 2.0, "arc_easy": 1.0
+    }  # fmt: skip
+    score = Scorer(paths.run_dir(next(iter(part.cells))) / "model")
+    context = f"{TELESCOPE}\n\nQ: Is tea hot?\nA:"
+    p = [math.exp(score(context, f" {choice}")[0]) for choice in UNSORTED["mc2_targets"]["choices"]]
+    assert found["rows"]["truthfulqa_mc2", "acc"] == pytest.approx(p[0] / sum(p), abs=1e-4)
+    prompt = "Article: Ann likes tea.\n\n _  .tea\nQuestion: Who likes tea?\nAnswer: Ann\nWhat is tea?"
+    log_p = [score(prompt, f" {option}")[0] for option in ("a song", "a car", "a cat", "a drink")]
+    assert found["rows"]["race", "acc"] == (np.argmax(log_p) == 3)
+
+    (installed,) = evaluate(make_part(names, hub_mirror=mirror))
+    assert installed["rows"]["truthfulqa_mc2", "acc"] == pytest.approx((p[0] + p[2]) / sum(p), abs=1e-4)
+    assert installed["tasks"]["race"]["version"] != 2.0
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "expected"),
+    [("fp32", "cuda", None), ("bf16", "cuda", "bfloat16"), ("bf16", "cpu", None), ("fp32", "cpu", None)],
+)
+def test_precision_is_a_setting_and_bf16_is_for_gpus(precision, device, expected, monkeypatch):
+    class Options:
+        def __init__(self, **options):
+            self.options = options
+
+    monkeypatch.setattr(harness_model, "_model_class", lambda: Options)
+    study = make_part(["race"], {"precision": precision}).study
+    options = harness_model.open_harness_model(Path("model"), study, device).options
+    assert (options["dtype"], options["mixed_precision_dtype"]) == ("float32", expected)
+
+
 def test_limit_and_examples(mirror):
     part = make_part(["arc_easy", "truthfulqa_mc2"], {"limit": 2}, hub_mirror=mirror)
     (limited,) = evaluate(part)
@@ -278,6 +335,9 @@ def test_one_item_has_no_standard_error(mirror):
     assert found["rows"]["arc_easy", "acc"] in (0.0, 1.0)
     assert math.isnan(found["rows"]["arc_easy", "acc_stderr"])
     assert math.isnan(found["rows"]["average", "acc_stderr"])
+    assert found["undefined"] == [
+        f"arc_easy: lm-eval reports {metric}_stderr as 'N/A', as of one item" for metric in ("acc", "acc_norm")
+    ]
 
 
 OWN_TASK = {
@@ -340,21 +400,82 @@ def test_task_rows_by_hand():
     assert reasons == []
 
 
+@pytest.mark.fault(
+    "evaluation",
+    "lm-eval reports an accuracy outside of 0 to 1, or a number that is NaN or infinite",
+    "it is an error of that cell, which names task, metric and value",
+)
+@pytest.mark.parametrize(
+    ("metric", "value", "message"),
+    [
+        ("acc", 7.0, r"'b': lm-eval reports acc = 7.0, which is no number from 0 to 1"),
+        ("acc", -0.1, r"acc = -0.1, which is no number from 0 to 1"),
+        ("acc", math.nan, r"acc = nan, which is no number from 0 to 1"),
+        ("acc_stderr", math.inf, r"acc_stderr = inf, which is no number from 0 to 1"),
+        ("acc_norm", np.float64(1.5), r"acc_norm = 1.5"),
+        ("perplexity", math.inf, r"perplexity = inf, which is no finite number"),
+        ("perplexity", math.nan, r"perplexity = nan, which is no finite number"),
+    ],
+)
+def test_impossible_numbers_are_refused(metric, value, message):
+    good = {"acc,none": 0.5, "acc_stderr,none": 0.1}
+    with pytest.raises(ValueError, match=message):
+        downstream.task_rows(["a", "b"], {"a": good, "b": {**good, f"{metric},none": value}})
+    with pytest.raises(ValueError, match=rf"{metric}@strict"):
+        downstream.task_rows(["b"], {"b": {**good, f"{metric},strict": value}})
+
+
+def test_a_perplexity_may_be_large():
+    rows, _ = downstream.task_rows(["a"], {"a": {"acc,none": 1.0, "acc_stderr,none": 0.0, "perplexity,none": 1e9}})
+    assert {row["metric"]: row["value"] for row in rows if row["task"] == "a"}["perplexity"] == 1e9
+
+
+FAILING = """
+def fails(item, results):
+    assert item["id"] != "1"
+    return {"acc": 1.0}
+"""
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "an assertion without a message fails deep in a task's code while a cell is scored",
+    "a sentence names task, cell and line; the traceback is in the log",
+)
+def test_an_exception_while_scoring_names_task_and_cell(mirror, capsys):
+    write_own_tasks(Path("tasks"))
+    Path("tasks/code.py").write_text(FAILING)
+    text = Path("tasks/own_b.yaml").read_text()
+    Path("tasks/own_b.yaml").write_text(text + "process_results: !function code.fails\n")
+    part = make_part(["own_a", "own_b"], tasks="tasks")
+    cell = next(iter(part.cells.values()))
+    with downstream.open_evaluator(part.study, part.data_id, "cpu") as evaluator, pytest.raises(ValueError) as error:
+        evaluator(cell, paths.run_dir(cell.id) / "model")
+    assert str(error.value) == (
+        f"downstream task 'own_b' of cell {cell.id} cannot be scored: "
+        """AssertionError: in code.py, line 3: assert item["id"] != "1\""""
+    )
+    assert "Traceback" in capsys.readouterr().err
+
+
 def test_unreachable_hub_says_what_to_do(mirror):
     with (
         pytest.raises(ValueError, match=r"(?s)'arc_easy' cannot be loaded: .*set paths\.hub_mirror"),
-        downstream.open_evaluator(make_part(["arc_easy"]), "cpu"),
+        downstream.open_evaluator(*study_and_data(make_part(["arc_easy"])), "cpu"),
     ):
         pass
 
 
 def test_settings_follow_contents_not_places(mirror):
-    before = downstream.settings(make_part(["race", "arc_easy"], hub_mirror=mirror))
+    def settings_of(part: Planned) -> dict:
+        return settings.downstream(part.study, part.data_id)
+
+    before = settings_of(make_part(["race", "arc_easy"], hub_mirror=mirror))
     Path("mirror").rename("elsewhere")
-    assert downstream.settings(make_part(["race", "arc_easy"], hub_mirror="elsewhere")) == before
+    assert settings_of(make_part(["race", "arc_easy"], hub_mirror="elsewhere")) == before
     with Path("elsewhere/EleutherAI/race/high/test.jsonl").open("a") as file:
         file.write(json.dumps(RACE[0]) + "\n")
-    after = downstream.settings(make_part(["race", "arc_easy"], hub_mirror="elsewhere"))
-    assert after["tasks"]["race"] != before["tasks"]["race"]
-    assert after["tasks"]["arc_easy"] == before["tasks"]["arc_easy"]
+    after = settings_of(make_part(["race", "arc_easy"], hub_mirror="elsewhere"))
+    assert after["tasks"][0] != before["tasks"][0]
+    assert after["tasks"][1] == before["tasks"][1]
     json.dumps(before, allow_nan=False)

@@ -13,63 +13,75 @@ import pytest
 import torch
 
 from coupled_adam_bench import paths
+from coupled_adam_bench.catalog.metrics import METRICS, columns_of
+from coupled_adam_bench.catalog.stages import STAGES
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.embeddings.metrics import embedding_metrics, isotropy
 from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDING_KEYS, read_embeddings
-from coupled_adam_bench.evaluation.stage import STAGES, run_stage
-from coupled_adam_bench.files import digest, read_json, sha256_file, write_json
+from coupled_adam_bench.evaluation.stage import run_stage
+from coupled_adam_bench.files import read_json, read_sealed, sha256_file, write_json, write_sealed
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.plan import Plan
-from coupled_adam_bench.results.schema import METRICS
 
-INDEX = Path("index.json")
+DONE = Path("stage.done")
+
+
+def files_of(cell_id: str, stage: str) -> list[Path]:
+    return sorted((paths.run_dir(cell_id) / "evaluations").glob(f"{stage}-*.json"))
 
 
 def file_of(cell_id: str, stage: str) -> Path:
-    return paths.run_dir(cell_id) / f"{stage}.json"
+    (file,) = files_of(cell_id, stage)
+    return file
 
 
-def values_of(cell_id: str, stage: str) -> dict[tuple[str, str], float]:
-    rows = read_json(file_of(cell_id, stage))["results"]
+def values_in(file: Path) -> dict[tuple[str, str], float]:
+    rows = read_sealed(file)["results"]
     assert all(row.keys() == {"task", "metric", "value", "unit"} for row in rows)
     values = {(row["task"], row["metric"]): row["value"] for row in rows}
     assert len(values) == len(rows)
     return values
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_files_and_index(part, stage, capsys):
+def values_of(cell_id: str, stage: str) -> dict[tuple[str, str], float]:
+    return values_in(file_of(cell_id, stage))
+
+
+def columns(stage: str) -> tuple[tuple[str, str], ...]:
+    return tuple((task, metric) for task, metric, _ in columns_of(stage))
+
+
+WANTED = ("test_loss", "embeddings", "downstream")
+
+
+@pytest.mark.parametrize("stage", WANTED)
+def test_files_and_marker(part, stage, capsys):
     cell_ids = list(part.cells)
-    assert run_stage(STAGES[stage], part, cell_ids, INDEX) == 0
-    index = read_json(INDEX)
-    assert list(index) == cell_ids
+    assert run_stage(STAGES[stage], part.of(cell_ids), DONE) == 0
+    assert DONE.read_bytes() == b""
     for cell_id in cell_ids:
-        file = file_of(cell_id, stage)
-        assert index[cell_id] == {"file": str(file), "sha256": sha256_file(file)}
-        record = read_json(file)
+        record = read_sealed(file_of(cell_id, stage))
         assert (record["cell"], record["stage"], record["status"], record["reason"]) == (cell_id, stage, "ok", None)
         assert record["version"] == STAGES[stage].version
-        assert record["settings_hash"] == digest(record["settings"])
         assert record["model_sha256"] == sha256_file(paths.run_dir(cell_id) / "model" / "model.safetensors")
         values = values_of(cell_id, stage)
-        assert STAGES[stage].columns and all(math.isfinite(values[column]) for column in STAGES[stage].columns)
+        assert columns(stage) and all(math.isfinite(values[column]) for column in columns(stage))
     first = {cell_id: file_of(cell_id, stage).read_bytes() for cell_id in cell_ids}
     log = capsys.readouterr().err
     assert all(f"{stage}: {cell_id}: " in log for cell_id in cell_ids)
 
-    assert run_stage(STAGES[stage], part, cell_ids, INDEX) == 0  # kept
+    assert run_stage(STAGES[stage], part.of(cell_ids), DONE) == 0  # kept
     assert {cell_id: file_of(cell_id, stage).read_bytes() for cell_id in cell_ids} == first
     assert capsys.readouterr().err.count("kept") == 2
 
 
 def test_every_column_of_the_tables_has_a_stage():
-    columns = [column for stage in STAGES.values() for column in stage.columns]
-    assert sorted(columns) == sorted((metric.task, metric.name) for metric in METRICS.values())
+    found = [column for stage in WANTED for column in columns(stage)]
+    assert sorted(found) == sorted((metric.task, metric.name) for metric in METRICS.values())
 
 
 def test_embedding_rows(part):
     cell_id = next(iter(part.cells))
-    assert run_stage(STAGES["embeddings"], part, [cell_id], INDEX) == 0
+    assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
     values = values_of(cell_id, "embeddings")
     embeddings = load_model(paths.run_dir(cell_id) / "model").embedding.weight.detach().double().numpy()
     counts = np.load(paths.data_dir(part.data_id) / "unigram.npy")
@@ -96,8 +108,8 @@ def test_embedding_rows_under_the_protocol_official(part):
     cell_id = next(iter(part.cells))
     changes = {"protocol": "official", "evaluation": {"word_similarity": "synthetic"}}
     official = replace(part, study=parse_study(part.study.model_dump(mode="json") | changes))
-    assert run_stage(STAGES["embeddings"], official, [cell_id], INDEX) == 0
-    settings = read_json(file_of(cell_id, "embeddings"))["settings"]
+    assert run_stage(STAGES["embeddings"], official.of([cell_id]), DONE) == 0
+    settings = read_sealed(file_of(cell_id, "embeddings"))["settings"]
     assert (settings["isotropy"], settings["leading_space"]) == ("eig_float32", False)
     values = values_of(cell_id, "embeddings")
     embeddings = load_model(paths.run_dir(cell_id) / "model").embedding.weight.detach().double().numpy()
@@ -115,7 +127,7 @@ def test_the_embedding_of_either_architecture_is_found(part, save_cell):
     found = {}
     for architecture in ("gpt2", "stablelm"):
         changed = replace(cell, model=cell.model.model_copy(update={"architecture": architecture, "tied": False}))
-        model = save_cell(replace(part, cells={cell_id: changed}), cell_id, 5, eot_id=120)
+        model = save_cell(part, changed, 5, eot_id=120)
         found[architecture] = read_embeddings(paths.run_dir(cell_id) / "model", EMBEDDING_KEYS[architecture])
         np.testing.assert_array_equal(found[architecture], model.embedding.weight.detach().numpy())
     assert found["gpt2"].shape == found["stablelm"].shape == (128, 8)
@@ -132,8 +144,8 @@ def load_words(part) -> list[str]:
 
 def test_synthetic_tasks_by_hand(part):
     cell_id = next(iter(part.cells))
-    assert run_stage(STAGES["lm_eval"], part, [cell_id], INDEX) == 0
-    values = values_of(cell_id, "lm_eval")
+    assert run_stage(STAGES["downstream"], part.of([cell_id]), DONE) == 0
+    values = values_of(cell_id, "downstream")
     model = load_model(paths.run_dir(cell_id) / "model").double()
     ids = {word: i for i, word in enumerate(load_words(part))}
     accuracies = []
@@ -158,55 +170,112 @@ def test_a_diverged_cell_is_a_result(part, capsys):
     good, bad = part.cells
     shutil.rmtree(paths.run_dir(bad) / "model")
     run = {"cell": bad, "status": "diverged", "reason": "loss is NaN in step 2", "model_sha256": None}
-    write_json(paths.run_dir(bad) / "run.json", run)
+    write_sealed(paths.run_dir(bad) / "run.json", run)
     for stage in ("test_loss", "embeddings"):
-        assert run_stage(STAGES[stage], part, [bad, good], INDEX) == 0
-        record = read_json(file_of(bad, stage))
+        assert run_stage(STAGES[stage], part.of([bad, good]), DONE) == 0
+        record = read_sealed(file_of(bad, stage))
         assert (record["status"], record["reason"]) == ("diverged", "loss is NaN in step 2")
         values = values_of(bad, stage)
         assert values and all(math.isnan(value) for value in values.values())
-        assert tuple(values) == STAGES[stage].columns
+        assert tuple(values) == columns(stage)
         before = file_of(bad, stage).stat().st_mtime_ns
-        assert run_stage(STAGES[stage], part, [bad], INDEX) == 0
+        assert run_stage(STAGES[stage], part.of([bad]), DONE) == 0
         assert file_of(bad, stage).stat().st_mtime_ns == before
     assert "diverged (loss is NaN in step 2)" in capsys.readouterr().err
 
 
 def test_an_undefined_value_has_its_reason(part):
-    (paths.data_dir(part.data_id) / "word_similarity/synthetic.tsv").write_text("nobody\tknows\t3\n")
+    Path("sets").mkdir()
+    Path("sets/own.tsv").write_text("nobody\tknows\t3\n")
+    own = {"word_similarity": [{"name": "own", "file": "own.tsv"}]}
+    settings = part.study.model_dump(mode="json") | {"paths": {"word_similarity": "sets"}}
+    part = replace(part, study=parse_study(settings | {"evaluation": settings["evaluation"] | own}))
     cell_id = next(iter(part.cells))
-    assert run_stage(STAGES["embeddings"], part, [cell_id], INDEX) == 0
-    record = read_json(file_of(cell_id, "embeddings"))
+    assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
+    record = read_sealed(file_of(cell_id, "embeddings"))
     assert record["status"] == "ok"
-    assert record["reason"] == "synthetic: 0 of 1 pairs are single tokens, 3 are needed"
+    assert record["reason"] == "own: 0 of 1 pairs are single tokens, 3 are needed"
     values = values_of(cell_id, "embeddings")
     assert math.isnan(values["word_similarity", "r_bar"]) and math.isfinite(values["embeddings", "isotropy"])
 
 
-def test_what_changes_is_evaluated_again(part, save_cell, monkeypatch):
+def test_what_changes_is_evaluated_beside_what_was_there(part, save_cell, monkeypatch):
     cell_id = next(iter(part.cells))
-    assert run_stage(STAGES["embeddings"], part, [cell_id], INDEX) == 0
-    file = file_of(cell_id, "embeddings")
-    record = read_json(file)
 
-    def evaluated_again() -> bool:
-        write_json(file, read_json(file) | {"mark": 1})
-        assert run_stage(STAGES["embeddings"], part, [cell_id], INDEX) == 0
-        return "mark" not in read_json(file)
+    def new_files(study=part) -> int:
+        before = {file: file.read_bytes() for file in files_of(cell_id, "embeddings")}
+        assert run_stage(STAGES["embeddings"], study.of([cell_id]), DONE) == 0
+        assert all(file.read_bytes() == content for file, content in before.items())
+        return len(files_of(cell_id, "embeddings")) - len(before)
 
-    assert not evaluated_again()
-    save_cell(part, cell_id, seed=7, eot_id=120)  # another model
-    assert evaluated_again()
-    assert values_of(cell_id, "embeddings")["embeddings", "isotropy"] != record["results"][0]["value"]
-    with (paths.data_dir(part.data_id) / "word_similarity/synthetic.tsv").open("a") as pairs:
-        pairs.write("ba\tbe\t3\n")  # another setting
-    assert evaluated_again()
+    assert new_files() == 1
+    assert new_files() == 0
+    settings = part.study.evaluation.model_copy(update={"isotropy": "eig_float32"})
+    other = replace(part, study=part.study.model_copy(update={"evaluation": settings}))
+    assert (new_files(other), new_files(other), new_files()) == (1, 0, 0)
+    save_cell(part, part.cells[cell_id], seed=7, eot_id=120)  # another model
+    assert (new_files(), new_files()) == (1, 0)
     newer = replace(STAGES["embeddings"], version=STAGES["embeddings"].version + 1)
     monkeypatch.setitem(STAGES, "embeddings", newer)  # other mathematics
-    assert evaluated_again()
-    file.write_text("{")  # cut off by a full disk
-    assert run_stage(STAGES["embeddings"], part, [cell_id], INDEX) == 0
-    assert read_json(file)["status"] == "ok"
+    assert (new_files(), new_files()) == (1, 0)
+    isotropies = {values_in(file)["embeddings", "isotropy"] for file in files_of(cell_id, "embeddings")}
+    assert len(isotropies) == 3  # two models, one of them in two versions, and one under two definitions
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "An evaluation file is damaged: a digit is changed, it is cut off by a full disk, of another form or "
+    "without its checksum.",
+    "The collection stops with a sentence that names the file; the next start measures the cell again.",
+)
+@pytest.mark.parametrize("damage", [lambda text: text.replace("0.", "1.", 1), lambda text: text[:50], lambda _: ""])
+def test_a_damaged_evaluation_is_made_anew(part, damage, capsys):
+    cell_id = next(iter(part.cells))
+    assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
+    file = file_of(cell_id, "embeddings")
+    whole = read_sealed(file)
+    file.write_text(damage(file.read_text()))
+    assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
+    assert f"evaluated again: {file}: " in capsys.readouterr().err
+    assert read_sealed(file) | {"seconds": 0} == whole | {"seconds": 0}
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "A stage measures what no model can have: an accuracy of 7, an isotropy below 0.",
+    "That cell fails with a sentence, and nothing is written for it.",
+)
+@pytest.mark.parametrize("value", [7.0, -0.1])
+def test_an_impossible_number_is_never_written(part, value, capsys, monkeypatch):
+    from coupled_adam_bench.evaluation import embedding_geometry
+
+    bad, good = part.cells
+    right = embedding_geometry.embedding_metrics
+
+    def wrong(embeddings_VD, *arguments):
+        spoilt = embeddings_VD[0, 0] == read_embeddings(paths.run_dir(bad) / "model", EMBEDDING_KEYS["gpt2"])[0, 0]
+        return right(embeddings_VD, *arguments) | ({"isotropy": value} if spoilt else {})
+
+    monkeypatch.setattr(embedding_geometry, "embedding_metrics", wrong)
+    assert run_stage(STAGES["embeddings"], part.of([bad, good]), DONE) == 1
+    assert not files_of(bad, "embeddings") and files_of(good, "embeddings")
+    assert f"embeddings: {bad}: FAILED: ValueError: embeddings isotropy is {value!r}" in capsys.readouterr().err
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "The weights of a trained model are finite, but so large that its test loss is not.",
+    "The loss is NaN, with what it was as the reason; the other numbers are there, and the study goes on.",
+)
+def test_numbers_that_are_not_finite_are_results(part, save_cell):
+    cell_id, cell = next(iter(part.cells.items()))
+    save_cell(part, cell, 5, eot_id=120, factor=1e30)
+    assert run_stage(STAGES["test_loss"], part.of([cell_id]), DONE) == 0
+    assert math.isnan(values_of(cell_id, "test_loss")["test", "loss"])
+    reason = read_sealed(file_of(cell_id, "test_loss"))["reason"]
+    assert re.fullmatch(r"test loss of this model is (inf|nan)", reason)
+    assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
+    assert values_of(cell_id, "embeddings")["embeddings", "isotropy"] == 0  # the metric works with logarithms
 
 
 @pytest.mark.parametrize(
@@ -214,45 +283,53 @@ def test_what_changes_is_evaluated_again(part, save_cell, monkeypatch):
     [
         (
             lambda folder: shutil.rmtree(folder / "model"),
-            "missing, though .*run.json says completed; delete .*run.json",
+            "model/config.json: missing, but run.json says .*; start again: the model is made anew",
         ),
         (
             lambda folder: (folder / "model/model.safetensors").write_bytes(b"x"),
-            "SHA-256 .*, but run.json says .*; delete",
+            "model.safetensors: SHA-256 .*, but run.json says .*; start again",
         ),
         (lambda folder: (folder / "run.json").unlink(), "run.json: no such file"),
-        (lambda folder: write_json(folder / "run.json", {"status": "running"}), "run.json: status 'running', neither"),
-        (lambda folder: (folder / "model/config.json").write_text("{}"), "KeyError"),
+        (
+            lambda folder: write_sealed(folder / "run.json", {"status": "running"}),
+            "run.json: status 'running', neither",
+        ),
+        (
+            lambda folder: (folder / "model/config.json").write_text("{}"),
+            "config.json: SHA-256 .*, but run.json says .*; start again",
+        ),
     ],
 )
 def test_one_broken_cell_does_not_stop_the_others(part, capsys, damage, message):
     bad, good = part.cells
-    INDEX.write_text("of an earlier run")
+    DONE.write_text("")
     damage(paths.run_dir(bad))
-    assert run_stage(STAGES["test_loss"], part, [bad, good], INDEX) == 1
-    assert not INDEX.exists()
-    assert not file_of(bad, "test_loss").exists()
+    assert run_stage(STAGES["test_loss"], part.of([bad, good]), DONE) == 1
+    assert not DONE.exists()
+    assert not files_of(bad, "test_loss")
     assert math.isfinite(values_of(good, "test_loss")["test", "loss"])
     log = capsys.readouterr().err
     assert re.search(f"test_loss: {bad}: FAILED: .*{message}", log)
     assert log.splitlines()[-1] == f"test_loss: 1 of 2 cells failed: {bad}"
-    assert ("Traceback" in log) == (message == "KeyError")
+    assert "Traceback" not in log
+    assert (paths.run_dir(bad) / "run.json").exists() == ("neither" in message)  # else it is trained at the next start
 
 
 def test_unknown_cell(part):
     with pytest.raises(ValueError, match="cells: nobody not in study 'tiny'"):
-        run_stage(STAGES["test_loss"], part, [*part.cells, "nobody"], INDEX)
+        part.plan().find([*part.cells, "nobody"])
 
 
 def test_the_embeddings_stage_needs_no_torch(part):
-    write_json(Path("plan.json"), Plan("tiny", "", (part,)).to_json())
+    write_json(Path("plan.json"), part.plan().to_json())
     code = """
         import sys
         from pathlib import Path
         sys.modules["torch"] = sys.modules["transformers"] = sys.modules["lm_eval"] = None
-        from coupled_adam_bench.evaluation.stage import STAGES, run_stage
+        from coupled_adam_bench.catalog.stages import STAGES
+        from coupled_adam_bench.evaluation.stage import run_stage
         from coupled_adam_bench.plan import load_plan
-        (part,) = load_plan(Path("plan.json")).parts
-        sys.exit(run_stage(STAGES["embeddings"], part, list(part.cells), Path("index.json")))
+        cells = list(load_plan(Path("plan.json")).cells.values())
+        sys.exit(run_stage(STAGES["embeddings"], cells, Path("stage.done")))
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)

@@ -107,7 +107,9 @@ def test_the_evaluated_split_is_never_replaced_by_another(tmp_path):
     task = write_task(tmp_path, "t", dataset_path="org/set", **SPLITS)
     folder = tmp_path / "mirror" / "org" / "set" / "default"
     touch(folder / "validation.jsonl", folder / "train.jsonl")
-    with pytest.raises(ValueError, match=r"paths\.hub_mirror: t needs .*default/test\.jsonl$"):
+    with pytest.raises(
+        ValueError, match=r"paths\.hub_mirror: t needs .*default/test\.jsonl; the target `fetch` downloads it$"
+    ):
         mirrored_task(task, tmp_path / "mirror", num_fewshot=0)
 
 
@@ -116,7 +118,7 @@ def test_examples_need_their_split(tmp_path):
     folder = tmp_path / "mirror" / "org" / "set" / "default"
     touch(folder / "test.jsonl")
     assert mirrored_task(task, tmp_path / "mirror", num_fewshot=0) is not None
-    with pytest.raises(ValueError, match=r"t needs .*default/train\.jsonl$"):
+    with pytest.raises(ValueError, match=r"t needs .*default/train\.jsonl; the target `fetch`"):
         mirrored_task(task, tmp_path / "mirror", num_fewshot=2)
 
 
@@ -182,3 +184,21 @@ def test_checks_are_light():
         assert not heavy, heavy
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+@pytest.mark.fault(
+    "settings",
+    "a study has no downstream task, and its mean accuracy would divide by zero after all training",
+    "it is refused with the name of the field",
+)
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ([], r"evaluation\.downstream\.tasks: must have at least one entry"),
+        ([""], r"evaluation\.downstream\.tasks\.0: .*at least 1 character"),
+        ("race", r"evaluation\.downstream\.tasks: must be a list, or must be 'synthetic' \(got 'race'\)"),
+    ],
+)
+def test_studies_without_tasks_are_refused(tasks, message):
+    with pytest.raises(ValueError, match=message):
+        study(downstream={"tasks": tasks})

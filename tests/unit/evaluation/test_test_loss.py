@@ -6,8 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planned import Planned, study_and_data
 
 from coupled_adam_bench import config, paths
+from coupled_adam_bench.evaluation.settings import test_loss as loss_settings
 from coupled_adam_bench.evaluation.test_loss import (
     batches,
     mean_loss,
@@ -16,9 +18,7 @@ from coupled_adam_bench.evaluation.test_loss import (
     windows,
     windows_at,
 )
-from coupled_adam_bench.evaluation.test_loss import settings as settings_of
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.plan import Part
 
 RANDOM = config.TestLoss(split="val", windows="random", n_batches=5, batch_sequences=3)
 
@@ -74,7 +74,7 @@ def test_evaluator_reads_the_test_split(part):
     cell_id, cell = next(iter(part.cells.items()))
     folder = paths.run_dir(cell_id) / "model"
     tokens = np.fromfile(paths.data_dir(part.data_id) / "test.bin", dtype="<u2")
-    with open_evaluator(part, "auto") as evaluate:
+    with open_evaluator(part.study, part.data_id, "auto") as evaluate:
         found = evaluate(cell, folder)
     loss, _ = mean_loss(load_model(folder), windows(tokens, 40, 7), "cpu", False)
     assert found.results == [
@@ -123,9 +123,9 @@ def test_the_loss_of_random_windows_is_the_mean_over_batches_for_any_batch_size(
         assert n_predicted == 15 * 40
 
 
-def with_test_loss(part: Part, test_loss: config.TestLoss) -> Part:
+def with_test_loss(part: Planned, test_loss: config.TestLoss) -> Planned:
     evaluation = part.study.evaluation.model_copy(update={"test_loss": test_loss})
-    return Part(part.study.model_copy(update={"evaluation": evaluation}), part.data_id, part.cells)
+    return Planned(part.study.model_copy(update={"evaluation": evaluation}), part.data_id)
 
 
 def test_evaluator_takes_split_and_windows_from_the_study_and_the_seed_from_the_cell(part):
@@ -135,7 +135,7 @@ def test_evaluator_takes_split_and_windows_from_the_study_and_the_seed_from_the_
     for split in ("val", "test"):
         test_loss = RANDOM.model_copy(update={"split": split})
         tokens = np.fromfile(paths.data_dir(part.data_id) / f"{split}.bin", dtype="<u2")
-        with open_evaluator(with_test_loss(part, test_loss), "cpu") as evaluate:
+        with open_evaluator(*study_and_data(with_test_loss(part, test_loss)), "cpu") as evaluate:
             for seed in (cell.seed, cell.seed + 1):
                 found = evaluate(replace(cell, seed=seed), folder)
                 offsets = random_offsets(len(tokens), 40, test_loss, seed)
@@ -146,10 +146,40 @@ def test_evaluator_takes_split_and_windows_from_the_study_and_the_seed_from_the_
     assert values["val", cell.seed] != values["val", cell.seed + 1]
 
 
+def settings_of(part: Planned) -> dict:
+    return loss_settings(part.study, part.data_id)
+
+
 def test_settings_have_all_that_changes_the_numbers_and_nothing_else(part):
     assert settings_of(part) == {"split": "test", "windows": "all", "precision": "fp32"}
     ignored = with_test_loss(part, config.TestLoss(n_batches=3, batch_sequences=2))
     assert settings_of(ignored) == settings_of(part)
     assert settings_of(with_test_loss(part, RANDOM)) == {
-        "split": "val", "windows": "random", "n_batches": 5, "batch_sequences": 3, "precision": "fp32"
+        "split": "val", "windows": "random", "n_batches": 5, "batch_sequences": 3, "batch_sequences_of": {},
+        "precision": "fp32",
     }  # fmt: skip
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "the test loss of one model rests on another number of windows than that of the others",
+    "evaluation.test_loss.batch_sequences_of gives each model its own, and is part of what evaluations are kept by",
+)
+def test_windows_by_model(part):
+    cell_id, cell = next(iter(part.cells.items()))
+    folder = paths.run_dir(cell_id) / "model"
+    fewer = RANDOM.model_copy(update={"batch_sequences_of": {cell.model.name: 2}})
+    other = RANDOM.model_copy(update={"batch_sequences_of": {"gpt2-760m": 2}})
+    tokens = np.fromfile(paths.data_dir(part.data_id) / "val.bin", dtype="<u2")
+    n_predicted = {}
+    for name, test_loss in (("fewer", fewer), ("other", other)):
+        with open_evaluator(*study_and_data(with_test_loss(part, test_loss)), "cpu") as evaluate:
+            found = evaluate(cell, folder)
+        n_predicted[name] = found.detail["n_predicted_tokens"]
+        offsets = random_offsets(len(tokens), 40, test_loss.for_model(cell.model.name), cell.seed)
+        expected, _ = mean_loss(load_model(folder), windows_at(tokens, offsets, 40, 4), "cpu", False)
+        assert found.results[0]["value"] == pytest.approx(expected, rel=1e-6)
+    assert n_predicted == {"fewer": 5 * 2 * 40, "other": 5 * 3 * 40}
+    assert settings_of(with_test_loss(part, fewer))["batch_sequences_of"] == {cell.model.name: 2}
+    all_windows = fewer.model_copy(update={"windows": "all"})
+    assert "batch_sequences_of" not in settings_of(with_test_loss(part, all_windows))

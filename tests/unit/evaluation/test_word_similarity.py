@@ -185,6 +185,30 @@ def test_undefined_similarities_are_nan_with_a_reason(change):
     assert len(reasons) == 1 and reasons[0].startswith("s: ")
 
 
+@pytest.mark.fault(
+    "evaluation", "a study has no word-similarity sets", "r-bar is missing with this reason, and all else is measured"
+)
+def test_no_sets_are_nan_with_a_reason():
+    rows, reasons = rows_of(np.random.default_rng(1).normal(size=(20, 6)), [])
+    assert list(rows) == [("word_similarity", "r_bar")]
+    assert math.isnan(rows["word_similarity", "r_bar"])
+    assert reasons == ["r_bar: evaluation.word_similarity has no sets"]
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "the file of a word-similarity set is a folder, or may not be read",
+    "it is refused before the first job",
+)
+def test_a_set_that_cannot_be_read(tmp_path):
+    with pytest.raises(
+        ValueError, match=rf"word-similarity set 's': file {tmp_path} cannot be read \(Is a directory\)"
+    ):
+        read_pairs(tmp_path, SPEC)
+    with pytest.raises(ValueError, match=r"cannot be read \(File name too long\); correct evaluation\.word_similarity"):
+        read_pairs(tmp_path / ("x" * 300), SPEC)
+
+
 @pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="needs CAB_REAL_DATA")
 @pytest.mark.parametrize(
     ("protocol", "expected"),

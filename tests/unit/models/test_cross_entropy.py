@@ -23,7 +23,7 @@ def head() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_loss_and_gradients_equal_those_of_torch(head, chunk_tokens, dtype, device, monkeypatch):
     monkeypatch.setitem(cross_entropy._SOFTMAX, "cpu", cross_entropy._SOFTMAX[device])  # both forms run on a CPU
-    monkeypatch.setitem(cross_entropy._CHUNK_TOKENS, "cpu", chunk_tokens)
+    monkeypatch.setitem(cross_entropy.LOGITS_CHUNK, "cpu", chunk_tokens)
     hidden, weight, targets = head
     ours_hidden, ours_weight = (x.detach().to(dtype).requires_grad_() for x in (hidden, weight))
     loss = sum_cross_entropy(ours_hidden, ours_weight, targets)

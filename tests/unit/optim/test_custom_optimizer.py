@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from coupled_adam_bench.config import Custom
+from coupled_adam_bench.config import CustomSettings
 from coupled_adam_bench.optim.custom import build
 
 FILE = """
@@ -40,7 +40,7 @@ def factory(params, lr):
 
 
 def custom(path, **changes):
-    return Custom(name="custom", path=path, key="mine", label="Mine", **changes)
+    return CustomSettings(name="custom", path=path, key="mine", label="Mine", **changes)
 
 
 @pytest.fixture

@@ -2,24 +2,27 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
+from coupled_adam_bench.catalog.metrics import METRICS, THEORY_METRICS
+from coupled_adam_bench.catalog.tables import PAPER_COLUMNS
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import Evaluation, Theory, parse_study
+from coupled_adam_bench.config import parse_any_study, parse_study
 from coupled_adam_bench.files import write_json
-from coupled_adam_bench.plan import Plan, make_part, make_plan
+from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.report.figures import write_figures
 from coupled_adam_bench.report.manifest import write_manifest
 from coupled_adam_bench.report.page import write_report
 from coupled_adam_bench.report.render import write_tables
-from coupled_adam_bench.report.theory import theory_cells
+from coupled_adam_bench.report.theory.records import theory_cells
 from coupled_adam_bench.results.collect import collect, write_results
-from coupled_adam_bench.results.schema import METRICS, THEORY_METRICS
 from coupled_adam_bench.statistics.compare import write_tests
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
@@ -42,6 +45,7 @@ def fake_settings() -> dict[str, Any]:
                  "vocab_size": 50304},
         "models": ["gpt2-125m", "gpt2-355m", "gpt2-760m",
                    large("l1", "1.3B", 24, 2048), large("l2", "2.6B", 32, 2560)],
+        "evaluation": {"word_similarity": []},
         "grid": [
             {"table": "table1", "models": ["gpt2-125m", "gpt2-355m", "gpt2-760m"], "tokens": ["5B", "10B", "20B"],
              "optimizers": pair},
@@ -57,7 +61,7 @@ def drawn(cell: Cell) -> dict[str, float]:
     rng = np.random.default_rng([cell.seed, cell.steps, cell.n_params % 2**32, sum(map(ord, cell.optimizer.key))])
     coupled, sgd = cell.optimizer.name == "coupled_adam", cell.optimizer.name == "sgd"
     size, tokens = math.log10(cell.n_params / 1e8), math.log10(cell.n_tokens / 1e9)
-    noise = dict(zip(METRICS, rng.normal(size=len(METRICS)), strict=True))
+    noise = dict(zip(PAPER_COLUMNS, rng.normal(size=len(PAPER_COLUMNS)), strict=True))
     return {
         "loss": 3.52 - 0.35 * size - 0.33 * tokens + (0.01 - 0.04 * tokens) * coupled + 0.05 * sgd
         + 0.004 * noise["loss"],
@@ -75,35 +79,25 @@ def diverges(cell: Cell) -> bool:
     return (cell.optimizer.key, cell.seed) in {("sgd_f500", 2)} | {("sgd_f600", seed) for seed in (1, 2, 3)}
 
 
-def write_fake_run(cell: Cell, folder: Path) -> None:
+def write_fake_run(cell: Cell, files: Any) -> None:
     """Write all that training and evaluation leave behind, apart from the model."""
-    folder.mkdir(parents=True)
-    status, reason = ("diverged", "loss or gradient not finite in step 60 of 100") if diverges(cell) else ("ok", None)
+    status = "diverged" if diverges(cell) else "completed"
     values = drawn(cell)
-    files = {"test": "test_loss", "average": "lm_eval", "embeddings": "embeddings", "word_similarity": "embeddings"}
-    rows: dict[str, list[dict[str, Any]]] = {"test_loss": [], "lm_eval": [], "embeddings": []}
+    files.run(
+        cell.id, status=status, step=60 if status == "diverged" else cell.steps, data_sha256={"train": "cd" * 32},
+        train={"seconds": 12.5, "tokens_per_second": 81920.0, "peak_memory_bytes": None},
+        environment={"python": "3.11.7", "device": "CPU (x86_64)", "git_revision": None},
+    )  # fmt: skip
+    rows: dict[str, list[tuple[str, str, float, str]]] = {"test_loss": [], "downstream": [], "embeddings": []}
     for metric in METRICS.values():
-        value = math.nan if status == "diverged" else values[metric.name]
-        row = {"task": metric.task, "metric": metric.name, "value": value, "unit": metric.unit}
-        rows[files[metric.task]].append(row)
-    if status == "ok":
-        perplexity = {"task": "test", "metric": "perplexity", "value": math.exp(values["loss"]), "unit": "1"}
-        rows["test_loss"].append(perplexity)
-    for name, results in rows.items():
-        record = {"cell": cell.id, "stage": name, "status": status, "reason": reason, "version": 1,
-                  "settings": Evaluation().protocol_settings()[name],
-                  "settings_hash": "0", "model_sha256": None if status == "diverged" else "ab" * 32,
-                  "results": results}  # fmt: skip
-        (folder / f"{name}.json").write_text(json.dumps(record))
-    run = {
-        "cell": cell.id, "status": "diverged" if status == "diverged" else "completed", "reason": reason,
-        "step": 60 if status == "diverged" else cell.steps, "model_sha256": None, "data_sha256": {"train": "cd" * 32},
-        "train": {"seconds": 12.5, "tokens_per_second": 81920.0, "peak_memory_bytes": None},
-        "environment": {"python": "3.11.7", "device": "CPU (x86_64)", "git_revision": None},
-    }  # fmt: skip
-    (folder / "run.json").write_text(json.dumps(run))
+        value = math.nan if status == "diverged" else values.get(metric.name, 0.5)
+        rows[metric.stage].append((metric.task, metric.name, value, metric.unit))
+    if status == "completed":
+        rows["test_loss"].append(("test", "perplexity", math.exp(values["loss"]), "1"))
+    for stage, results in rows.items():
+        files.evaluation(cell.id, stage, results)
     rng = np.random.default_rng(cell.seed)
-    with (folder / "history.jsonl").open("w") as file:
+    with (files.runs / cell.id / "history.jsonl").open("w") as file:
         for step in np.linspace(cell.steps / 60, cell.steps, 60).astype(int):
             done = step / cell.steps
             ratio = (0.03 if cell.optimizer.name == "coupled_adam" else 0.8) * (1 - math.exp(-6 * done))
@@ -124,7 +118,7 @@ def theory_settings() -> dict[str, Any]:
         "grid": [{"models": ["small", "smallu", "big", "bigu"],
                   "tokens": [{"steps": 400, "label": "D<1>"}, {"steps": 800, "label": "D2"}],
                   "optimizers": ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 500}], "seeds": [1, 2]}],
-        "evaluation": {"theory": {}},
+        "evaluation": {"theory": {}, "word_similarity": []},
     }  # fmt: skip
 
 
@@ -161,18 +155,13 @@ def drawn_drift(cell: Cell, sides: tuple[str, ...]) -> dict[str, Any]:
 
 
 def drawn_theory(cell: Cell) -> dict[str, Any]:
-    """A ``theory.json`` by its contract; SGD is not split, and Adam alone has a moving average of its own."""
-    rows = [{"task": "theory", "metric": name, "value": math.nan, "unit": "1"} for name in THEORY_METRICS]
-    record = {"cell": cell.id, "stage": "theory", "version": 1, "settings": Theory().in_effect(), "settings_hash": "0",
-              "results": rows}  # fmt: skip
+    """What the stage theory keeps; SGD is not split, and Adam alone has a moving average of its own."""
     if diverges(cell):
-        return record | {"status": "diverged", "reason": "loss not finite in step 60", "model_sha256": None}
+        return {"reason": "loss not finite in step 60"}
     tied, adam, split = cell.model.tied, cell.optimizer.name == "adamw", cell.optimizer.name != "sgd"
     drift = {"embedding": drawn_drift(cell, ("input", "output") if tied else ("input",))}
-    return record | {
-        "status": "ok",
+    return {
         "reason": None if split else "SGD <b>is not split</b>",
-        "model_sha256": "ab" * 32,
         "gradient_sum": {"output": {"float32": 3e-8 * cell.seed, "float64": 2e-16 * cell.seed},
                          "input": {"float32": 0.31, "float64": 0.3}},
         "second_moment": drawn_moment(cell),
@@ -182,12 +171,18 @@ def drawn_theory(cell: Cell) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def build(plan: Plan, root: Path) -> Path:
+def write_fake_theory(cell: Cell, files: Any) -> Path:
+    rows = [("theory", name, math.nan if diverges(cell) else 0.5, "1") for name in THEORY_METRICS]
+    return files.evaluation(cell.id, "theory", rows, **drawn_theory(cell))
+
+
+def build(plan: Plan, root: Path, stored: Any) -> Path:
     """Run all stages from evaluation files to report and return the study's folder."""
+    files = stored(plan, root / "runs")
     for cell in plan.cells.values():
-        write_fake_run(cell, root / "runs" / cell.id)
+        write_fake_run(cell, files)
     for cell in theory_cells(plan):
-        (root / "runs" / cell.id / "theory.json").write_text(json.dumps(drawn_theory(cell)))
+        write_fake_theory(cell, files)
     study_dir = root / plan.name
     write_json(study_dir / "plan.json", plan.to_json())
     results, tests = study_dir / "results.csv", study_dir / "tests.csv"
@@ -200,6 +195,12 @@ def build(plan: Plan, root: Path) -> Path:
     return study_dir
 
 
+@pytest.fixture(scope="session")
+def run_all_stages(stored: Any) -> Callable[[Plan, Path], Path]:
+    """Return what draws the numbers of a plan and runs all stages from evaluation files to report."""
+    return lambda plan, root: build(plan, root, stored)
+
+
 @dataclass(frozen=True)
 class Fake:
     plan: Plan
@@ -208,31 +209,31 @@ class Fake:
 
 
 @pytest.fixture(scope="session")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Fake:
+def fake(tmp_path_factory: pytest.TempPathFactory, stored: Any) -> Fake:
     """The drawn study, all stages run once; do not write into it."""
     root = tmp_path_factory.mktemp("results")
     plan = make_plan(parse_study(fake_settings()))
-    return Fake(plan, root, build(plan, root))
+    return Fake(plan, root, build(plan, root, stored))
 
 
 @pytest.fixture(scope="session")
-def fake_in_parts(fake: Fake, tmp_path_factory: pytest.TempPathFactory) -> Fake:
+def fake_in_parts(fake: Fake, tmp_path_factory: pytest.TempPathFactory, stored: Any) -> Fake:
     """The drawn study cut into one for each table and put together again; do not write into it."""
     root, settings = tmp_path_factory.mktemp("results"), fake_settings()
-    parts = []
     for table in ("table1", "table2", "table7"):
         grid = [block for block in settings["grid"] if block["table"] == table]
-        parts.append(make_part(parse_study({**settings, "study": table, "title": table, "grid": grid})))
-    plan = Plan(fake.plan.name, fake.plan.title, tuple(parts))
-    return Fake(plan, root, build(plan, root))
+        (root / f"{table}.yaml").write_text(yaml.safe_dump({**settings, "study": table, "title": table, "grid": grid}))
+    whole = {"study": fake.plan.name, "title": fake.plan.title, "studies": ["table1", "table2", "table7"]}
+    plan = make_plan(parse_any_study(whole), [root])
+    return Fake(plan, root, build(plan, root, stored))
 
 
 @pytest.fixture(scope="session")
-def fake_theory(tmp_path_factory: pytest.TempPathFactory) -> Fake:
+def fake_theory(tmp_path_factory: pytest.TempPathFactory, stored: Any) -> Fake:
     """A study that checks the theory, with drawn numbers, all stages run once; do not write into it."""
     root = tmp_path_factory.mktemp("results")
     plan = make_plan(parse_study(theory_settings()))
-    return Fake(plan, root, build(plan, root))
+    return Fake(plan, root, build(plan, root, stored))
 
 
 @pytest.fixture(scope="session")

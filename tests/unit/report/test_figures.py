@@ -1,4 +1,3 @@
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.plan import make_plan
-from coupled_adam_bench.report.figures import FIGURES, read_history, write_figures
+from coupled_adam_bench.report.figures import FIGURES, write_figures
 from coupled_adam_bench.results.collect import collect, write_results
 
 
@@ -38,25 +37,26 @@ def test_partial_results_and_studies_without_tables_are_drawn(
         assert len(list((tmp_path / str(number)).iterdir())) == 2 * len(FIGURES)
 
 
+@pytest.mark.fault(
+    "settings",
+    "a label is half a formula, such as `$\\frac{$`",
+    "figures print it as it is, where the report failed after all training",
+)
 def test_labels_are_text_and_not_formulas(tiny_study: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     settings = tiny_study()
     settings["models"][0]["label"] = r"5$ <b>&_{\frac"
+    own = {"name": "custom", "path": "torch.optim.Adagrad", "key": "ada", "label": r"$\frac{$"}
+    settings["grid"][0]["optimizers"] = ["adamw", own]
     settings["grid"][0]["tokens"] = [{"steps": 60, "label": "$1^ & $"}]
     # The same place in two tables: drawn once, from Table 1.
     settings["grid"].append(settings["grid"][0] | {"table": "table2", "seeds": [1]})
     plan = make_plan(parse_study(settings))
+    for cell_id in plan.cells:
+        (tmp_path / "runs" / cell_id).mkdir(parents=True)
+        (tmp_path / "runs" / cell_id / "history.jsonl").write_text('{"step": 1, "loss": 2.5, "mean_norm_ratio": 0.1}\n')
     write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
     write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / "figures")
     for name in FIGURES:
-        ElementTree.parse(tmp_path / "figures" / f"{name}.svg")
-
-
-def test_history(tmp_path: Path) -> None:
-    path = tmp_path / "history.jsonl"
-    rows = [{"step": 1, "loss": 2.5, "mean_norm_ratio": 0.1}, {"step": 2, "loss": float("nan")}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "lo')
-    assert [row["step"] for row in read_history(path)] == [1, 2]
-    assert read_history(path)[0] == rows[0]
-    path.write_text(json.dumps(rows[0]) + "\n" + '{"step": 2}\n')
-    with pytest.raises(ValueError, match=r"history\.jsonl:2: not a row"):
-        read_history(path)
+        text = (tmp_path / "figures" / f"{name}.svg").read_text()
+        ElementTree.fromstring(text)
+        assert r"<!-- $\frac{$ -->" in text  # matplotlib's note of what it drew

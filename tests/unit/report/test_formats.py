@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coupled_adam_bench.report.formats import fixed, p_value, plural, shorthand, significant
+from coupled_adam_bench.report.formats import Shorthand, fixed, p_value, paddings, plural, shorthand, significant
 from coupled_adam_bench.statistics.t_test import Sample
 
 NAN = math.nan
@@ -31,16 +31,23 @@ NAN = math.nan
     ],
 )
 def test_shorthand(mean: float, sd: float, n: int, digits: int, text: str) -> None:
-    assert shorthand(Sample(n, mean, sd), digits) == text
+    assert str(shorthand(Sample(n, mean, sd), digits)) == text
 
 
 @given(mean=st.floats(-1e4, 1e4), sd=st.floats(0, 100), digits=st.integers(0, 3))
 def test_shorthand_reads_back_within_half_a_unit(mean: float, sd: float, digits: int) -> None:
-    shown, spread = shorthand(Sample(3, mean, sd), digits).replace("\u2212", "-").removesuffix(")").split(" (")
+    number = shorthand(Sample(3, mean, sd), digits)
+    shown, spread = number.mean.replace("\u2212", "-"), number.spread.strip("()")
     unit = 10.0**-digits
     assert abs(float(shown) - mean) <= unit / 2 + 1e-9
     assert abs(int(spread) * unit - sd) <= unit / 2 + 1e-9
     assert len(shown.partition(".")[2]) == digits
+
+
+def test_paddings_align_the_means() -> None:
+    column = [Shorthand("2.97", "(12)"), Shorthand("3.03", "(4)"), Shorthand("2.95"), Shorthand("-")]
+    assert paddings(column) == [0, 1, 4, 0]
+    assert paddings([]) == []
 
 
 def test_other_numbers() -> None:

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.metadata import version
 from pathlib import Path
@@ -13,12 +14,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from coupled_adam_bench import protocol
+from coupled_adam_bench import versions
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.manifest import write_manifest
-from coupled_adam_bench.report.page import beside_published, scorecards, verdicts, write_report
-from coupled_adam_bench.results.collect import read_results
-from coupled_adam_bench.statistics.compare import read_tests
+from coupled_adam_bench.report.page import published_numbers, write_report
+from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.statistics.scores import scorecards, verdicts
 
 VOID = {"meta", "img", "br", "hr", "input", "link"}
 
@@ -40,6 +41,11 @@ class Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="session")
+def study(fake: Any) -> StudyResults:
+    return load_results(fake.plan, fake.study_dir / "results.csv", fake.study_dir / "tests.csv")
 
 
 @pytest.fixture(scope="session")
@@ -84,9 +90,10 @@ def test_diverged_runs_are_listed_with_their_reason(page: str, fake: Any) -> Non
     assert "86 completed, 8 diverged" in page
 
 
-def test_scores_and_verdict_by_recount(fake: Any) -> None:
-    results, tests = (read_results(fake.study_dir / "results.csv"), read_tests(fake.study_dir / "tests.csv"))
-    cards = {card.table: card for card in scorecards(fake.plan, tests)}
+def test_scores_and_verdict_by_recount(study: StudyResults) -> None:
+    results, tests = study.results, study.tests
+    assert tests is not None
+    cards = {card.table.name: card for card in scorecards(study)}
     rows = tests[(tests["table"] == "table1") & tests["significant"]]
     for score in cards["table1"].scores:
         for key in ("adamw", "coupled_adam"):
@@ -95,29 +102,32 @@ def test_scores_and_verdict_by_recount(fake: Any) -> None:
         assert score.untestable == 0
     for score in cards["table7"].scores:  # one seed of one optimizer is missing in both blocks
         assert (score.untestable, score.undecided, sum(score.wins.values())) == (2, 0, 0)
-    found = {verdict.table: verdict for verdict in verdicts(tuple(cards.values()))}
+    found = {verdict.table.name: verdict for verdict in verdicts(tuple(cards.values()))}
     assert list(found) == ["table1", "table2"]
     # The drawn embeddings are many standard deviations apart.
     assert (found["table1"].word, found["table1"].holds, found["table1"].total) == ("Reproduced", 27, 27)
     losses = results[(results["metric"] == "loss") & results["optimizer"].isin(["adamw", "coupled_adam"])]
     means = losses.pivot_table("value", ["n_tokens", "n_params"], "optimizer", aggfunc="mean")
+    assert found["table1"].loss is not None
     assert found["table1"].loss.wins["coupled_adam"] <= (means["coupled_adam"] < means["adamw"]).sum()
 
 
-def test_verdict_words(fake: Any) -> None:
-    tests = read_tests(fake.study_dir / "tests.csv")
+def test_verdict_words(study: StudyResults) -> None:
+    tests = study.tests
+    assert tests is not None
     claimed = tests["metric"].isin(["isotropy", "mean_norm_ratio", "r_bar"])
 
     def word(of: pd.DataFrame) -> str:
-        return {verdict.table: verdict.word for verdict in verdicts(scorecards(fake.plan, of))}["table1"]
+        cards = scorecards(replace(study, tests=of))
+        return {verdict.table.name: verdict.word for verdict in verdicts(cards)}["table1"]
 
-    one = tests.assign(significant=tests["significant"] & ~(claimed & (tests.index == tests.index[claimed][0])))
+    one = tests.assign(bold=tests["bold"] & ~(claimed & (tests.index == tests.index[claimed][0])))
     assert (word(tests), word(one)) == ("Reproduced", "Partly reproduced")
-    assert word(tests.assign(significant=tests["significant"] & ~claimed)) == "Not reproduced"
+    assert word(tests.assign(bold=tests["bold"] & ~claimed)) == "Not reproduced"
 
 
-def test_published_numbers_stand_beside_ours(fake: Any, page: str) -> None:
-    rows = beside_published(fake.plan, read_results(fake.study_dir / "results.csv"))
+def test_published_numbers_stand_beside_ours(fake: Any, study: StudyResults, page: str) -> None:
+    rows, results = published_numbers(study), study.results
     # 3 sizes x 2 optimizers x 4 metrics at 20B, and 2 x 2 x 3 of the large scale.
     assert len(rows) == 24 + 12
     first = rows[0]
@@ -128,7 +138,6 @@ def test_published_numbers_stand_beside_ours(fake: Any, page: str) -> None:
         "loss",
     )
     assert first.published == "3.03"
-    results = read_results(fake.study_dir / "results.csv")
     cell = next(c for c in fake.plan.cells.values() if c.model.label == "125M" and c.tokens_label == "20B")
     own = results[(results["n_params"] == cell.n_params) & (results["n_tokens"] == cell.n_tokens)]
     mean = own[(own["metric"] == "loss") & (own["optimizer"] == "adamw")]["value"].mean()
@@ -140,8 +149,8 @@ def test_published_numbers_stand_beside_ours(fake: Any, page: str) -> None:
 def test_manifest(fake: Any) -> None:
     manifest = json.loads((fake.study_dir / "manifest.json").read_text())
     assert manifest["study"] == "fake"
-    assert [part["study"] for part in manifest["parts"]] == ["fake"]
-    assert manifest["protocol"]["versions"]["statistics"] == protocol.STATISTICS
+    assert [study["study"] for study in manifest["studies"]] == ["fake"]
+    assert manifest["protocol"]["versions"]["statistics"] == versions.STATISTICS
     assert manifest["packages"]["numpy"] == version("numpy")
     assert "ruff" not in manifest["packages"]
     assert len(manifest["sha256"]) == 2 + 6 + 6
@@ -178,7 +187,7 @@ def test_runs_that_are_not_there_are_said_to_be_missing(
     broken = tmp_path / "runs" / next(iter(tiny_plan.cells)) / "run.json"
     broken.parent.mkdir(parents=True)
     broken.write_text("{}")
-    with pytest.raises(ValueError, match=r"run\.json: not the record of a run"):
+    with pytest.raises(ValueError, match=r"run\.json: its contents do not match"):
         write_manifest(tiny_plan, study_dir, tmp_path)
 
 
@@ -198,3 +207,27 @@ def test_a_browser_shows_the_page(fake: Any, chromium: Callable[..., Any], tmp_p
     dom = chromium([*options, "--disable-background-networking", "--dump-dom", url]).stdout
     assert dom.count("<tbody") == dom.count("</tbody>") > 5
     assert "Did it reproduce?" in dom
+
+
+def test_the_groups_are_made_once_for_the_whole_report(
+    fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, templates: Path
+) -> None:
+    from coupled_adam_bench.results import groups, study_results
+
+    made: list[Plan] = []
+
+    def layout_of(plan: Plan) -> groups.Layout:
+        made.append(plan)
+        return groups.layout_of(plan)
+
+    monkeypatch.setattr(study_results, "layout_of", layout_of)
+    shutil.copytree(fake.study_dir, tmp_path / "fake")
+    write_report(fake.plan, tmp_path / "fake", templates, fake.root / "runs")
+    assert made == [fake.plan]
+
+
+def test_what_the_study_takes_is_in_the_page(page: str) -> None:
+    section = page[page.index('id="cost"') : page.index('id="runs"')]
+    assert "an estimate for" in section or "speeds of ended runs" in section
+    for text in ("gpt2-125m", "took each", "disk", "FLOPs"):
+        assert text in section

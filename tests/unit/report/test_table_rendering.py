@@ -8,12 +8,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from jinja2 import UndefinedError
 
+from coupled_adam_bench.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.catalog.tables import PAPER_COLUMNS
+from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.report.formats import Shorthand
 from coupled_adam_bench.report.render import (
     html_environment,
     latex_environment,
@@ -22,13 +25,26 @@ from coupled_adam_bench.report.render import (
     render_latex,
     write_tables,
 )
-from coupled_adam_bench.report.table import Row, SizeGroup, Table, TokensGroup, Value, build_tables
+from coupled_adam_bench.report.table import PrintedTable, SizeRows, TableRow, TokensRows, Value, build_tables
 from coupled_adam_bench.results.collect import write_results
-from coupled_adam_bench.results.schema import METRICS, RESULT_COLUMNS
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare, write_tests
+
+PAPER = {name: METRICS[name] for name in PAPER_COLUMNS}
+
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 HOSTILE = r"<script>alert('x')</script> & 50 % of_it $1 #2 {a} [b] ~ ^ \input{/etc/passwd} \\ | \" *"
+
+DOCUMENT = r"""\documentclass[10pt]{article}
+\usepackage[utf8]{inputenc}
+\usepackage[a4paper,margin=2cm]{geometry}
+\usepackage{booktabs}
+\pagestyle{empty}
+\begin{document}
+BODY
+\end{document}
+"""
 
 # Values of three seeds.
 SAMPLES = {
@@ -46,7 +62,7 @@ SAMPLES = {
 
 
 @pytest.fixture
-def small(tiny_study: Callable[..., dict[str, Any]]) -> tuple[Plan, pd.DataFrame]:
+def small(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> StudyResults:
     """All three tables at two sizes and two numbers of tokens, with fixed numbers."""
     models = [
         {"name": name, "label": label, "n_layer": 1, "n_head": 2, "d_model": width, "learning_rate": 0.01}
@@ -61,38 +77,37 @@ def small(tiny_study: Callable[..., dict[str, Any]]) -> tuple[Plan, pd.DataFrame
         base | {"table": "table7", "models": ["s"], "tokens": tokens[1:], "optimizers": [*pair, sgd]},
     ]
     plan = make_plan(parse_study(tiny_study(models=models, grid=grid, title="Numbers, made up")))
-    rows = []
-    for cell in plan.cells.values():
-        for place, metric in enumerate(METRICS.values()):
-            # What is not written out above: far apart, the same spread, at the scale of the metric's digits.
-            scale = 10.0 ** (1 - metric.digits)
-            default = tuple((1 + place + 2 * len(cell.optimizer.key) + step) * scale for step in (0, 0.1, 0.2))
-            value = SAMPLES.get((metric.name, cell.optimizer.key), default)[cell.seed - 1]
-            value += (cell.model.name == "m") * 0.1 * scale
-            rows.append(("tiny", cell.n_params, cell.n_tokens, cell.optimizer.key, cell.seed, metric.task, metric.name,
-                         value, metric.unit, "corrected"))  # fmt: skip
-    return plan, pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
+    places = {name: place for place, name in enumerate(PAPER)}
+
+    def value_of(cell: Cell, metric: Metric) -> float:
+        # What is not written out above: far apart, the same spread, at the scale of the metric's digits.
+        scale = 10.0 ** (1 - metric.digits)
+        first = 1 + places[metric.name] + 2 * len(cell.optimizer.key)
+        default = tuple((first + step) * scale for step in (0, 0.1, 0.2))
+        value = SAMPLES.get((metric.name, cell.optimizer.key), default)[cell.seed - 1]
+        return value + (cell.model.name == "m") * 0.1 * scale
+
+    return results_of(plan, value_of)
 
 
 @pytest.fixture
-def tables(small: tuple[Plan, pd.DataFrame]) -> dict[str, Table]:
-    plan, results = small
-    return {table.name: table for table in build_tables(plan, results, compare(plan, results))}
+def tables(small: StudyResults) -> dict[str, PrintedTable]:
+    return {table.name: table for table in build_tables(replace(small, tests=compare(small)))}
 
 
-def rows_of(table: Table) -> list[tuple[str, str, Row]]:
+def rows_of(table: PrintedTable) -> list[tuple[str, str, TableRow]]:
     return [(group.label, size.label, row) for group in table.groups for size in group.sizes for row in size.rows]
 
 
-def test_layout_values_and_bold(tables: dict[str, Table]) -> None:
+def test_layout_values_and_bold(tables: dict[str, PrintedTable]) -> None:
     table = tables["table1"]
     places = [(tokens, size, row.label) for tokens, size, row in rows_of(table)]
     assert places == [
         (tokens, size, optimizer)
         for tokens in ("5B", "20B") for size in ("125M", "355M") for optimizer in ("Adam", "Coupled Adam")
     ]  # fmt: skip
-    assert [column.metric.name for column in table.columns] == list(METRICS)
-    adam, coupled = (dict(zip(METRICS, row.cells, strict=True)) for _, _, row in rows_of(table)[:2])
+    assert [metric.name for metric in table.columns] == list(PAPER)
+    adam, coupled = (dict(zip(PAPER, row.cells, strict=True)) for _, _, row in rows_of(table)[:2])
     # Sample standard deviations by hand: 0.004 and 0.003 of the losses, 0.12 of rho.
     assert (adam["loss"].text, coupled["loss"].text) == ("3.03 (0)", "2.97 (0)")
     assert (adam["loss"].bold, coupled["loss"].bold) == (False, True)
@@ -109,19 +124,18 @@ def test_layout_values_and_bold(tables: dict[str, Table]) -> None:
     assert [row.label for _, _, row in rows_of(tables["table7"])] == ["Adam", "Coupled Adam", "SGD, f = 100"]
 
 
-def test_old_tests_are_refused(small: tuple[Plan, pd.DataFrame]) -> None:
-    plan, results = small
-    tests = compare(plan, results)
+def test_old_tests_are_refused(small: StudyResults) -> None:
+    tests = compare(small)
     with pytest.raises(ValueError, match=r"no row for table1, .* loss; run the tests of this results.csv again"):
-        build_tables(plan, results, tests[tests["metric"] != "loss"])
+        build_tables(replace(small, tests=tests[tests["metric"] != "loss"]))
 
 
 @pytest.mark.parametrize("name", ["table1", "table2", "table7"])
 @pytest.mark.parametrize("kind", ["tex", "html"])
-def test_golden_files(small: tuple[Plan, pd.DataFrame], templates: Path, tmp_path: Path, name: str, kind: str) -> None:
+def test_golden_files(small: StudyResults, templates: Path, tmp_path: Path, name: str, kind: str) -> None:
     """Set CAB_UPDATE_GOLDEN=1 to write the files anew, and read the diff."""
-    plan, results = small
-    write_results(results, tmp_path / "results.csv")
+    plan = small.plan
+    write_results(small.results, tmp_path / "results.csv")
     write_tests(plan, tmp_path / "results.csv", tmp_path / "tests.csv")
     write_tables(plan, tmp_path / "results.csv", tmp_path / "tests.csv", tmp_path / "tables", templates)
     text = (tmp_path / "tables" / f"{name}.{kind}").read_text()
@@ -172,7 +186,7 @@ def latex_cells(text: str) -> list[list[tuple[str, bool]]]:
     return rows
 
 
-def test_latex_and_html_differ_in_markup_only(tables: dict[str, Table], templates: Path) -> None:
+def test_latex_and_html_differ_in_markup_only(tables: dict[str, PrintedTable], templates: Path) -> None:
     for table in tables.values():
         page = Cells()
         page.feed(render_html(table, templates))
@@ -181,17 +195,17 @@ def test_latex_and_html_differ_in_markup_only(tables: dict[str, Table], template
         assert latex_cells(render_latex(table, templates)) == expected
 
 
-def test_arrows_follow_the_metric(tables: dict[str, Table], templates: Path) -> None:
+def test_arrows_follow_the_metric(tables: dict[str, PrintedTable], templates: Path) -> None:
     latex = render_latex(tables["table1"], templates)
     html = render_html(tables["table1"], templates)
-    for metric in METRICS.values():
+    for metric in PAPER.values():
         arrow = r"$\uparrow$" if metric.higher_is_better else r"$\downarrow$"
         assert rf"{{{metric.latex} {arrow}}}" in latex
-    assert html.count("↑") == sum(metric.higher_is_better for metric in METRICS.values())
-    assert html.count(", lower is better</span>") == sum(not metric.higher_is_better for metric in METRICS.values())
+    assert html.count("↑") == sum(metric.higher_is_better for metric in PAPER.values())
+    assert html.count(", lower is better</span>") == sum(not metric.higher_is_better for metric in PAPER.values())
 
 
-def test_html_is_accessible_and_self_contained(tables: dict[str, Table], templates: Path) -> None:
+def test_html_is_accessible_and_self_contained(tables: dict[str, PrintedTable], templates: Path) -> None:
     page = Cells()
     page.feed(render_html(tables["table1"], templates))
     names = [tag for tag, _ in page.tags]
@@ -203,13 +217,13 @@ def test_html_is_accessible_and_self_contained(tables: dict[str, Table], templat
     assert not any({"src", "href", "onclick", "onload"} & set(attributes) for _, attributes in page.tags)
 
 
-def hostile(table: Table) -> Table:
-    row = Row("x", HOSTILE, tuple(Value("1.00", "(1)", True) for _ in table.columns))
-    group = TokensGroup(HOSTILE, (SizeGroup(HOSTILE, (row, row)), SizeGroup("[2pt]", (row,))))
+def hostile(table: PrintedTable) -> PrintedTable:
+    row = TableRow("x", HOSTILE, tuple(Value(Shorthand("1.00", "(1)"), True) for _ in table.columns))
+    group = TokensRows(HOSTILE, (SizeRows(HOSTILE, (row, row)), SizeRows("[2pt]", (row,))))
     return replace(table, caption=f"{HOSTILE}\n\nnext {HOSTILE}", groups=(group, replace(group, label="[1cm]")))
 
 
-def test_html_escapes(tables: dict[str, Table], templates: Path) -> None:
+def test_html_escapes(tables: dict[str, PrintedTable], templates: Path) -> None:
     text = render_html(hostile(tables["table1"]), templates)
     page = Cells()
     page.feed(text)
@@ -254,18 +268,18 @@ def pdflatex(tmp_path: Path) -> Callable[[str], str]:
     return compile_document
 
 
-def standalone(templates: Path, *tables: Table) -> str:
+def standalone(templates: Path, *tables: PrintedTable) -> str:
     body = "\n".join(render_latex(table, templates) for table in tables)
-    return latex_environment(templates).get_template("standalone.tex.j2").render(body=body)
+    return DOCUMENT.replace("BODY", body)
 
 
-def test_latex_compiles(tables: dict[str, Table], templates: Path, pdflatex: Callable[[str], str]) -> None:
+def test_latex_compiles(tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]) -> None:
     log = pdflatex(standalone(templates, *tables.values()))
     assert "Overfull" not in log
     assert "undefined" not in log.lower()
 
 
 def test_hostile_latex_compiles_and_reads_no_file(
-    tables: dict[str, Table], templates: Path, pdflatex: Callable[[str], str]
+    tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
 ) -> None:
     assert "passwd)" not in pdflatex(standalone(templates, hostile(tables["table1"])))

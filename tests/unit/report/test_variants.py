@@ -15,11 +15,12 @@ from coupled_adam_bench.evaluation.embedding_geometry import VARIANTS
 from coupled_adam_bench.report.page import write_report
 from coupled_adam_bench.report.variants import TREATMENTS, variant_section
 from coupled_adam_bench.results.collect import read_results, write_results
-from coupled_adam_bench.results.groups import table_groups
+from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.results.study_results import StudyResults, load_results
 
 Shown = dict[tuple[str, str, str, str], list[str]]
 CENTERED, TOP = "embeddings_centered", "embeddings_abtt"
-MISSING_NOTE = "Missing (-): of one seed or more there is no value"
+MISSING_NOTE = "Missing (-): at least one seed has no value"
 
 
 def value_of(cell: Cell, task: str, metric: str) -> float:
@@ -33,7 +34,7 @@ def treated(results: pd.DataFrame, cells: list[Cell], value: Callable[..., float
     like = results.iloc[0].to_dict()
     rows = [
         like | {"n_params": cell.n_params, "n_tokens": cell.n_tokens, "optimizer": cell.optimizer.key,
-                "seed": cell.seed, "task": task, "metric": metric, "value": value(cell, task, metric)}
+                "seed": cell.seed, "cell": cell.id, "task": task, "metric": metric, "value": value(cell, task, metric)}
         for cell in cells for task in (CENTERED, TOP) for metric in ("isotropy", "r_bar")
     ]  # fmt: skip
     return pd.concat([results, pd.DataFrame(rows, columns=results.columns).astype(results.dtypes)], ignore_index=True)
@@ -103,7 +104,7 @@ def test_every_row_of_every_group(section: str, fake: Any) -> None:
     trained = {"isotropy": "embeddings", "r_bar": "word_similarity"}
     own = results.set_index(["n_params", "n_tokens", "optimizer", "seed", "task", "metric"])["value"].to_dict()
     expected: Shown = {}
-    for table, groups in table_groups(fake.plan).items():
+    for table, groups in layout_of(fake.plan).groups.items():
         for group in groups:
             for cells in group.cells.values():
                 for task, treatment in ((None, "as trained"), (CENTERED, "minus the mean"), (TOP, "all-but-the-top")):
@@ -130,7 +131,7 @@ def test_every_row_of_every_group(section: str, fake: Any) -> None:
 def test_the_page_says_what_the_rows_are(section: str) -> None:
     text = re.sub(r"\s+", " ", section)
     assert "does Adam with one of them reach what Coupled Adam has as trained?" in text
-    assert "not part of the paper's tables: nothing here is tested, and nothing is bold" in text
+    assert "not part of the paper's tables. Nothing here is tested, and nothing is bold." in text
     assert not re.search("<strong>|<b>", section)
     assert section.count('title="isotropy of the embeddings (1), higher is better"') == 13
     assert section.count('title="mean word-similarity correlation (percent), higher is better"') == 13
@@ -168,7 +169,7 @@ def test_missing_values(fake: Any, templates: Path, tmp_path: Path) -> None:
 
 def test_without_missing_values_there_is_no_note(fake: Any) -> None:
     results = treated(read_results(fake.study_dir / "results.csv"), list(fake.plan.cells.values()))
-    filled = variant_section(fake.plan, results.assign(value=results["value"].fillna(0.5)))
+    filled = variant_section(StudyResults(layout_of(fake.plan), results.assign(value=results["value"].fillna(0.5))))
     assert filled is not None
     assert not filled.missing
 
@@ -183,10 +184,4 @@ def test_a_study_without_these_rows_says_so(fake: Any) -> None:
 def test_a_study_without_tables_has_no_section(fake_theory: Any) -> None:
     page = (fake_theory.study_dir / "report" / "index.html").read_text()
     assert "variants" not in page
-    assert variant_section(fake_theory.plan, read_results(fake_theory.study_dir / "results.csv")) is None
-
-
-def test_results_of_another_study(fake: Any) -> None:
-    results = read_results(fake.study_dir / "results.csv")
-    with pytest.raises(ValueError, match=r"study \['other'\], the plan is of 'fake'; collect again"):
-        variant_section(fake.plan, results.assign(study="other"))
+    assert variant_section(load_results(fake_theory.plan, fake_theory.study_dir / "results.csv")) is None

@@ -1,14 +1,15 @@
-import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coupled_adam_bench.config import Evaluation, parse_study
+from coupled_adam_bench.catalog.metrics import METRICS, RESULT_COLUMNS, THEORY_METRICS
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.files import read_sealed, write_sealed
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.collect import collect, read_results, write_results
-from coupled_adam_bench.results.schema import METRICS, RESULT_COLUMNS, THEORY_METRICS
 
 FILES = {
     "test_loss": [("test", "loss", 3.25, "nat/token"), ("test", "perplexity", 25.8, "1")],
@@ -16,29 +17,35 @@ FILES = {
         ("embeddings", "isotropy", 0.1, "1"),
         ("embeddings", "mean_norm", 1.5, "1"),
         ("embeddings", "mean_norm_ratio", 0.8, "1"),
+        ("embeddings", "mean_length", 1.9, "1"),
         ("word_similarity", "r_bar", 5.0, "percent"),
         ("embeddings", "rho", -0.5, "1"),
+        ("embeddings", "mean_projection_correlation", 0.3, "1"),
         ("embeddings", "kappa", 1.0, "percent"),
     ],
-    "lm_eval": [("hellaswag", "acc", 0.25, "1"), ("average", "acc", 0.3, "1")],
+    "downstream": [("hellaswag", "acc", 0.25, "1"), ("average", "acc", 0.3, "1")],
 }
 ROWS_PER_CELL = sum(map(len, FILES.values()))
 
 
-def write_evaluation(folder: Path, owner: str, name: str, **changes: Any) -> None:
-    rows = [dict(zip(("task", "metric", "value", "unit"), row, strict=True)) for row in FILES[name]]
-    settings = Evaluation().protocol_settings()[name]
-    record = {"cell": owner, "status": "ok", "settings": settings, "model_sha256": "ab", "results": rows} | changes
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(record))
+def store(stored: Any, plan: Plan, runs: Path) -> Any:
+    """Write the run and all evaluations of every cell."""
+    files = stored(plan, runs)
+    for cell in plan.cells:
+        files.run(cell)
+        for stage, rows in FILES.items():
+            files.evaluation(cell, stage, rows)
+    return files
 
 
 @pytest.fixture
-def runs(tmp_path: Path, tiny_plan: Plan) -> Path:
-    for cell in tiny_plan.cells:
-        for name in FILES:
-            write_evaluation(tmp_path / cell, cell, name)
-    return tmp_path
+def files(tmp_path: Path, tiny_plan: Plan, stored: Any) -> Any:
+    return store(stored, tiny_plan, tmp_path / "runs")
+
+
+@pytest.fixture
+def runs(files: Any) -> Path:
+    return files.runs
 
 
 def test_every_value_of_every_cell_in_the_order_of_the_plan(runs: Path, tiny_plan: Plan) -> None:
@@ -54,48 +61,73 @@ def test_every_value_of_every_cell_in_the_order_of_the_plan(runs: Path, tiny_pla
     assert list(first.itertuples(index=False, name=None)) == [row for rows in FILES.values() for row in rows]
     assert set(results["study"]) == {"tiny"}
     assert set(results["protocol"]) == {"corrected"}
+    assert list(results["cell"]) == [cell.id for cell in cells for _ in range(ROWS_PER_CELL)]
+    assert set(results["model"]) == {"nano"}
+    assert set(results["data"]) == set(tiny_plan.data_ids)
 
 
-def test_a_departure_from_the_protocol_is_in_every_row(runs: Path, tiny_study: Any, tmp_path: Path) -> None:
+def test_a_departure_from_the_protocol_is_in_every_row(tiny_study: Any, tmp_path: Path, stored: Any) -> None:
     values = tiny_study()
     plan = make_plan(parse_study(values | {"training": values["training"] | {"embedding_weight_decay": 0.1}}))
-    for cell in plan.cells:
-        for name in FILES:
-            write_evaluation(runs / cell, cell, name)
-    write_results(collect(plan, runs), tmp_path / "results.csv")
+    files = store(stored, plan, tmp_path)
+    write_results(collect(plan, files.runs), tmp_path / "results.csv")
     found = read_results(tmp_path / "results.csv")
     assert set(found["protocol"]) == {"corrected; training.embedding_weight_decay = 0.1"}
 
 
+@pytest.mark.fault(
+    "results",
+    "Studies share cells and measure them under different settings; they are run, collected in whole or in "
+    "part, damaged and run again in any order.",
+    "The results of each are byte for byte those of the study alone.",
+)
 @pytest.mark.parametrize(
-    ("name", "setting", "message"),
+    "evaluation",
     [
-        ("embeddings", {"isotropy": "eig_float32"}, "embeddings.json: measured with isotropy 'eig_float32' by another"),
-        ("embeddings", {"leading_space": None}, "embeddings.json: measured with leading_space None by another"),
-        ("test_loss", {"split": "val"}, "test_loss.json: measured with split 'val' by another study"),
+        {"downstream": {"tasks": "synthetic", "limit": 5}},
+        {"downstream": {"tasks": "synthetic", "num_fewshot": 2}},
+        {"word_similarity": []},
+        {"isotropy": "eig_float32"},
+        {"leading_space": False},
+        {"test_loss": {"split": "val"}},
     ],
 )
-def test_an_evaluation_under_other_settings_is_refused(
-    runs: Path, tiny_plan: Plan, name: str, setting: dict[str, Any], message: str
+def test_studies_that_share_cells_never_see_each_other_s_numbers(
+    evaluation: dict[str, Any], tiny_plan: Plan, tiny_study: Any, runs: Path, stored: Any
 ) -> None:
-    cell = list(tiny_plan.cells)[-1]
-    write_evaluation(runs / cell, cell, name, settings=Evaluation().protocol_settings()[name] | setting)
-    with pytest.raises(ValueError, match=message) as error:
-        collect(tiny_plan, runs)
-    assert "delete results/tiny/evaluation and run again" in str(error.value)
+    values = tiny_study()
+    other = make_plan(parse_study(values | {"study": "other", "evaluation": values["evaluation"] | evaluation}))
+    assert list(other.cells) == list(tiny_plan.cells)
+    before = collect(tiny_plan, runs)
+    with pytest.raises(ValueError, match="no such file"):
+        collect(other, runs)
+    changed = stored(other, runs)
+    for cell in other.cells:
+        for stage, rows in FILES.items():
+            changed.evaluation(cell, stage, [(task, name, value / 2, unit) for task, name, value, unit in rows])
+    after = collect(tiny_plan, runs)
+    (own_stage,) = (
+        stage
+        for stage in FILES
+        if changed.measurement(cell, stage).settings != stored(tiny_plan, runs).measurement(cell, stage).settings
+    )
+    tasks = {row[0] for row in FILES[own_stage]}
+    assert after[after["task"].isin(tasks)].equals(before[before["task"].isin(tasks)])
+    theirs = collect(other, runs)
+    assert theirs.loc[theirs["task"].isin(tasks), "value"].equals(after.loc[after["task"].isin(tasks), "value"] / 2)
 
 
-def test_a_missing_evaluation_is_named_and_partial_makes_it_nan(runs: Path, tiny_plan: Plan) -> None:
+def test_a_missing_evaluation_is_named_and_partial_makes_it_nan(files: Any, runs: Path, tiny_plan: Plan) -> None:
     cell = tiny_plan.cells[list(tiny_plan.cells)[2]]
-    missing = runs / cell.id / "embeddings.json"
+    missing = files.measurement(cell.id, "embeddings").find(cell.id)
     missing.unlink()
-    with pytest.raises(ValueError, match=r"embeddings\.json: missing") as error:
+    with pytest.raises(ValueError, match=r"embeddings-.*\.json: no such file") as error:
         collect(tiny_plan, runs)
     assert str(missing) in str(error.value)
     results = collect(tiny_plan, runs, partial=True)
     assert len(results) == ROWS_PER_CELL * 6
     empty = results[results["value"].isna()]
-    assert set(empty["metric"]) == {"isotropy", "mean_norm", "mean_norm_ratio", "r_bar", "rho", "kappa"}
+    assert set(empty["metric"]) == {name for name, metric in METRICS.items() if metric.stage == "embeddings"}
     assert set(empty["seed"]) == {cell.seed}
     assert {row.metric: row.unit for row in empty.itertuples()}["r_bar"] == "percent"
 
@@ -106,13 +138,15 @@ def test_a_cell_without_any_file_is_still_there_if_partial(tmp_path: Path, tiny_
     assert results["value"].isna().all()
 
 
-def test_a_diverged_cell_is_nan_whether_its_files_say_so_in_rows_or_not(runs: Path, tiny_plan: Plan) -> None:
+def test_a_diverged_cell_is_nan_whether_its_files_say_so_in_rows_or_not(
+    files: Any, runs: Path, tiny_plan: Plan
+) -> None:
     cell = next(iter(tiny_plan.cells))
-    nan_rows = [dict(zip(("task", "metric", "value", "unit"), (*row[:2], math.nan, row[3]), strict=True))
-                for row in FILES["embeddings"]]  # fmt: skip
-    write_evaluation(runs / cell, cell, "test_loss", status="diverged", model_sha256=None, results=[])
-    write_evaluation(runs / cell, cell, "lm_eval", status="diverged", model_sha256=None, results=[])
-    write_evaluation(runs / cell, cell, "embeddings", status="diverged", model_sha256=None, results=nan_rows)
+    files.run(cell, status="diverged")
+    files.evaluation(cell, "test_loss", [])
+    files.evaluation(cell, "downstream", [])
+    nan_rows = [(task, metric, math.nan, unit) for task, metric, _, unit in FILES["embeddings"]]
+    files.evaluation(cell, "embeddings", nan_rows)
     results = collect(tiny_plan, runs)
     own = results[results["value"].isna()]
     assert sorted(own["metric"]) == sorted(METRICS)
@@ -120,35 +154,83 @@ def test_a_diverged_cell_is_nan_whether_its_files_say_so_in_rows_or_not(runs: Pa
     assert set(own["optimizer"]) == {"adamw"}
 
 
+LOSS = ("test", "loss", 3.25, "nat/token")
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "An evaluation file holds what no measurement of this cell can be: another cell's, an older version's, another "
+    "model's, a number out of its range, infinity, NaN without a reason, a metric twice.",
+    "The collection stops with a sentence that names the file.",
+)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"cell": "other"}, "belongs to cell 'other'"),
+        ({"cell": "other"}, "cell is 'other'"),
+        ({"stage": "downstream"}, "stage is 'downstream'"),
+        ({"version": 0}, "version is 0, not 1"),
+        ({"settings": {"split": "val"}}, "settings is {'split': 'val'}"),
+        ({"settings": None}, "settings is None"),
+        ({"model_sha256": "cd"}, "model_sha256 is 'cd'"),
         ({"status": "fine"}, "status is 'fine'"),
-        ({"model_sha256": "cd"}, "different models"),
-        ({"results": [{"task": "test", "metric": "loss", "value": None, "unit": "1"}]}, "loss is None, not a number"),
-        ({"results": [{"task": "test", "metric": "loss", "value": True, "unit": "1"}]}, "loss is True, not a number"),
-        ({"results": [{"task": "test", "metric": "loss", "unit": "1"}]}, "not an evaluation file .*value"),
-        ({"results": [{"task": "embeddings", "metric": "rho", "value": 1, "unit": "1"}]}, "measured twice: .*rho"),
-        ({"results": []}, "no test loss"),
-        ({"settings": None}, "not an evaluation file"),
+        ({"rows": [("test", "loss", None, "1")]}, "test loss is None, not a finite number"),
+        ({"rows": [("test", "loss", True, "1")]}, "test loss is True, not a finite number"),
+        ({"rows": [("test", "loss", math.inf, "1")]}, "test loss is inf, not a finite number"),
+        ({"rows": [("test", "loss", math.nan, "1")]}, "test loss is NaN without a reason"),
+        ({"rows": [("test", "loss", -1.0, "1")]}, "test loss is -1.0, outside 0 to inf"),
+        ({"rows": [("average", "acc", 7, "1"), LOSS]}, "average acc is 7, outside 0 to 1"),
+        ({"rows": [LOSS, LOSS]}, "test loss is there twice"),
+        ({"rows": []}, "no test loss"),
     ],
 )
-def test_wrong_evaluations_are_refused(runs: Path, tiny_plan: Plan, changes: dict[str, Any], message: str) -> None:
+def test_wrong_evaluations_are_refused(
+    files: Any, runs: Path, tiny_plan: Plan, changes: dict[str, Any], message: str
+) -> None:
     cell = next(iter(tiny_plan.cells))
-    write_evaluation(runs / cell, cell, "test_loss", **changes)
+    path = files.evaluation(cell, "test_loss", changes.pop("rows", [LOSS]), **changes)
     with pytest.raises(ValueError, match=message) as error:
         collect(tiny_plan, runs)
-    assert cell in str(error.value)
+    assert str(path) in str(error.value)
 
 
-def test_broken_json_is_named(runs: Path, tiny_plan: Plan) -> None:
-    path = runs / next(iter(tiny_plan.cells)) / "lm_eval.json"
-    path.write_text("[1")
-    with pytest.raises(ValueError, match="not valid JSON"):
+@pytest.mark.fault(
+    "evaluation",
+    "An evaluation file is damaged: a digit is changed, it is cut off by a full disk, of another form or "
+    "without its checksum.",
+    "The collection stops with a sentence that names the file; the next start measures the cell again.",
+)
+def test_damaged_evaluations_are_refused(files: Any, runs: Path, tiny_plan: Plan) -> None:
+    cell = next(iter(tiny_plan.cells))
+    path = files.measurement(cell, "downstream").find(cell)
+    whole = path.read_text()
+    for damaged, message in (
+        ("[1", "not valid JSON"),
+        ("[1]", "do not match"),
+        ("{}", "do not match"),
+        (whole.replace("0.3", "0.4"), "do not match"),
+        (whole.replace('"sha256"', '"sha257"'), "do not match"),
+    ):
+        path.write_text(damaged)
+        with pytest.raises(ValueError, match=message) as error:
+            collect(tiny_plan, runs)
+        assert str(path) in str(error.value)
+    path.write_text(whole)
+    assert len(collect(tiny_plan, runs)) == ROWS_PER_CELL * 6
+
+
+def test_a_model_trained_anew_has_no_evaluations_yet(files: Any, runs: Path, tiny_plan: Plan) -> None:
+    cell = next(iter(tiny_plan.cells))
+    files.run(cell, model_sha256="cd" * 32)
+    with pytest.raises(ValueError, match=r"test_loss-.*no such file"):
         collect(tiny_plan, runs)
-    path.write_text("[1]")
-    with pytest.raises(ValueError, match="not an evaluation file"):
+
+
+def test_a_measurement_of_the_same_model_elsewhere_is_not_taken_by_its_name(
+    files: Any, runs: Path, tiny_plan: Plan
+) -> None:
+    first, second = list(tiny_plan.cells)[:2]
+    shutil.copy(files.measurement(first, "test_loss").find(first), files.measurement(second, "test_loss").find(second))
+    with pytest.raises(ValueError, match=f"cell is '{first}', not '{second}'"):
         collect(tiny_plan, runs)
 
 
@@ -169,7 +251,7 @@ def test_floats_come_back_bit_for_bit(runs: Path, tiny_plan: Plan, tmp_path: Pat
 
 
 HEADER = ",".join(RESULT_COLUMNS)
-GOOD = "s,10,20,adamw,1,test,loss,3.5,nat/token,corrected"
+GOOD = "s,10,20,adamw,1,test,loss,3.5,nat/token,corrected,m_20_adamw_s1_ab,m,d-cd"
 
 
 def test_an_empty_field_is_a_missing_value(tmp_path: Path) -> None:
@@ -185,12 +267,12 @@ def test_an_empty_field_is_a_missing_value(tmp_path: Path) -> None:
         (f"{HEADER.replace('seed,', '')}\n", "no column seed; needed are study, "),
         (f"{HEADER},extra\n", "unknown column extra"),
         (
-            f"{HEADER}\n{GOOD}\n{GOOD.replace('3.5', 'high').replace(',1,', ',2,')}\n",
+            f"{HEADER}\n{GOOD}\n{GOOD.replace('3.5', 'high').replace('s1_ab', 's2_ab')}\n",
             ":3: value is 'high', not a number",
         ),
         (f"{HEADER}\n{GOOD.replace('10', '10.5')}\n", ":2: n_params is '10.5', not an integer"),
         (f"{HEADER}\n{GOOD}\n{GOOD}\n", ":3: the same row as line 2 .*metric=loss"),
-        (f"{HEADER}\n{GOOD},7\n", ":2: 11 fields, the header has 10"),
+        (f"{HEADER}\n{GOOD},7\n", ":2: 14 fields, the header has 13"),
     ],
 )
 def test_wrong_files_are_refused_with_the_line(tmp_path: Path, text: str, message: str) -> None:
@@ -212,31 +294,26 @@ def theory_plan(tiny_study: Any) -> Plan:
     return make_plan(parse_study(study | {"evaluation": study["evaluation"] | {"theory": {}}}))
 
 
-def write_theory(folder: Path, owner: str, **changes: Any) -> None:
-    rows = [{"task": "theory", "metric": name, "value": 0.5, "unit": "1"} for name in THEORY_METRICS]
-    settings = {"n_batches": 64, "record_every": 10}
-    record = {"cell": owner, "status": "ok", "settings": settings, "model_sha256": "ab", "results": rows} | changes
-    (folder / "theory.json").write_text(json.dumps(record))
-
-
-def test_the_theory_of_a_study_that_has_it(runs: Path, tiny_plan: Plan, theory_plan: Plan) -> None:
-    cells = list(theory_plan.cells)
-    for cell in cells:
-        write_theory(runs / cell, cell)
-    results = collect(theory_plan, runs)
+def test_the_theory_of_a_study_that_has_it(files: Any, tiny_plan: Plan, theory_plan: Plan, stored: Any) -> None:
+    theory = stored(theory_plan, files.runs)
+    rows = [("theory", name, 0.5, "1") for name in THEORY_METRICS]
+    for cell in theory_plan.cells:
+        theory.evaluation(cell, "theory", rows)
+    results = collect(theory_plan, files.runs)
     assert len(results) == (ROWS_PER_CELL + len(THEORY_METRICS)) * 6
     assert tuple(results[results["task"] == "theory"].head(len(THEORY_METRICS))["metric"]) == THEORY_METRICS
-    assert "theory" not in set(collect(tiny_plan, runs)["task"])
-    write_theory(runs / cells[0], cells[0], settings={"n_batches": 3, "record_every": 10})
-    with pytest.raises(ValueError, match=r"theory\.json: measured with n_batches 3 by another study"):
-        collect(theory_plan, runs)
-    write_theory(runs / cells[0], cells[0], results=[])
-    with pytest.raises(ValueError, match="no theory head_gradient_sum; delete its evaluations"):
-        collect(theory_plan, runs)
-    (runs / cells[0] / "theory.json").unlink()
-    with pytest.raises(ValueError, match=r"theory\.json: missing"):
-        collect(theory_plan, runs)
-    partial = collect(theory_plan, runs, partial=True)
+    assert "theory" not in set(collect(tiny_plan, files.runs)["task"])
+    first = next(iter(theory_plan.cells))
+    path = theory.evaluation(first, "theory", [])
+    with pytest.raises(ValueError, match="no theory head_gradient_sum; delete this file and start again"):
+        collect(theory_plan, files.runs)
+    write_sealed(path, read_sealed(path) | {"settings": {"n_batches": 3, "record_every": 10}})
+    with pytest.raises(ValueError, match=r"theory-.*\.json: settings is {'n_batches': 3"):
+        collect(theory_plan, files.runs)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"theory-.*\.json: no such file"):
+        collect(theory_plan, files.runs)
+    partial = collect(theory_plan, files.runs, partial=True)
     missing = partial[partial["value"].isna()]
     assert list(missing[["task", "metric", "unit"]].itertuples(index=False, name=None)) == [
         ("theory", name, "1") for name in THEORY_METRICS

@@ -1,14 +1,18 @@
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
+import yaml
 
-from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.catalog.metrics import METRICS
+from coupled_adam_bench.catalog.tables import TABLES
+from coupled_adam_bench.config import parse_any_study, parse_study
 from coupled_adam_bench.plan import Plan, make_plan
-from coupled_adam_bench.results.groups import table_groups, table_values
-from coupled_adam_bench.results.schema import METRICS, RESULT_COLUMNS
+from coupled_adam_bench.results.collect import results_frame
+from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.results.study_results import StudyResults
 
 MODELS = [
     {"name": "big", "label": "BIG", "n_layer": 1, "n_head": 2, "d_model": 16, "learning_rate": 0.01},
@@ -37,7 +41,7 @@ def test_groups_are_ordered_by_tokens_and_parameters_and_labelled(plan_of: Calla
         block(models=["big", "small"], tokens=[{"steps": 20, "label": "twenty"}, {"steps": 10}]),
         block(table=None, optimizers=[{"name": "sgd", "lr_factor": 100}]),
     )
-    groups = table_groups(plan)
+    groups = layout_of(plan).groups
     assert list(groups) == ["table1", "table7"]
     labels = [(group.tokens_label, group.model_label) for group in groups["table1"]]
     # 10 steps of 64 tokens; small: (64 + 16) * 8 embeddings, 12 * 8^2 + 2 * 8 in the layer, 8 in the last norm.
@@ -47,7 +51,7 @@ def test_groups_are_ordered_by_tokens_and_parameters_and_labelled(plan_of: Calla
 
 
 def test_blocks_of_a_table_count_together_and_shared_cells_once(plan_of: Callable[..., Plan]) -> None:
-    (group,) = table_groups(plan_of(block(), block(seeds=[2, 3])))["table1"]
+    (group,) = layout_of(plan_of(block(), block(seeds=[2, 3]))).groups["table1"]
     assert {key: [cell.seed for cell in cells] for key, cells in group.cells.items()} == {
         "adamw": [1, 2, 3],
         "coupled_adam": [1, 2, 3],
@@ -56,26 +60,112 @@ def test_blocks_of_a_table_count_together_and_shared_cells_once(plan_of: Callabl
 
 def test_table_1_compares_two_optimizers_over_all_its_blocks(plan_of: Callable[..., Plan]) -> None:
     plan = plan_of(block(), block(optimizers=["adamw", {"name": "sgd", "lr_factor": 100}]))
-    message = "table1 compares two optimizers, and has 3 at BIG parameters and twenty tokens .*sgd_f100"
+    message = "table1 compares 2 optimizers, and has 3 at BIG parameters and twenty tokens .*sgd_f100"
     with pytest.raises(ValueError, match=message):
-        table_groups(plan)
+        layout_of(plan)
 
 
 def test_values_are_those_of_the_table_columns_and_missing_ones_are_nan(plan_of: Callable[..., Plan]) -> None:
     plan = plan_of(block())
-    (group,) = table_groups(plan)["table1"]
-    rows = [
-        ("tiny", group.n_params, group.n_tokens, "adamw", 2, task, "acc", value, "1", "corrected")
-        for task, value in (("hellaswag", 0.1), ("average", 0.2))
-    ]
-    values = table_values(plan, pd.DataFrame(rows, columns=list(RESULT_COLUMNS)))
-    samples = group.samples(values, METRICS["acc"])
+    cell = next(cell for cell in plan.cells.values() if (cell.optimizer.key, cell.seed) == ("adamw", 2))
+    rows = [(cell, task, "acc", value, "1") for task, value in (("hellaswag", 0.1), ("average", 0.2))]
+    study = StudyResults(layout_of(plan), results_frame(plan, rows))
+    (group,) = study.groups["table1"]
+    samples = study.samples(group, METRICS["acc"])
     assert samples["adamw"][1] == 0.2
     assert math.isnan(samples["adamw"][0])
     assert all(map(math.isnan, samples["coupled_adam"]))
 
 
 def test_results_of_another_study_are_refused(plan_of: Callable[..., Plan]) -> None:
-    row = ("other", 1, 1, "adamw", 1, "test", "loss", 1.0, "nat/token", "corrected")
+    plan = plan_of(block())
+    rows = [(next(iter(plan.cells.values())), "test", "loss", 1.0, "nat/token")]
+    results = results_frame(plan, rows).assign(study="other")
     with pytest.raises(ValueError, match=r"study \['other'\], the plan is of 'tiny'"):
-        table_values(plan_of(block()), pd.DataFrame([row], columns=list(RESULT_COLUMNS)))
+        StudyResults(layout_of(plan), results)
+
+
+@pytest.fixture
+def together(tiny_study: Callable[..., dict[str, Any]], tmp_path: Path) -> Callable[..., Plan]:
+    """Return the plan of several studies, each the tiny one with changes; sizes may be shared."""
+
+    def together(*changes: dict[str, Any]) -> Plan:
+        names = [f"s{number}" for number in range(len(changes))]
+        for name, each in zip(names, changes, strict=True):
+            settings = tiny_study(**({"study": name, "models": MODELS} | each))
+            (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(settings))
+        return make_plan(parse_any_study({"study": "whole", "studies": names}), [tmp_path])
+
+    return together
+
+
+MINE = {"title": "Mine", "comparison": "single_runs", "columns": ["loss"]}
+
+
+@pytest.mark.fault(
+    "settings",
+    "Studies that are put together have different tables of one name, two tables of one title, one key for two "
+    "optimizers, or measure a shared cell in different ways.",
+    "The start is refused with the study and the field.",
+)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            [{"tables": {"mine": MINE}}, {"tables": {"mine": MINE | {"columns": ["acc"]}}}],
+            "s1: tables.mine: another study of the plan has a table of this name, which is not the same",
+        ),
+        (
+            [{"tables": {"mine": MINE}}, {"tables": {"yours": MINE}}],
+            "s1: tables.yours.title: 'Mine' is the title of mine too",
+        ),
+        (
+            [
+                {"grid": [block(optimizers=["adamw", {"name": "sgd", "lr_factor": factor}])]}
+                for factor in (100, 100.00001)
+            ],
+            "grid: table1 has two different optimizers with the key sgd_f100 at BIG parameters and twenty tokens",
+        ),
+        (
+            [
+                {"grid": [block()]},
+                {"grid": [block()], "evaluation": {"downstream": {"tasks": "synthetic", "limit": 3}}},
+            ],
+            "s0 and s1 share cells, such as big_1.28K_adamw_s1_.*, and evaluate them in different ways",
+        ),
+    ],
+)
+def test_studies_whose_tables_do_not_go_together(
+    together: Callable[..., Plan], changes: list[dict[str, Any]], message: str
+) -> None:
+    grids = [{"grid": [block(table=name) for name in each.get("tables", {})] or each.get("grid")} for each in changes]
+    plan = together(*(each | grid for each, grid in zip(changes, grids, strict=True)))
+    with pytest.raises(ValueError, match=message):
+        layout_of(plan)
+
+
+def test_blocks_of_studies_with_one_recipe_count_together(together: Callable[..., Plan]) -> None:
+    plan = together({"grid": [block(optimizers=["adamw"], table=None), block()]}, {"grid": [block(seeds=[3, 4])]})
+    (group,) = layout_of(plan).groups["table1"]
+    assert [cell.seed for cell in group.cells["adamw"]] == [1, 2, 3, 4]
+    assert (group.setup.recipe, group.model_label) == ("whole", "BIG")
+
+
+def test_a_name_for_two_models(together: Callable[..., Plan]) -> None:
+    other = [MODELS[0] | {"learning_rate": 0.02}, MODELS[1]]
+    layout = layout_of(together({"grid": [block()]}, {"models": other, "grid": [block(), block(models=["small"])]}))
+    labels = [(group.setup.model, group.model_label) for group in layout.groups["table1"]]
+    assert labels == [("small", "1.43K"), ("big of s0", "BIG (big of s0)"), ("big of s1", "BIG (big of s1)")]
+
+
+def test_labels_that_would_still_be_the_same_are_refused(tiny_study: Callable[..., dict[str, Any]]) -> None:
+    twins = [MODELS[0], MODELS[0] | {"name": "twin", "n_head": 4}, MODELS[1] | {"label": "BIG (twin)"}]
+    grid = [block(models=["big", "twin", "small"])]
+    study = parse_study(tiny_study(models=twins, grid=grid))
+    with pytest.raises(ValueError, match=r"models: twin and small are both printed as 'BIG \(twin\)'"):
+        layout_of(make_plan(study))
+
+
+def test_the_tables_of_the_paper_come_first(plan_of: Callable[..., Plan]) -> None:
+    plan = plan_of(block(table="table7"), block())
+    assert list(layout_of(plan).tables.values()) == [TABLES["table1"], TABLES["table7"]]

@@ -7,47 +7,53 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from coupled_adam_bench.catalog.metrics import METRICS
+from coupled_adam_bench.catalog.tables import PAPER_COLUMNS
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.results.collect import write_results
-from coupled_adam_bench.results.schema import METRICS, RESULT_COLUMNS
-from coupled_adam_bench.statistics.compare import TEST_COLUMNS, compare, read_tests, winners, write_tests
+from coupled_adam_bench.results.comparisons import TEST_COLUMNS, read_tests
+from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.compare import compare, write_tests
 from coupled_adam_bench.statistics.corrections import holm
+
+PAPER = {name: METRICS[name] for name in PAPER_COLUMNS}
+
 
 SGD = {"name": "sgd", "lr_factor": 100}
 NAN = math.nan
-Study = Callable[[str, list[Any], dict[str, list[float]]], tuple[Plan, pd.DataFrame]]
+Study = Callable[[str, list[Any], dict[str, list[float]]], StudyResults]
 
 
 @pytest.fixture
-def study(tiny_study: Callable[..., dict[str, Any]]) -> Study:
+def study(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> Study:
     """A study of one block, and results: for the metrics named below the given values by optimizer, else NaN."""
 
-    def build(table: str, optimizers: list[Any], samples: dict[str, list[float]]) -> tuple[Plan, pd.DataFrame]:
+    def build(table: str, optimizers: list[Any], samples: dict[str, list[float]]) -> StudyResults:
         seeds = list(range(1, 1 + len(next(iter(samples.values())))))
         block = {"table": table, "models": ["nano"], "tokens": [{"steps": 60}], "optimizers": optimizers}
         plan = make_plan(parse_study(tiny_study(grid=[block | {"seeds": seeds}])))
-        rows = [
-            ("tiny", cell.n_params, cell.n_tokens, cell.optimizer.key, cell.seed, metric.task, metric.name,
-             samples[cell.optimizer.key][cell.seed - 1] if metric.name in ("loss", "acc") else NAN,
-             metric.unit, "corrected")
-            for cell in plan.cells.values() for metric in METRICS.values()
-        ]  # fmt: skip
-        return plan, pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
+        return results_of(
+            plan,
+            lambda cell, metric: samples[cell.optimizer.key][cell.seed - 1] if metric.name in ("loss", "acc") else NAN,
+        )
 
     return build
 
 
 def bold(tests: pd.DataFrame) -> dict[str, str | None]:
-    return {metric: optimizer for (*_, metric), optimizer in winners(tests).items()}
+    """Return by metric the optimizer that is bold, or None."""
+    return {
+        str(metric): next((row["optimizer"] for row in rows.to_dict("records") if row["bold"]), None)
+        for metric, rows in tests.groupby("metric", sort=False)
+    }
 
 
 def test_table_1_tests_the_better_of_two_against_the_other(study: Study) -> None:
     low, high = [1.0, 1.1, 1.2], [1.3, 1.4, 1.55]
-    plan, results = study("table1", ["adamw", "coupled_adam"], {"adamw": low, "coupled_adam": high})
-    tests = compare(plan, results)
+    tests = compare(study("table1", ["adamw", "coupled_adam"], {"adamw": low, "coupled_adam": high}))
     assert list(tests.columns) == list(TEST_COLUMNS)
-    assert list(tests["metric"]) == list(METRICS)
+    assert list(tests["metric"]) == list(PAPER)
     loss, acc = tests.to_dict("records")[:2]
     assert (loss["optimizer"], loss["reference"]) == ("adamw", "coupled_adam")
     assert (acc["optimizer"], acc["reference"]) == ("coupled_adam", "adamw")
@@ -61,33 +67,32 @@ def test_table_1_tests_the_better_of_two_against_the_other(study: Study) -> None
     assert loss["difference"] == pytest.approx(-acc["difference"])
     found = bold(tests)
     assert (found["loss"], found["acc"]) == ("adamw", "coupled_adam")
-    assert {found[name] for name in METRICS if name not in ("loss", "acc")} == {None}
+    assert {found[name] for name in PAPER if name not in ("loss", "acc")} == {None}
 
 
 def test_the_unrounded_difference_decides(study: Study) -> None:
     first = [3.001, 3.0011, 3.0012]
     second = [3.002, 3.0021, 3.0022]  # both print as 3.00 (0)
-    found = bold(compare(*study("table1", ["adamw", "coupled_adam"], {"adamw": first, "coupled_adam": second})))
+    found = bold(compare(study("table1", ["adamw", "coupled_adam"], {"adamw": first, "coupled_adam": second})))
     assert (found["loss"], found["acc"]) == ("adamw", "coupled_adam")
 
 
 def test_no_bold_without_significance_or_with_a_tie(study: Study) -> None:
     for second in ([1.05, 1.15, 1.25], [1.0, 1.1, 1.2]):
         samples = {"adamw": [1.0, 1.1, 1.2], "coupled_adam": second}
-        assert set(bold(compare(*study("table1", ["adamw", "coupled_adam"], samples))).values()) == {None}
+        assert set(bold(compare(study("table1", ["adamw", "coupled_adam"], samples))).values()) == {None}
 
 
 def test_table_2_prints_the_better_value_bold_without_a_test(study: Study) -> None:
-    plan, results = study("table2", ["adamw", "coupled_adam"], {"adamw": [2.46], "coupled_adam": [2.44]})
-    tests = compare(plan, results)
+    tests = compare(study("table2", ["adamw", "coupled_adam"], {"adamw": [2.46], "coupled_adam": [2.44]}))
     row = tests.to_dict("records")[0]
     assert (row["optimizer"], row["rule"], row["significant"]) == ("coupled_adam", "better", False)
     assert row["difference"] == pytest.approx(-0.02)
     assert all(math.isnan(row[name]) for name in ("t", "df", "p_value", "p_holm", "hedges_g", "p_welch", "sd"))
     assert (bold(tests)["loss"], bold(tests)["acc"]) == ("coupled_adam", "adamw")
-    equal = compare(*study("table2", ["adamw", "coupled_adam"], {"adamw": [2.4], "coupled_adam": [2.4]}))
+    equal = compare(study("table2", ["adamw", "coupled_adam"], {"adamw": [2.4], "coupled_adam": [2.4]}))
     assert set(bold(equal).values()) == {None}
-    missing = compare(*study("table2", ["adamw", "coupled_adam"], {"adamw": [2.4], "coupled_adam": [NAN]}))
+    missing = compare(study("table2", ["adamw", "coupled_adam"], {"adamw": [2.4], "coupled_adam": [NAN]}))
     assert set(bold(missing).values()) == {None}
     assert missing["reason"][0] == "coupled_adam: missing"
 
@@ -95,12 +100,12 @@ def test_table_2_prints_the_better_value_bold_without_a_test(study: Study) -> No
 def test_table_7_needs_significance_against_all_others(study: Study) -> None:
     optimizers = ["adamw", "coupled_adam", SGD]
     samples = {"adamw": [3.0, 3.1, 3.2], "coupled_adam": [2.0, 2.1, 2.2], "sgd_f100": [2.5, 2.6, 2.7]}
-    tests = compare(*study("table7", optimizers, samples))
+    tests = compare(study("table7", optimizers, samples))
     loss = tests[tests["metric"] == "loss"]
     assert list(loss["reference"]) == ["adamw", "sgd_f100"]
     assert bold(tests)["loss"] == "coupled_adam"
     samples["sgd_f100"] = [2.05, 2.15, 2.3]
-    tests = compare(*study("table7", optimizers, samples))
+    tests = compare(study("table7", optimizers, samples))
     loss = tests[tests["metric"] == "loss"]
     assert list(loss["significant"]) == [True, False]
     assert bold(tests)["loss"] is None
@@ -110,7 +115,7 @@ def test_table_7_needs_significance_against_all_others(study: Study) -> None:
 def test_only_the_best_mean_can_beat_all_others(study: Study) -> None:
     """Every ordered pair by brute force gives the same bold value as the best mean against the others."""
     samples = {"adamw": [3.0, 3.3, 3.2], "coupled_adam": [2.0, 2.4, 2.2], "sgd_f100": [2.9, 2.95, 2.97]}
-    found = bold(compare(*study("table7", ["adamw", "coupled_adam", SGD], samples)))
+    found = bold(compare(study("table7", ["adamw", "coupled_adam", SGD], samples)))
     for metric, alternative in (("loss", "less"), ("acc", "greater")):
         winning = [
             key for key in samples
@@ -123,7 +128,7 @@ def test_only_the_best_mean_can_beat_all_others(study: Study) -> None:
 def test_some_seeds_missing_keep_others_from_being_bold_and_no_value_does_not(study: Study) -> None:
     optimizers = ["adamw", "coupled_adam", SGD]
     samples = {"adamw": [3.0, 3.1, 3.2], "coupled_adam": [2.0, 2.1, 2.2], "sgd_f100": [9.0, NAN, 9.0]}
-    tests = compare(*study("table7", optimizers, samples))
+    tests = compare(study("table7", optimizers, samples))
     row = tests[(tests["metric"] == "loss") & (tests["reference"] == "sgd_f100")].to_dict("records")[0]
     assert row["reason"] == "sgd_f100: 1 of 3 values missing"
     assert (row["n_reference"], row["significant"]) == (2, False)
@@ -131,32 +136,30 @@ def test_some_seeds_missing_keep_others_from_being_bold_and_no_value_does_not(st
     assert math.isnan(row["p_value"])
     assert bold(tests)["loss"] is None
     samples["sgd_f100"] = [NAN] * 3
-    tests = compare(*study("table7", optimizers, samples))
+    tests = compare(study("table7", optimizers, samples))
     assert bold(tests)["loss"] == "coupled_adam"
     samples["adamw"] = [NAN] * 3  # nothing left to be better than
-    assert bold(compare(*study("table7", optimizers, samples)))["loss"] is None
+    assert bold(compare(study("table7", optimizers, samples)))["loss"] is None
 
 
-def test_holm_is_within_a_table(tiny_study: Callable[..., dict[str, Any]]) -> None:
+def test_holm_is_within_a_table(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> None:
     block = {"models": ["nano"], "tokens": [{"steps": 60}], "optimizers": ["adamw", "coupled_adam"], "seeds": [1, 2]}
     plan = make_plan(parse_study(tiny_study(grid=[block | {"table": "table1"}, block | {"table": "table7"}])))
-    rows = [
-        ("tiny", cell.n_params, cell.n_tokens, cell.optimizer.key, cell.seed, metric.task, metric.name,
-         cell.seed * 0.1 + (cell.optimizer.key == "adamw") * place, metric.unit, "corrected")
-        for cell in plan.cells.values() for place, metric in enumerate(METRICS.values())
-    ]  # fmt: skip
-    tests = compare(plan, pd.DataFrame(rows, columns=list(RESULT_COLUMNS)))
+    places = {name: place for place, name in enumerate(PAPER)}
+    tests = compare(
+        results_of(plan, lambda cell, m: cell.seed * 0.1 + (cell.optimizer.key == "adamw") * places[m.name])
+    )
     for _, table in tests.groupby("table"):
-        assert len(table) == len(METRICS)
+        assert len(table) == len(PAPER)
         assert list(table["p_holm"]) == holm(list(table["p_value"]))
 
 
 def test_file_comes_back_as_it_was(study: Study, tmp_path: Path) -> None:
     samples = {"adamw": [3.0, 3.1, 3.2], "coupled_adam": [2.0, NAN, 2.2]}
-    plan, results = study("table1", ["adamw", "coupled_adam"], samples)
-    write_results(results, tmp_path / "results.csv")
-    write_tests(plan, tmp_path / "results.csv", tmp_path / "tests.csv")
-    pd.testing.assert_frame_equal(read_tests(tmp_path / "tests.csv"), compare(plan, results), check_exact=True)
+    results = study("table1", ["adamw", "coupled_adam"], samples)
+    write_results(results.results, tmp_path / "results.csv")
+    write_tests(results.plan, tmp_path / "results.csv", tmp_path / "tests.csv")
+    pd.testing.assert_frame_equal(read_tests(tmp_path / "tests.csv"), compare(results), check_exact=True)
     (tmp_path / "tests.csv").write_text((tmp_path / "tests.csv").read_text().replace("False", "perhaps"))
     with pytest.raises(ValueError, match=r"tests\.csv:2: significant is 'perhaps', not True or False"):
         read_tests(tmp_path / "tests.csv")

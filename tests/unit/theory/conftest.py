@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planned import only
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.cli import main
@@ -40,7 +41,7 @@ def workspace(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     def go(settings: dict[str, Any]) -> Plan:
         plan = make_plan(parse_study(settings))
-        data = tmp_path / paths.data_dir(plan.parts[0].data_id)
+        data = tmp_path / paths.data_dir(only(plan).data_id)
         data.parent.mkdir(parents=True)
         data.symlink_to(tiny_data)
         monkeypatch.chdir(tmp_path)

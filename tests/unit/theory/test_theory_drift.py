@@ -15,15 +15,15 @@ from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Execution
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.optim.registry import build_optimizers
+from coupled_adam_bench.optim.build import build_optimizers
 from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.theory.drift import Drift, rule_of
 from coupled_adam_bench.theory.replay import Replay, relative_loss_difference
-from coupled_adam_bench.training.distributed import Group
+from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.trainer import Trainer
 
-CPU = Group(torch.device("cpu"))
+CPU = WorkerGroup(torch.device("cpu"))
 # The mean gradient norm of the tiny cells is about 1; decay and clipping, so that each has its say.
 RECIPE = {"embedding_weight_decay": 2.0, "grad_clip": 0.7}
 
@@ -139,7 +139,7 @@ def test_the_parts_are_those_of_training_by_hand(
 def test_norms_and_sums_are_those_of_the_weights(
     theory_study: Callable[..., Any], workspace: Callable[..., Plan]
 ) -> None:
-    plan = workspace(theory_study(3, ["adamw"], TIED))
+    plan = workspace(theory_study(3, ["adamw"], TIED, warmup_steps=2))
     (cell,) = plan.cells.values()
     replay = replay_of(cell, record_every=2)
     again = Trainer(cell, Execution(), paths.data_dir(cell.data_id), paths.run_dir(cell.id), CPU)

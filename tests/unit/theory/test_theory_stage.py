@@ -7,25 +7,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from planned import only
 
-from coupled_adam_bench import paths, protocol
+from coupled_adam_bench import paths
+from coupled_adam_bench.catalog.metrics import THEORY_METRICS
+from coupled_adam_bench.catalog.stages import STAGES
 from coupled_adam_bench.config import Theory, parse_study
 from coupled_adam_bench.evaluation.stage import run_stage
-from coupled_adam_bench.files import digest, read_json, sha256_file, write_json
+from coupled_adam_bench.files import read_sealed, write_json, write_sealed
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.plan import make_plan
-from coupled_adam_bench.results.schema import THEORY_METRICS
+from coupled_adam_bench.runs import write_run
 from coupled_adam_bench.theory.gradients import mean_square
-from coupled_adam_bench.theory.stage import STAGE
-from coupled_adam_bench.training.distributed import Group
+from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.trainer import Trainer
 
-INDEX = Path("index.json")
+DONE = Path("theory.done")
 CUSTOM = {"name": "custom", "path": "torch.optim.Adagrad", "key": "adagrad", "label": "Adagrad"}
 
 
+def files_of(cell_id: str) -> list[Path]:
+    return list((paths.run_dir(cell_id) / "evaluations").glob("theory-*.json"))
+
+
 def record_of(cell_id: str) -> dict:
-    return read_json(paths.run_dir(cell_id) / "theory.json")
+    (file,) = files_of(cell_id)
+    return read_sealed(file)
 
 
 def values_of(record: dict) -> dict[str, float]:
@@ -36,14 +43,12 @@ def values_of(record: dict) -> dict[str, float]:
 def test_every_cell_gets_its_file(theory_study, workspace, stage_of, capsys):
     plan = workspace(theory_study(24))
     assert stage_of("train", plan.cells) == 0
-    assert stage_of("theory", plan.cells, "--index", str(INDEX)) == 0
-    assert list(read_json(INDEX)) == list(plan.cells)
+    assert stage_of("theory", plan.cells, "--done", str(DONE)) == 0
+    assert DONE.exists()
     for cell_id, cell in plan.cells.items():
         record = record_of(cell_id)
-        assert read_json(INDEX)[cell_id]["sha256"] == sha256_file(paths.run_dir(cell_id) / "theory.json")
         assert record["settings"] == {"n_batches": 4, "record_every": 5}
-        assert (record["status"], record["version"]) == ("ok", protocol.THEORY)
-        assert record["settings_hash"] == digest(record["settings"])
+        assert (record["status"], record["version"]) == ("ok", STAGES["theory"].version)
         assert record["replay_max_relative_loss_difference"] == 0
         values = values_of(record)
         assert tuple(values) == THEORY_METRICS
@@ -70,17 +75,17 @@ def test_every_cell_gets_its_file(theory_study, workspace, stage_of, capsys):
             assert record["reason"] is None
     log = capsys.readouterr().err
     assert "drift_input_share" in log
-    assert stage_of("theory", plan.cells, "--index", str(INDEX)) == 0
+    assert stage_of("theory", plan.cells, "--done", str(DONE)) == 0
     assert capsys.readouterr().err.count("kept, evaluated before") == len(plan.cells)
 
 
 def test_adam_s_own_moment_and_gradients_at_the_end(theory_study, workspace, stage_of):
     plan = workspace(theory_study(12, ["adamw"]))
     assert stage_of("train", plan.cells) == 0
-    assert stage_of("theory", plan.cells, "--index", str(INDEX)) == 0
+    assert stage_of("theory", plan.cells, "--done", str(DONE)) == 0
     for cell_id, cell in plan.cells.items():
-        data, execution = paths.data_dir(cell.data_id), plan.parts[0].study.execution
-        trainer = Trainer(cell, execution, data, paths.run_dir(cell_id), Group(torch.device("cpu")))
+        data, execution = paths.data_dir(cell.data_id), only(plan).study.execution
+        trainer = Trainer(cell, execution, data, paths.run_dir(cell_id), WorkerGroup(torch.device("cpu")))
         trainer.resume()  # the last checkpoint
         assert trainer.state.step == 12
         weight = trainer.model.head_weight
@@ -99,7 +104,7 @@ def test_adam_s_own_moment_and_gradients_at_the_end(theory_study, workspace, sta
 def test_a_user_s_optimizer_has_no_split(theory_study, workspace, stage_of):
     plan = workspace(theory_study(12, [CUSTOM]))
     assert stage_of("train", plan.cells) == 0
-    assert stage_of("theory", plan.cells, "--index", str(INDEX)) == 0
+    assert stage_of("theory", plan.cells, "--done", str(DONE)) == 0
     for cell_id in plan.cells:
         record = record_of(cell_id)
         assert record["reason"] == "no shares of the drift: Adagrad is not known to be linear in its gradients"
@@ -118,9 +123,10 @@ def test_another_curve_is_refused(theory_study, workspace, stage_of, capsys):
     rows = [json.loads(line) for line in history.read_text().splitlines()]
     rows[0]["loss"] *= 1.01
     history.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert stage_of("theory", plan.cells, "--index", str(INDEX)) == 1
-    assert not INDEX.exists()
-    assert not (paths.run_dir(bad) / "theory.json").exists()
+    write_run(history.parent, read_sealed(history.parent / "run.json"))  # as if it had been trained so
+    assert stage_of("theory", plan.cells, "--done", str(DONE)) == 1
+    assert not DONE.exists()
+    assert not files_of(bad)
     assert record_of(good)["status"] == "ok"
     error = capsys.readouterr().err
     assert "history.jsonl: the losses of a replay differ by up to 0.0099 of their size, more than" in error
@@ -128,9 +134,9 @@ def test_another_curve_is_refused(theory_study, workspace, stage_of, capsys):
     study = theory_study(10, ["adamw", "coupled_adam"], [theory_study()["models"][0]])
     study["evaluation"]["theory"]["replay_tolerance"] = 0.02
     write_json(Path("plan.json"), make_plan(parse_study(study)).to_json())
-    good_file = paths.run_dir(good) / "theory.json"
+    (good_file,) = files_of(good)
     before = good_file.stat().st_mtime_ns
-    assert stage_of("theory", plan.cells, "--index", str(INDEX)) == 0
+    assert stage_of("theory", plan.cells, "--done", str(DONE)) == 0
     assert record_of(bad)["replay_max_relative_loss_difference"] == pytest.approx(0.01 / 1.01, rel=1e-9)
     assert good_file.stat().st_mtime_ns == before  # a tolerance changes no number
 
@@ -139,8 +145,8 @@ def test_a_diverged_cell_is_a_result(theory_study, workspace, stage_of):
     plan = workspace(theory_study(10, ["adamw"], [theory_study()["models"][0]]))
     (cell_id,) = plan.cells
     run = {"cell": cell_id, "status": "diverged", "reason": "loss is NaN in step 2", "model_sha256": None}
-    write_json(paths.run_dir(cell_id) / "run.json", run)
-    assert stage_of("theory", plan.cells, "--index", str(INDEX)) == 0
+    write_sealed(paths.run_dir(cell_id) / "run.json", run)
+    assert stage_of("theory", plan.cells, "--done", str(DONE)) == 0
     record = record_of(cell_id)
     assert (record["status"], record["reason"]) == ("diverged", "loss is NaN in step 2")
     values = values_of(record)
@@ -148,18 +154,9 @@ def test_a_diverged_cell_is_a_result(theory_study, workspace, stage_of):
     assert all(math.isnan(value) for value in values.values())
 
 
-def test_a_run_that_is_all_warmup_has_no_update_sum(theory_study, workspace, stage_of):
-    plan = workspace(theory_study(5, ["adamw"], [theory_study()["models"][0]]))
-    assert stage_of("train", plan.cells) == 0
-    assert stage_of("theory", plan.cells, "--index", str(INDEX)) == 0
-    (cell_id,) = plan.cells
-    assert math.isnan(values_of(record_of(cell_id))["update_sum"])
-    assert record_of(cell_id)["reason"] == "no update sum: no step after the warmup"
-
-
 def test_a_study_without_the_section_is_told(tiny_study, workspace, stage_of, capsys):
     plan = workspace(tiny_study())
-    assert stage_of("theory", list(plan.cells)[:1], "--index", str(INDEX)) == 2
+    assert stage_of("theory", list(plan.cells)[:1], "--done", str(DONE)) == 2
     assert "evaluation.theory: not in study 'tiny'; give it, {} for its defaults" in capsys.readouterr().err
 
 
@@ -167,13 +164,11 @@ def test_the_section_and_its_defaults(tiny_study):
     study = tiny_study()
     plain = parse_study(study)
     assert plain.evaluation.theory is None
-    assert "theory" not in plain.evaluation.protocol_settings()
+    assert "theory" not in [stage.name for stage in plain.stages]
     study["evaluation"] |= {"theory": {}}
     theory = parse_study(study)
     assert theory.evaluation.theory == Theory(n_batches=64, record_every=10, replay_tolerance=1e-3)
-    assert theory.evaluation.protocol_settings() == plain.evaluation.protocol_settings() | {
-        "theory": {"n_batches": 64, "record_every": 10}
-    }
+    assert theory.stages == [*plain.stages, STAGES["theory"]]
     assert list(make_plan(theory).cells) == list(make_plan(plain).cells)
     study["evaluation"]["theory"] = {"n_batches": 0}
     with pytest.raises(ValueError, match=r"evaluation\.theory\.n_batches"):
@@ -181,11 +176,11 @@ def test_the_section_and_its_defaults(tiny_study):
 
 
 def test_a_group_s_batch_is_cut_as_its_processes_cut_it(theory_study, workspace, stage_of):
-    study = theory_study(4, ["adamw"], [theory_study()["models"][0]])
+    study = theory_study(4, ["adamw"], [theory_study()["models"][0]], warmup_steps=3)
     plan = workspace(study)
     assert stage_of("train", plan.cells) == 0
     study["execution"] |= {"train_processes": 2}
-    (part,) = make_plan(parse_study(study)).parts
+    part = only(make_plan(parse_study(study)))
     sizes = []
 
     def watch(module, inputs, _output):
@@ -194,7 +189,7 @@ def test_a_group_s_batch_is_cut_as_its_processes_cut_it(theory_study, workspace,
 
     hook = torch.nn.modules.module.register_module_forward_hook(watch)
     try:
-        assert run_stage(STAGE, part, list(plan.cells), INDEX, "cpu") == 0
+        assert run_stage(STAGES["theory"], list(part.cells.values()), DONE, "cpu") == 0
     finally:
         hook.remove()
     assert sizes == [2] * 8

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planned import only
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.config import parse_study
@@ -102,7 +103,7 @@ def make_workspace(tiny_data: Path, tmp_path: Path) -> Callable[..., Workspace]:
     def make(settings: dict[str, Any], name: str = "workspace") -> Workspace:
         plan = make_plan(parse_study(settings))
         folder = tmp_path / name
-        data = folder / paths.data_dir(plan.parts[0].data_id)
+        data = folder / paths.data_dir(only(plan).data_id)
         data.parent.mkdir(parents=True)
         data.symlink_to(tiny_data)
         write_json(folder / "plan.json", plan.to_json())

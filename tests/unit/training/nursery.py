@@ -5,6 +5,7 @@ Reads a JSON object a line ({"start": {...}} or {"wait": pid, "block": bool}) an
 
 import json
 import os
+import signal
 import sys
 import warnings
 
@@ -17,6 +18,7 @@ def start(argv: list[str], cwd: str, env: dict[str, str], log: str) -> int:
     if pid:
         return pid
     os.chdir(cwd)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup, which has it ignored
     os.environ.update(env)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)

@@ -13,16 +13,18 @@ import sys
 import numpy as np
 import pytest
 import torch
+from planned import only
 
 from coupled_adam_bench import paths
-from coupled_adam_bench.files import read_json, read_json_lines
+from coupled_adam_bench.files import read_json
 from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.runs import read_history
 from coupled_adam_bench.training import micro_batch
 from coupled_adam_bench.training.checkpoint import checkpoints
-from coupled_adam_bench.training.distributed import Group
+from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.trainer import Trainer
 
-ALONE = Group(torch.device("cpu"))
+ALONE = WorkerGroup(torch.device("cpu"))
 MODELS = {
     "gpt2": {},
     "untied": {"tied": False},
@@ -68,7 +70,7 @@ def run(nursery):
     """Run a command in as many processes as the study asks for; without one, train all cells."""
 
     def run(workspace, *command):
-        processes = workspace.plan.parts[0].study.execution.processes
+        processes = only(workspace.plan).study.execution.processes
         command = command or workspace.command(*workspace.plan.cells)
         pids = nursery.start(list(command), workspace.folder, processes)
         statuses = [nursery.wait(pid) for pid in pids]
@@ -81,7 +83,7 @@ def run(nursery):
 
 def curves(workspace, key):
     """Return a number of each step of each cell."""
-    histories = [read_json_lines(workspace.run_dir(cell) / "history.jsonl") for cell in workspace.plan.cells]
+    histories = [read_history(workspace.run_dir(cell) / "history.jsonl") for cell in workspace.plan.cells]
     return np.array([row[key] for history in histories for row in history])
 
 
@@ -158,9 +160,12 @@ for folder, port in zip(sys.argv[1:3], sys.argv[3:5]):
 def test_layers_compiled_for_two_processes_give_the_curve_and_checkpoints_of_plain_ones(prepare, run):
     # Not from the nursery, whose warnings are errors: torch hides one of its own from all but strict filters.
     pairs = [("untied", ["coupled_adam"])]
-    alone = run(prepare("alone", pairs, steps=[4]))
+    alone = run(prepare("alone", pairs, steps=[4], training={"warmup_steps": 2}))
     execution = {"compile": True, "train_processes": 2, "checkpoint_every": 2}
-    compiled = [prepare(parallel, pairs, steps=[4], parallel=parallel, **execution) for parallel in ("ddp", "fsdp")]
+    compiled = [
+        prepare(parallel, pairs, steps=[4], training={"warmup_steps": 2}, parallel=parallel, **execution)
+        for parallel in ("ddp", "fsdp")
+    ]
     folders, command = [str(workspace.folder) for workspace in compiled], alone.command(*alone.plan.cells)
     arguments = [sys.executable, "-c", COMPILED, *folders, *free_ports(2), *command]
     group = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
@@ -170,7 +175,7 @@ def test_layers_compiled_for_two_processes_give_the_curve_and_checkpoints_of_pla
     assert [worker.wait(300) for worker in workers] == [0, 0]
     for workspace in compiled:
         assert_same_curves(workspace, alone, "fp32")
-        plain = prepare(f"{workspace.folder.name}-plain", pairs, steps=[4])
+        plain = prepare(f"{workspace.folder.name}-plain", pairs, steps=[4], training={"warmup_steps": 2})
         assert_same_curves(run(cut_back(workspace, 2, plain)), alone, "fp32")
 
 
@@ -188,7 +193,7 @@ def test_compiled_layers_know_the_number_of_sequences(prepare, tiny_data, tmp_pa
         return graph.forward
 
     with torch.compiler.set_stance("default", force_backend=record):
-        trainer = Trainer(cell, workspace.plan.parts[0].study.execution, tiny_data, tmp_path, ALONE)
+        trainer = Trainer(cell, only(workspace.plan).study.execution, tiny_data, tmp_path, ALONE)
         assert trainer.micro_batch_sequences == 4
         sizes.clear()
         trainer.train_step(0)

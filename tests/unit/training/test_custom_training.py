@@ -12,18 +12,19 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from planned import only
 
-from coupled_adam_bench.config import AdamW, Custom, Training, parse_study
+from coupled_adam_bench.config import AdamWSettings, CustomSettings, Training, parse_study
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.training import environment
 from coupled_adam_bench.training.checks import check_optimizers
-from coupled_adam_bench.training.distributed import Group
+from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.loop import train
 from coupled_adam_bench.training.trainer import Trainer
 from coupled_adam_bench.training.trial import try_optimizer, try_optimizers
 
 ROOT = Path(__file__).parents[3]
-ALONE = Group(torch.device("cpu"))
+ALONE = WorkerGroup(torch.device("cpu"))
 LION = {
     "name": "custom",
     "path": "pytorch_optimizer.Lion",
@@ -48,7 +49,7 @@ def settings_of(tiny_study, *optimizers, steps=60, **execution):
 def test_an_optimizer_that_can_be_stopped_passes(name):
     """States of tensors in lists (SOAP), in mappings by number (AggMo), numbers in groups (Prodigy), no step at first
     (RAdam)."""
-    try_optimizer(Custom(**LION | {"path": f"pytorch_optimizer.{name}", "arguments": {}}), Training(), 1e-2)
+    try_optimizer(CustomSettings(**LION | {"path": f"pytorch_optimizer.{name}", "arguments": {}}), Training(), 1e-2)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_an_optimizer_that_can_be_stopped_passes(name):
 )
 def test_an_optimizer_that_would_go_wrong_is_refused(path, changes, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        try_optimizer(Custom(**LION | {"path": path, "arguments": {}} | changes), Training(), 1e-2)
+        try_optimizer(CustomSettings(**LION | {"path": path, "arguments": {}} | changes), Training(), 1e-2)
 
 
 def test_all_problems_of_a_study_are_listed_with_their_places(tiny_study):
@@ -125,7 +126,7 @@ def test_a_stopped_cell_goes_on_with_the_same_bits(name, tiny_study, tiny_data, 
     optimizer = {**LION, "path": f"pytorch_optimizer.{name}", "arguments": {}}
     plan = make_plan(parse_study(settings_of(tiny_study, optimizer)))
     (cell,) = plan.cells.values()
-    execution = plan.parts[0].study.execution
+    execution = only(plan).study.execution
     assert train(cell, execution, tiny_data, tmp_path / "undisturbed", ALONE) == 0
     trainer = Trainer(cell, execution, tiny_data, tmp_path / "stopped", ALONE)
     trainer.resume()
@@ -171,4 +172,4 @@ def test_the_run_knows_the_version_of_the_package(tiny_study):
     (optimizer,) = parse_study(settings_of(tiny_study, LION)).grid[0].optimizers
     expected = {"pytorch_optimizer": version("pytorch-optimizer")}
     assert environment.describe(torch.device("cpu"), optimizer)["optimizer_packages"] == expected
-    assert "optimizer_packages" not in environment.describe(torch.device("cpu"), AdamW(name="adamw"))
+    assert "optimizer_packages" not in environment.describe(torch.device("cpu"), AdamWSettings(name="adamw"))

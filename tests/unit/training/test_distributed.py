@@ -161,21 +161,6 @@ def test_a_stalled_process_is_named(make_workspace, nursery, tiny_study):
     assert "goes on from the last checkpoint" in (workspace.folder / "rank-0.log").read_text()
 
 
-def test_an_error_of_the_first_process_rises_in_all(make_workspace, nursery, tiny_study):
-    import fcntl
-
-    workspace = make_workspace(settings_of(tiny_study, optimizers=["coupled_adam"], train_processes=2))
-    cell_id = first_cell(workspace)
-    run_dir = workspace.run_dir(cell_id)
-    run_dir.mkdir(parents=True)
-    with (run_dir / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        pids = nursery.start(workspace.command(cell_id), workspace.folder, 2)
-        assert [nursery.wait(pid) for pid in pids] == [2, 2]
-    for rank in (0, 1):
-        assert "is being trained by another process" in (workspace.folder / f"rank-{rank}.log").read_text()
-
-
 def test_the_command_starts_the_processes_itself_and_forwards_a_request_to_stop(make_workspace, tiny_study):
     settings = settings_of(tiny_study, steps=80, optimizers=["coupled_adam"], parallel="fsdp", train_processes=2)
     workspace = make_workspace(settings)

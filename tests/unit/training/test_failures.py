@@ -12,17 +12,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from planned import only
 
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.files import read_json
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.training import checkpoint
 from coupled_adam_bench.training.checkpoint import CheckpointError, Checkpoints, checkpoints
-from coupled_adam_bench.training.distributed import Group, open_group
+from coupled_adam_bench.training.distributed import WorkerGroup, open_group
 from coupled_adam_bench.training.loop import train
 from coupled_adam_bench.training.trainer import Trainer
 
-ALONE = Group(torch.device("cpu"))
+ALONE = WorkerGroup(torch.device("cpu"))
 
 
 def settings_of(tiny_study, steps=10, **execution):
@@ -35,7 +36,7 @@ def settings_of(tiny_study, steps=10, **execution):
 def one_cell(settings):
     plan = make_plan(parse_study(settings))
     (cell,) = plan.cells.values()
-    return cell, plan.parts[0].study.execution
+    return cell, only(plan).study.execution
 
 
 def test_an_error_of_the_second_process_rises_in_both(make_workspace, nursery, tiny_study, tiny_data):
@@ -86,6 +87,11 @@ def rank_of(pid):
     return next((int(entry[5:]) for entry in entries if entry.startswith(b"RANK=")), None)
 
 
+@pytest.mark.fault(
+    "training",
+    "one of several processes that train a cell is killed, as the kernel does when memory is short",
+    "the launcher names the process, the signal and the setting of memory; the next start goes on",
+)
 def test_the_launcher_names_a_killed_process(make_workspace, tiny_study):
     workspace = make_workspace(settings_of(tiny_study, steps=100_000, train_processes=2, checkpoint_every=1))
     (cell,) = workspace.plan.cells
@@ -110,7 +116,7 @@ def test_the_launcher_names_a_killed_process(make_workspace, tiny_study):
 def test_a_checkpoint_that_another_process_left_is_not_blamed_on_the_disk(size, message, blames_the_disk, tmp_path):
     pending = Future()
     pending.set_exception(RuntimeError(message))
-    unfinished = Checkpoints(tmp_path, Group(torch.device("cpu"), size=size), {})
+    unfinished = Checkpoints(tmp_path, WorkerGroup(torch.device("cpu"), size=size), {})
     unfinished._pending = pending
     with pytest.raises(CheckpointError if blames_the_disk else RuntimeError) as raised:
         unfinished.wait()

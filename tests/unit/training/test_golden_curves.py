@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from planned import only
 
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.plan import make_plan
-from coupled_adam_bench.training.distributed import Group
+from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.loop import train
 
 FILE = Path(__file__).parents[2] / "golden" / "loss_curves.json"
@@ -25,7 +26,7 @@ def curve(tiny_study, tiny_data, folder, model, optimizer):
     settings["grid"][0] |= {"table": None, "optimizers": [optimizer], "seeds": [1]}
     plan = make_plan(parse_study(settings))
     (cell,) = plan.cells.values()
-    assert train(cell, plan.parts[0].study.execution, tiny_data, folder, Group(torch.device("cpu"))) == 0
+    assert train(cell, only(plan).study.execution, tiny_data, folder, WorkerGroup(torch.device("cpu"))) == 0
     rows = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     return [row["loss"] for row in rows]
 

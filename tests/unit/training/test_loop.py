@@ -1,27 +1,31 @@
+import gc
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from planned import only
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import read_json, write_json
+from coupled_adam_bench.files import read_json, read_sealed, write_json
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints
-from coupled_adam_bench.training.distributed import RESUME_ME, Group
+from coupled_adam_bench.training.distributed import RESUME_ME, WorkerGroup
 from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.session import stop_requests
 from coupled_adam_bench.training.trainer import Trainer
 
-ALONE = Group(torch.device("cpu"))
+ALONE = WorkerGroup(torch.device("cpu"))
 
 
 def cell_of(plan, optimizer="coupled_adam", seed=1):
@@ -35,7 +39,7 @@ def history_of(run_dir: Path) -> list[dict]:
 @pytest.fixture
 def undisturbed(tiny_plan, tiny_data, tmp_path):
     cell = cell_of(tiny_plan)
-    assert train(cell, tiny_plan.parts[0].study.execution, tiny_data, tmp_path / "undisturbed", ALONE) == 0
+    assert train(cell, only(tiny_plan).study.execution, tiny_data, tmp_path / "undisturbed", ALONE) == 0
     return tmp_path / "undisturbed"
 
 
@@ -56,7 +60,7 @@ def test_a_completed_run_leaves_what_the_contract_names(undisturbed, tiny_plan):
     cell = cell_of(tiny_plan)
     run = read_json(undisturbed / "run.json")
     assert (run["cell"], run["status"], run["reason"], run["step"]) == (cell.id, "completed", None, 60)
-    assert read_json(undisturbed / "cell.json") == json.loads(json.dumps(cell.to_json()))
+    assert read_sealed(undisturbed / "cell.json") == json.loads(json.dumps(cell.to_json()))
     assert [row["step"] for row in history_of(undisturbed)] == list(range(5, 61, 5))
     assert (undisturbed / "model" / "tokenizer.json").is_file()
     assert [path.name for path in checkpoints(undisturbed / "checkpoints")] == ["step-00000060", "step-00000050"]
@@ -76,8 +80,8 @@ def test_the_history_measures_the_embedding(undisturbed):
 
 def test_the_loss_of_the_history_is_the_mean_over_its_interval(tiny_plan, tiny_data, tmp_path):
     cell = cell_of(tiny_plan)
-    train(cell, tiny_plan.parts[0].study.execution, tiny_data, tmp_path / "run", ALONE)
-    trainer = Trainer(cell, tiny_plan.parts[0].study.execution, tiny_data, tmp_path / "other", ALONE)
+    train(cell, only(tiny_plan).study.execution, tiny_data, tmp_path / "run", ALONE)
+    trainer = Trainer(cell, only(tiny_plan).study.execution, tiny_data, tmp_path / "other", ALONE)
     losses = [trainer.train_step(step)[0].item() for step in range(5)]
     assert history_of(tmp_path / "run")[0]["loss"] == pytest.approx(np.mean(losses), rel=1e-6)
 
@@ -86,7 +90,7 @@ def test_the_loss_of_the_history_is_the_mean_over_its_interval(tiny_plan, tiny_d
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     damage, undisturbed, tiny_plan, tiny_data, tmp_path, capsys, monkeypatch
 ):
-    cell, execution = cell_of(tiny_plan), tiny_plan.parts[0].study.execution
+    cell, execution = cell_of(tiny_plan), only(tiny_plan).study.execution
     trainer = Trainer(cell, execution, tiny_data, tmp_path / "run", ALONE)
     trainer.resume()
     for step in range(20):
@@ -113,7 +117,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
 
 
 def test_checkpoints_of_other_data_are_not_resumed(undisturbed, tiny_plan, tiny_data, capsys):
-    trainer = Trainer(cell_of(tiny_plan), tiny_plan.parts[0].study.execution, tiny_data, undisturbed, ALONE)
+    trainer = Trainer(cell_of(tiny_plan), only(tiny_plan).study.execution, tiny_data, undisturbed, ALONE)
     trainer.checkpoints.identity = trainer.checkpoints.identity | {"train_sha256": "another"}
     trainer.resume()
     assert trainer.state.step == 0
@@ -125,7 +129,7 @@ def test_a_finished_run_whose_report_was_lost_comes_back_from_its_last_checkpoin
     weights = (undisturbed / "model/model.safetensors").read_bytes()
     (undisturbed / "run.json").unlink()
     written = [path.stat().st_mtime_ns for path in checkpoints(undisturbed / "checkpoints")]
-    assert train(cell_of(tiny_plan), tiny_plan.parts[0].study.execution, tiny_data, undisturbed, ALONE) == 0
+    assert train(cell_of(tiny_plan), only(tiny_plan).study.execution, tiny_data, undisturbed, ALONE) == 0
     assert [path.stat().st_mtime_ns for path in checkpoints(undisturbed / "checkpoints")] == written  # no step was done
     assert (undisturbed / "model/model.safetensors").read_bytes() == weights
 
@@ -135,7 +139,7 @@ def test_the_micro_batch_changes_nothing_beyond_float_error(optimizer, tiny_stud
     settings = tiny_study()
     settings["grid"][0] |= {"table": None, "optimizers": ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 100}]}
     plan = make_plan(parse_study(settings))
-    cell, execution = cell_of(plan, optimizer), plan.parts[0].study.execution
+    cell, execution = cell_of(plan, optimizer), only(plan).study.execution
     for name, micro in (("whole", None), ("single", 1), ("uneven", 3)):
         train(cell, execution.model_copy(update={"micro_batch_sequences": micro}), tiny_data, tmp_path / name, ALONE)
     whole = [row["loss"] for row in history_of(tmp_path / "whole")]
@@ -145,9 +149,7 @@ def test_the_micro_batch_changes_nothing_beyond_float_error(optimizer, tiny_stud
 
 def test_two_seeds_differ_in_weights_and_batches(tiny_plan, tiny_data, tmp_path):
     first, second = (
-        Trainer(
-            cell_of(tiny_plan, seed=seed), tiny_plan.parts[0].study.execution, tiny_data, tmp_path / str(seed), ALONE
-        )
+        Trainer(cell_of(tiny_plan, seed=seed), only(tiny_plan).study.execution, tiny_data, tmp_path / str(seed), ALONE)
         for seed in (1, 2)
     )
     assert not torch.equal(first.model.embedding.weight, second.model.embedding.weight)
@@ -164,7 +166,7 @@ def test_divergence_is_a_result_with_its_step(tiny_study, tiny_data, tmp_path):
     settings["training"]["warmup_steps"] = 0
     plan = make_plan(parse_study(settings))
     cell = cell_of(plan, "adamw")
-    assert train(cell, plan.parts[0].study.execution, tiny_data, tmp_path / "run", ALONE) == 0
+    assert train(cell, only(plan).study.execution, tiny_data, tmp_path / "run", ALONE) == 0
     run = read_json(tmp_path / "run/run.json")
     assert run["status"] == "diverged"
     assert run["model_sha256"] is None
@@ -193,24 +195,9 @@ def test_sigterm_checkpoints_and_asks_to_be_resumed(tiny_study, tiny_data, tmp_p
     assert process.wait(20) == RESUME_ME
     (checkpoint,) = checkpoints(run_dir / "checkpoints")
     assert not (run_dir / "run.json").exists()
-    trainer = Trainer(cell, plan.parts[0].study.execution, tiny_data, run_dir, ALONE)
+    trainer = Trainer(cell, only(plan).study.execution, tiny_data, run_dir, ALONE)
     trainer.resume()
     assert f"step-{trainer.state.step:08d}" == checkpoint.name
-
-
-def test_two_processes_do_not_train_one_cell(workspace):
-    import fcntl
-
-    folder, run_dir, command = workspace
-    run_dir.mkdir(parents=True)
-    with (run_dir / ".lock").open("w") as lock:
-        lock.write("pid 12345 on another")
-        lock.flush()
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert "is being trained by another process (pid 12345 on another)" in result.stderr
-    assert subprocess.run(command, cwd=folder, capture_output=True).returncode == 0
 
 
 def test_a_full_disk_keeps_the_earlier_checkpoints(workspace, tmp_path):
@@ -236,7 +223,7 @@ def test_a_bin_that_does_not_match_its_checksum_is_refused(tiny_plan, tiny_data,
     content[100] ^= 1
     (damaged / "train.bin").write_bytes(content)
     with pytest.raises(ValueError, match=r"train\.bin: SHA-256"):
-        train(cell_of(tiny_plan), tiny_plan.parts[0].study.execution, damaged, tmp_path / "run", ALONE)
+        train(cell_of(tiny_plan), only(tiny_plan).study.execution, damaged, tmp_path / "run", ALONE)
 
 
 def test_an_unknown_cell_is_named(workspace):
@@ -259,7 +246,7 @@ def test_bf16_autocast_keeps_fp32_weights_and_trains(tiny_study, tiny_data, tmp_
     settings["training"]["precision"] = "bf16"
     plan = make_plan(parse_study(settings))
     cell = cell_of(plan)
-    assert train(cell, plan.parts[0].study.execution, tiny_data, tmp_path / "run", ALONE) == 0
+    assert train(cell, only(plan).study.execution, tiny_data, tmp_path / "run", ALONE) == 0
     assert load_model(tmp_path / "run/model").embedding.weight.dtype == torch.float32
     rows = history_of(tmp_path / "run")
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.2
@@ -268,7 +255,7 @@ def test_bf16_autocast_keeps_fp32_weights_and_trains(tiny_study, tiny_data, tmp_
 def test_training_runs_on_the_threads_it_is_given(tiny_plan, tiny_data, tmp_path):
     before = torch.get_num_threads()
     try:
-        execution = tiny_plan.parts[0].study.execution.model_copy(update={"train_threads": 2})
+        execution = only(tiny_plan).study.execution.model_copy(update={"train_threads": 2})
         Trainer(cell_of(tiny_plan), execution, tiny_data, tmp_path, ALONE)
         assert torch.get_num_threads() == min(2, max(2, os.cpu_count() or 1))
     finally:
@@ -276,7 +263,7 @@ def test_training_runs_on_the_threads_it_is_given(tiny_plan, tiny_data, tmp_path
 
 
 def test_the_same_bits_again_and_with_the_switch_for_determinism(undisturbed, tiny_plan, tiny_data, tmp_path):
-    cell, execution = cell_of(tiny_plan), tiny_plan.parts[0].study.execution
+    cell, execution = cell_of(tiny_plan), only(tiny_plan).study.execution
     expected = (undisturbed / "model/model.safetensors").read_bytes()
     try:
         for deterministic in (False, True):
@@ -293,7 +280,7 @@ def test_the_same_bits_again_and_with_the_switch_for_determinism(undisturbed, ti
 def test_compiled_layers_give_the_same_curve(undisturbed, workspace):
     folder, run_dir, command = workspace
     plan = read_json(folder / "results/tiny/plan.json")
-    plan["parts"][0]["study"]["execution"]["compile"] = True
+    plan["studies"][0]["study"]["execution"]["compile"] = True
     write_json(folder / "results/tiny/plan.json", plan)
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -303,7 +290,7 @@ def test_compiled_layers_give_the_same_curve(undisturbed, workspace):
 
 
 def test_a_loss_spike_is_said_and_listed(tiny_plan, tiny_data, tmp_path, capsys, monkeypatch):
-    cell, execution = cell_of(tiny_plan), tiny_plan.parts[0].study.execution
+    cell, execution = cell_of(tiny_plan), only(tiny_plan).study.execution
     original = Trainer.train_step
 
     def spoiled(self, step):
@@ -315,3 +302,45 @@ def test_a_loss_spike_is_said_and_listed(tiny_plan, tiny_data, tmp_path, capsys,
     (spike,) = read_json(tmp_path / "run/run.json")["train"]["loss_spikes"]
     assert spike["step"] == 57
     assert "loss spike in step 57" in capsys.readouterr().err
+
+
+def test_an_update_of_the_last_step_that_ruins_the_weights_is_a_divergence(tiny_study, tiny_data, tmp_path):
+    settings = tiny_study()
+    settings["models"][0]["learning_rate"] = 1e39  # more than float32 has
+    settings["training"] |= {"warmup_steps": 0, "schedule": "constant"}
+    settings["grid"][0]["tokens"] = [{"steps": 1}]
+    plan = make_plan(parse_study(settings))
+    cell = cell_of(plan, "adamw")
+    for _ in range(2):  # trained, and resumed from the checkpoint of the last step
+        assert train(cell, only(plan).study.execution, tiny_data, tmp_path / "run", ALONE) == 0
+        run = read_json(tmp_path / "run/run.json")
+        assert (run["status"], run["step"], run["model_sha256"]) == ("diverged", 1, None)
+        assert run["reason"] == "weights not finite after step 1, the last"
+        assert not (tmp_path / "run/model").exists()
+        (tmp_path / "run/run.json").unlink()
+
+
+def test_no_thread_outlives_a_run(tiny_plan, tiny_data, tmp_path):
+    execution = only(tiny_plan).study.execution
+    assert train(cell_of(tiny_plan), execution, tiny_data, tmp_path / "first", ALONE) == 0
+    gc.collect()
+    before = threading.active_count()  # PyTorch keeps some of its own
+    gc.disable()  # it would end the threads some time
+    try:
+        assert train(cell_of(tiny_plan, seed=2), execution, tiny_data, tmp_path / "second", ALONE) == 0
+        deadline = time.monotonic() + 10
+        while threading.active_count() > before:
+            assert time.monotonic() < deadline, threading.enumerate()
+            time.sleep(0.01)
+    finally:
+        gc.enable()
+
+
+def test_a_request_to_stop_that_comes_before_the_cell_stops_it(tiny_plan, tiny_data, tmp_path):
+    with stop_requests() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert train(cell_of(tiny_plan), only(tiny_plan).study.execution, tiny_data, tmp_path, ALONE) == RESUME_ME
+    assert stop == [signal.SIGTERM]
+    assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-00000001"]
+    with stop_requests() as stop:
+        assert not stop

@@ -2,15 +2,16 @@ import math
 
 import pytest
 import torch
+from planned import only
 
-from coupled_adam_bench.config import Execution, parse_study
+from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.files import read_json
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.training import micro_batch
-from coupled_adam_bench.training.distributed import Group
+from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.loop import train
 
-ALONE = Group(torch.device("cpu"))
+ALONE = WorkerGroup(torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -40,8 +41,7 @@ def test_less_memory_gives_smaller_pieces():
         (torch.ones(sequences, 250_000) * weight).sum().backward()  # 1 MB a sequence
 
     def found(mem_mb, processes=1):
-        execution = Execution(train_mem_mb=mem_mb, train_processes=processes)
-        return micro_batch.find(forward_backward, 64, 1_000_000, execution, ALONE)
+        return micro_batch.find(forward_backward, 64, 1_000_000, 1e6 * mem_mb / processes, ALONE)
 
     # 16 MB of weights and states and 800 MB for the process are set aside.
     assert [found(mb) for mb in (10_000, 880, 848, 818, 100)] == [64, 64, 32, 2, 1]
@@ -55,7 +55,7 @@ def test_a_cell_trains_with_what_was_found(tiny_study, tiny_data, tmp_path):
     cell = next(iter(plan.cells.values()))
     found = {}
     for mem_mb in (800, 4000):
-        execution = plan.parts[0].study.execution.model_copy(update={"train_mem_mb": mem_mb})
+        execution = only(plan).study.execution.model_copy(update={"train_mem_mb": mem_mb})
         assert train(cell, execution, tiny_data, tmp_path / str(mem_mb), ALONE) == 0
         found[mem_mb] = read_json(tmp_path / str(mem_mb) / "run.json")["train"]["micro_batch_sequences"]
     assert found == {800: 1, 4000: 4}

@@ -5,14 +5,15 @@ import json
 import numpy as np
 import pytest
 import torch
+from planned import only
 
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.plan import make_plan
-from coupled_adam_bench.training.distributed import Group
+from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.loop import train
 from coupled_adam_bench.training.trainer import Trainer
 
-ALONE = Group(torch.device("cpu"))
+ALONE = WorkerGroup(torch.device("cpu"))
 
 
 def settings_of(tiny_study, steps=40, optimizers=("coupled_adam",), **execution):
@@ -55,7 +56,7 @@ def test_two_processes_give_the_same_curve(parallel, micro, alone, make_workspac
 def test_a_stopped_cell_goes_on_with_the_same_bits(tiny_study, tiny_data, tmp_path):
     plan = make_plan(parse_study(settings_of(tiny_study)))
     (cell,) = plan.cells.values()
-    execution = plan.parts[0].study.execution
+    execution = only(plan).study.execution
     assert train(cell, execution, tiny_data, tmp_path / "undisturbed", ALONE) == 0
     trainer = Trainer(cell, execution, tiny_data, tmp_path / "stopped", ALONE)
     trainer.resume()

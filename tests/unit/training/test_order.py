@@ -148,7 +148,7 @@ def test_neighbouring_seeds_of_per_rank_share_rank_streams() -> None:
     assert shared(runs[1], runs[3]) == 0.5
     assert shared(runs[1], runs[9]) == 0.0
     assert runs[1][:, 24:].tolist() == runs[2][:, :72].tolist()  # rank 1 of seed 1 is rank 0 of seed 2
-    # What paper.md derives for the authors' runs leaves out rank 0, whose stream the evaluation moves.
+    # The share derived for the authors' runs leaves out rank 0, whose stream the evaluation moves.
     assert shared(runs[1][:, 24:], runs[2][:, 24:]) * 72 / 96 == pytest.approx(0.5)
     assert shared(runs[1][:, 24:], runs[3][:, 24:]) * 72 / 96 == pytest.approx(0.25)
 

@@ -9,21 +9,23 @@ from typing import Any
 
 import pytest
 import torch
+from planned import only
 
 from coupled_adam_bench import paths
-from coupled_adam_bench.cells import stable_part
+from coupled_adam_bench.cells import stable_prefix
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import read_json, read_json_lines, write_json
+from coupled_adam_bench.files import read_json, read_sealed, write_json, write_sealed
 from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.plan import Plan, make_plan
-from coupled_adam_bench.training.checkpoint import checkpoints, is_whole
-from coupled_adam_bench.training.distributed import RESUME_ME, Group
+from coupled_adam_bench.runs import read_history
+from coupled_adam_bench.training.checkpoint import checkpoints, damage
+from coupled_adam_bench.training.distributed import RESUME_ME, WorkerGroup
 from coupled_adam_bench.training.loop import train
 from coupled_adam_bench.training.trainer import Trainer
 from coupled_adam_bench.training.trunk import train_trunk, train_trunks
 
-ALONE = Group(torch.device("cpu"))
+ALONE = WorkerGroup(torch.device("cpu"))
 
 
 class Results:
@@ -38,8 +40,8 @@ class Results:
         """Train the one trunk of a plan from branch to branch."""
         (trunk,) = plan.trunks.values()
         trunk_dir = self.folder / "trunks" / trunk.run.id
-        for part in sorted(trunk.parts.values(), key=lambda part: part.steps):
-            if status := train_trunk(part, plan.parts[0].study.execution, self.data_dir, trunk_dir, ALONE):
+        for part in sorted(trunk.prefixes.values(), key=lambda part: part.steps):
+            if status := train_trunk(part, only(plan).study.execution, self.data_dir, trunk_dir, ALONE):
                 return status
         return 0
 
@@ -47,11 +49,11 @@ class Results:
         """Train the cell of so many steps, without trunks if it is to be ``alone``, and return what came of it."""
         (cell,) = (cell for cell in plan.cells.values() if cell.steps == steps)
         run_dir = self.folder / "runs" / cell.id
-        trunks = None if alone else self.folder / "trunks"
-        assert train(cell, plan.parts[0].study.execution, self.data_dir, run_dir, ALONE, trunks) == 0
+        results = None if alone else self.folder
+        assert train(cell, only(plan).study.execution, self.data_dir, run_dir, ALONE, results) == 0
         run = read_json(run_dir / "run.json")
         columns = ("step", "tokens", "loss", "lr", "grad_norm", "mean_norm", "mean_norm_ratio")
-        rows = read_json_lines(run_dir / "history.jsonl")
+        rows = read_history(run_dir / "history.jsonl")
         history = [{key: str(row[key]) for key in columns} for row in rows]  # NaN is not equal to itself
         return {
             "status": (run["status"], run["step"], run["reason"]),
@@ -115,7 +117,7 @@ def test_a_trunk_keeps_its_branches_and_the_newest(results, wsd) -> None:
     assert shared.steps_on_file(plan) == {17, 33, 49} | {30, 40}  # every tenth is a checkpoint, the newest two stay
     (trunk,) = plan.trunks.values()
     folder = shared.folder / "trunks" / trunk.run.id
-    assert all(is_whole(path) for path in checkpoints(folder / "checkpoints"))
+    assert all(damage(path) is None for path in checkpoints(folder / "checkpoints"))
     assert not (folder / "model").exists()
     assert read_json(folder / "cell.json")["steps"] == 49
     for step in trunk.branches:
@@ -148,7 +150,7 @@ def test_a_larger_d_goes_on_and_a_smaller_one_starts_from_the_branch_before(
     (trunk,) = later.trunks.values()
     assert read_json(shared.folder / "trunks" / trunk.run.id / "cell.json")["steps"] == 57
     assert shared.cell(later, 40)["history"][-1]["step"] == "40"
-    assert read_json_lines(shared.folder / "trunks" / trunk.run.id / "history.jsonl")[-1]["step"] == 55
+    assert read_history(shared.folder / "trunks" / trunk.run.id / "history.jsonl")[-1]["step"] == 55
 
 
 def test_a_stopped_trunk_goes_on(results, wsd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +199,7 @@ def test_a_begun_cell_takes_its_trunk_only_if_that_is_further(
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "train_step", stopped)
         run_dir = shared.folder / "runs" / cell.id
-        assert train(cell, plan.parts[0].study.execution, shared.data_dir, run_dir, ALONE) == RESUME_ME
+        assert train(cell, only(plan).study.execution, shared.data_dir, run_dir, ALONE) == RESUME_ME
     shared.trunk(plan)
     outcome = shared.cell(plan, 40)
     assert outcome["trunk_steps"] == expected
@@ -216,17 +218,17 @@ def test_a_trunk_of_other_data_is_passed_over(results, wsd, tiny_data: Path, tmp
     plan, shared = wsd(20, 40), results()
     shared.trunk(plan)
     other = Path(shutil.copytree(tiny_data, tmp_path / "other" / tiny_data.name))
-    meta = read_json(other / "meta.json")
+    meta = read_sealed(other / "meta.json")
     meta["splits"]["train"] = meta["splits"]["test"]
-    write_json(other / "meta.json", meta)
+    write_sealed(other / "meta.json", meta)
     shared.data_dir = other
     assert shared.cell(plan, 40)["trunk_steps"] == 0
 
 
 def test_a_trunk_that_diverges_lets_its_cells_tell(results, wsd) -> None:
     plan, shared, alone = wsd(20, 40, grad_clip=1e30), results("shared"), results("alone")
-    wild = plan.parts[0].study.models[0].model_copy(update={"learning_rate": 1e25})
-    plan = make_plan(plan.parts[0].study.model_copy(update={"models": (wild,)}))
+    wild = only(plan).study.models[0].model_copy(update={"learning_rate": 1e25})
+    plan = make_plan(only(plan).study.model_copy(update={"models": (wild,)}))
     assert shared.trunk(plan) == 0
     records = [read_json(path) for path in shared.folder.glob("trunks/*/branch-*.json")]
     assert {(record["status"], record["step"]) for record in records} == {("diverged", records[0]["step"])}
@@ -246,7 +248,7 @@ def test_the_command_line(results, wsd, monkeypatch: pytest.MonkeyPatch, capsys:
     command = ["train-trunk", "--plan", "plan.json", "--device", "cpu", "--branches"]
     assert main([*command, branch]) == 0
     assert read_json(Path(branch))["step"] == 33
-    assert train_trunks(list(trunk.parts.values()), plan.parts[0].study.execution, shared.folder, "cpu") == 0
+    assert train_trunks(list(trunk.prefixes.values()), only(plan).study.execution, shared.folder, "cpu") == 0
     (cell,) = (cell for cell in plan.cells.values() if cell.steps == 40)
     assert main(["train", "--plan", "plan.json", "--device", "cpu", "--cells", cell.id]) == 0
     assert read_json(shared.folder / "runs" / cell.id / "run.json")["trunk_steps"] == 33
@@ -256,9 +258,9 @@ def test_the_command_line(results, wsd, monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_a_trunk_is_the_cell_at_the_peak(wsd) -> None:
-    for warmup in (0, 5, 30):
+    for warmup in (0, 5, 16):
         for cell in wsd(20, 40, 60, warmup_steps=warmup).cells.values():
-            part = stable_part(cell)
+            part = stable_prefix(cell)
             assert part is not None
             for step in range(part.steps):
                 expected = learning_rate_factor(step, cell.steps, cell.training)

@@ -1,0 +1,105 @@
+# What happens before jobs are planned, and before the first one starts.
+# out: results/<study>/plan.json, which every stage is given
+#      results/<study>/.lock, which one run of the study at a time holds: the others wait, and find its work done
+
+from coupled_adam_bench.data.check import data_is_damaged, mark_damaged
+from coupled_adam_bench.device import check_threads
+from coupled_adam_bench.files import write_json
+from coupled_adam_bench.guard import changed_files, remove_outdated, remove_stale_locks
+from coupled_adam_bench.guard import set_aside, unmeasured, unprepared, untrained
+from coupled_adam_bench.locks import FolderLock
+from coupled_adam_bench.training.checks import custom_optimizers
+
+
+def find_damage():
+    """Find the files that differ from what was written, from the data to the report."""
+    measured = {
+        measured_marker(batch, stage): (measurement, cells)
+        for batch, cells in BATCHES.items()
+        for (stage, study), measurement in MEASUREMENTS.items()
+        if measurement is not None and study == PLAN.cells[cells[0]].study.name
+    }
+    trained_jobs = {trained_marker(job): cells for job, cells in TRAINING.items()}
+    prepared = {prepared_marker(data): paths.data_dir(data) for data in PLAN.data_ids}
+    return [
+        *unprepared(prepared),
+        *untrained(trained_jobs, paths.RUNS),
+        *unmeasured(measured),
+        *changed_files(STUDY_DIR),
+    ]
+
+
+def mend(lock):
+    """Set aside the files that differ from what was written, and remove the locks of a killed run."""
+    for data in PLAN.data_ids:
+        if damage := data_is_damaged(paths.data_dir(data)):
+            logger.warning(f"{damage}; {mark_damaged(paths.data_dir(data))}")
+    for damage in find_damage():
+        logger.warning(set_aside(damage))
+    remove_outdated(STUDY_DIR, MADE_FOR)
+    if said := remove_stale_locks(Path(".snakemake"), STUDY_DIR, lock.left_by):
+        logger.warning(said)
+
+
+def lock_study(wait):
+    """Return a list with the lock of the study; it is empty for a run that does not wait and cannot have the lock.
+
+    Another run has it, or the results may only be read: a dry run changes nothing, and shows them as they are.
+    """
+    try:
+        lock = FolderLock(STUDY_DIR)
+        return [lock] if lock.acquire(math.inf if wait else 0) else []
+    except OSError as error:
+        if not wait:
+            return []
+        raise WorkflowError(
+            f"{error}: the results must be writable to run a study; `snakemake -n` only reads"
+        ) from None
+
+
+# The main process holds the lock until it ends. The processes of its jobs take none, nor does a study without files.
+LOCKS = []
+if workflow.is_main_process and STUDY_DIR.is_dir():
+    LOCKS = lock_study(wait=not workflow.output_settings.dryrun)
+    for lock in LOCKS:
+        mend(lock)
+    if workflow.output_settings.dryrun:
+        [lock.release() for lock in LOCKS]
+
+
+TRAINING_RULES = {"train_cells", "train_trunk"}
+EVALUATION_RULES = {*STAGES, "evaluation"}
+
+
+onstart:
+    planned = {job.rule.name for job in workflow.dag.needrun_jobs()}
+    for rules_kind, rule_names in (("evaluate", {*EVALUATION_RULES, "try_tasks"}), ("train", TRAINING_RULES)):
+        if rules_kind in MISSING and planned & rule_names:
+            raise WorkflowError(MISSING[rules_kind])
+    if workflow.local_exec:  # the machine that submits to a cluster says nothing of its nodes
+        try:
+            for name, rule_names in (
+                ("training_threads", TRAINING_RULES),
+                ("evaluation_threads", EVALUATION_RULES),
+            ):
+                for threads in {getattr(study.execution, name) for study in PLAN.studies.values()}:
+                    if planned & rule_names:
+                        check_threads(f"execution.{name}", threads)
+        except ValueError as error:
+            raise WorkflowError(str(error)) from None
+    LOCKS.extend([] if LOCKS else lock_study(wait=True))
+    # This file is no rule's output or input: its contents reach the rules through ids and parameters,
+    # so that a new seed or another title does not rerun what is done.
+    write_json(PLAN_FILE, PLAN.to_json())
+    # Code that imports torch or numpy is tried in a process of its own.
+    if planned & TRAINING_RULES and any(list(custom_optimizers(study)) for study in PLAN.studies.values()):
+        shell("{PYTHON:q} -m coupled_adam_bench try-optimizers --plan {PLAN_FILE:q}")
+    if planned & {*TRAINING_RULES, "embeddings"} and any(
+        study.evaluation.metrics for study in PLAN.studies.values()
+    ):
+        shell("{PYTHON:q} -m coupled_adam_bench try-metrics --plan {PLAN_FILE:q}")
+
+
+onsuccess:
+    if (STUDY_DIR / "report" / "index.html").exists():
+        print(f"Report: {STUDY_DIR}/report/index.html   Tables: {STUDY_DIR}/tables/")

@@ -1,0 +1,143 @@
+"""Strict reading of study files: what YAML reads differently from how it looks is refused, with its line."""
+
+import json
+import re
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_MAX_BYTES = 2**20
+"""Largest size of a study file; the paper's studies have about 2 KB."""
+_MAX_VALUES = 100_000
+"""Largest number of values with all aliases expanded; a few lines of nested aliases can expand to billions."""
+_TAG = "tag:yaml.org,2002:"
+_TAGS = {_TAG + kind for kind in ("str", "int", "float", "bool", "null", "map", "seq", "merge")}
+_TEMPLATE_KEY = "__use_yte__"
+_PLAIN_NUMBER = re.compile(r"[-+]?(0|[1-9][0-9_]*|[0-9_]*\.[0-9_]*([eE][-+]?[0-9]+)?|\.(inf|Inf|INF)|\.(nan|NaN|NAN))")
+
+
+def read_study_file(path: Path) -> Any:
+    """Read a study's YAML or JSON file, without validation of its settings.
+
+    Raises a ``ValueError`` with file and line for a key that is given twice, for a key or a value that YAML reads
+    differently from how it looks, and for aliases that expand to too many values.
+    """
+    text = _text_of(path)
+    try:
+        return _parse(text)
+    except yaml.YAMLError as error:
+        tab = "; indent with spaces, not with tabs" if r"'\t'" in str(error) else ""
+        raise ValueError(f"{path}: not valid YAML: {error}{tab}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deeply") from None
+    except ValueError as error:  # from a check below, or from Python for a number that it cannot read
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _parse(text: str) -> Any:
+    with suppress(json.JSONDecodeError):
+        return json.loads(text, object_pairs_hook=_object)
+    loader = yaml.SafeLoader(text)
+    node = loader.get_single_node()
+    if node is None:
+        return None
+    _check_size(node)
+    _check(node, set())
+    return loader.construct_document(node)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{path}: not a file; give a study's YAML file")
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError(f"{path}: {path.stat().st_size:,} bytes; a study file has at most {_MAX_BYTES:,}")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such study file") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; raise ``ValueError`` if it has a key twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} is given more than once in one object; the last one would win; keep one")
+    return values
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [child for pair in node.value for child in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _check_size(root: yaml.Node) -> None:
+    """Raise ``ValueError`` if an alias makes a value contain itself, or if aliases expand to too many values."""
+    sizes: dict[int, int] = {}
+    open_nodes: set[int] = set()
+
+    def size(node: yaml.Node) -> int:
+        key = id(node)
+        if key in open_nodes:
+            raise ValueError(f"line {_line(node)}: an alias makes this value a part of itself; write it out")
+        if key not in sizes:
+            open_nodes.add(key)
+            sizes[key] = 1 + sum(map(size, _children(node)))
+            open_nodes.remove(key)
+        return sizes[key]
+
+    if (n_values := size(root)) > _MAX_VALUES:
+        raise ValueError(f"its aliases expand to {n_values:,} values; a study has at most {_MAX_VALUES:,}")
+
+
+def _check(node: yaml.Node, seen: set[int]) -> None:
+    """Raise ``ValueError`` for a key given twice and for a value that YAML reads differently from how it looks."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if node.tag not in _TAGS:
+        kind = node.tag.removeprefix(_TAG)
+        if kind == "timestamp":
+            raise ValueError(f"line {_line(node)}: {node.value} is a date to YAML; put it in quotes")
+        raise ValueError(f"line {_line(node)}: a study has no values of the kind {kind!r}")
+    if node.tag in (_TAG + "int", _TAG + "float") and not _PLAIN_NUMBER.fullmatch(node.value):
+        value = yaml.safe_load(node.value)
+        raise ValueError(f"line {_line(node)}: {node.value} is {value} to YAML; write {value}, or put it in quotes")
+    if isinstance(node, yaml.MappingNode):
+        _check_keys(node)
+    for child in _children(node):
+        _check(child, seen)
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    lines: dict[str, list[int]] = defaultdict(list)
+    for key, _ in node.value:
+        if key.value == _TEMPLATE_KEY:
+            raise ValueError(
+                f"line {_line(key)}: {_TEMPLATE_KEY} makes a program of a file: Snakemake runs the Python in it "
+                "when it reads it, before this program does; write the values themselves"
+            )
+        if key.tag not in (_TAG + "str", _TAG + "merge"):
+            shown = f"{key.value} is" if isinstance(key, yaml.ScalarNode) else "here is"
+            kind = key.tag.removeprefix(_TAG)
+            raise ValueError(f"line {_line(key)}: the key {shown} of the kind {kind!r} to YAML; keys must be text")
+        lines[key.value].append(_line(key))
+    for name, its_lines in lines.items():
+        if len(its_lines) > 1:
+            raise ValueError(
+                f"lines {' and '.join(map(str, its_lines))}: the key {name!r} is given {len(its_lines)} times in one "
+                "mapping; the last one would win; keep one"
+            )

@@ -1,0 +1,166 @@
+"""Comparison of prepared data with ``meta.json``; it imports nothing heavy, as it runs before the first job."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from coupled_adam_bench.files import read_sealed, sha256_file
+from coupled_adam_bench.locks import FolderLock
+
+META = "meta.json"
+DAMAGED = "meta.json.damaged"
+"""Name of ``meta.json`` after damage was detected; preparation then replaces what is missing or damaged."""
+TOKENIZER = "tokenizer"
+TASKS = "tasks"
+WORD_SIMILARITY = "word_similarity"
+WORD_PAIRS = f"{WORD_SIMILARITY}/synthetic.tsv"
+TREES = (TOKENIZER, TASKS, WORD_SIMILARITY)
+"""Subfolders of the data in which ``meta.json`` must list every file."""
+SMALL_BYTES = 64 * 2**20
+"""Size below which a file's contents are checked when the workflow starts; for larger files, bins, only the size is."""
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """Size and SHA-256 of a file of the data."""
+
+    bytes: int
+    sha256: str
+
+
+def checksum(path: Path) -> Checksum:
+    """Return size and SHA-256 of a file."""
+    return Checksum(path.stat().st_size, sha256_file(path))
+
+
+def checksums_to_json(files: Mapping[str, Checksum]) -> dict[str, Any]:
+    """Return checksums by name as a JSON value, sorted."""
+    return {name: asdict(files[name]) for name in sorted(files)}
+
+
+def read_meta(path: Path) -> tuple[dict[str, Any], dict[str, Checksum]]:
+    """Read a ``meta.json`` and return its values and the checksums of all other files of the data by name.
+
+    Raises ``ValueError`` if it is missing, damaged or has another form.
+    """
+    values = read_sealed(path)
+    try:
+        return values, {name: Checksum(**described) for name, described in values["files"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: not the description of token bins ({error!r})") from None
+
+
+def split_checksums(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each split's bin by the split's name; see :func:`read_meta` for errors."""
+    values, files = read_meta(folder / META)
+    return {split: files[described["file"]].sha256 for split, described in values["splits"].items()}
+
+
+@lru_cache(maxsize=1024)
+def _sha256(path: Path, _signature: tuple[int, ...]) -> str:
+    """Return the SHA-256 of a file, cached in this process for as long as the file keeps its signature."""
+    return sha256_file(path)
+
+
+def _signature(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def file_damage(path: Path, expected: Checksum, contents: bool = True) -> str | None:
+    """Return a sentence that says how a file differs from its checksum, or ``None``; without ``contents``, by size."""
+    if not path.is_file():
+        return f"{path}: missing"
+    if (size := path.stat().st_size) != expected.bytes:
+        return f"{path}: {size} bytes, but {META} says {expected.bytes}"
+    if contents and (sha256 := _sha256(path, _signature(path))) != expected.sha256:
+        return f"{path}: SHA-256 {sha256}, but {META} says {expected.sha256}: damaged or changed"
+    return None
+
+
+def _unlisted(folder: Path, tree: str, files: Mapping[str, Checksum]) -> str | None:
+    """Return a sentence that names a file in the subfolder ``tree`` that ``meta.json`` does not list, or ``None``."""
+    for path in sorted((folder / tree).rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and not path.name.startswith(".") and name not in files:
+            return f"{path}: not among the files that {META} lists"
+    return None
+
+
+def data_is_damaged(folder: Path, below_bytes: float = SMALL_BYTES) -> str | None:
+    """Return a sentence that names a damaged file of the data; ``None`` if all are whole, or not prepared yet.
+
+    It compares the seal of ``meta.json``, the sizes of all files, and the contents of files below ``below_bytes``.
+    """
+    if not (folder / META).exists():
+        return None
+    try:
+        _, files = read_meta(folder / META)
+        problems = [file_damage(folder / name, file, file.bytes < below_bytes) for name, file in files.items()]
+        problems += [_unlisted(folder, tree, files) for tree in TREES]
+    except (ValueError, OSError) as error:
+        return str(error)
+    return next((problem for problem in problems if problem), None)
+
+
+def mark_damaged(folder: Path, signature: tuple[int, ...] | None = None) -> str:
+    """Rename ``meta.json``, so that the next start of the workflow prepares the data; return advice for the user.
+
+    With the ``signature`` of the file that the caller has read, a newer file is not renamed.
+    """
+    meta = folder / META
+    lock = FolderLock(folder)
+    try:
+        # If another process holds the lock, it is preparing these data already.
+        if lock.acquire(0) and signature in (None, _signature(meta)):
+            meta.replace(folder / DAMAGED)
+    except FileNotFoundError:  # another process has renamed it
+        pass
+    except OSError as error:
+        return f"delete {meta} ({error}) and start again: it will be prepared anew"
+    finally:
+        lock.release()
+    return "start again: it will be prepared anew"
+
+
+def _open_meta(folder: Path) -> tuple[dict[str, Any], dict[str, Checksum], tuple[int, ...]]:
+    """Read ``meta.json`` with its signature; mark it if it is damaged."""
+    path = folder / META
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file; run the data stage")
+    signature = _signature(path)
+    try:
+        return *read_meta(path), signature
+    except ValueError as error:
+        raise ValueError(f"{error}; {mark_damaged(folder, signature)}") from None
+
+
+def open_meta(folder: Path) -> dict[str, Any]:
+    """Return the values of ``meta.json``; if it is damaged, mark it and raise ``ValueError`` with advice."""
+    return _open_meta(folder)[0]
+
+
+def verified_file(folder: Path, name: str, contents: bool = True) -> Path:
+    """Return the path of a file of the data after comparing its size and contents with ``meta.json``.
+
+    A file is read once per process. If it is damaged, the data are marked, and a ``ValueError`` gives advice.
+    """
+    _, files, signature = _open_meta(folder)
+    if name not in files:
+        raise ValueError(f"{folder / META}: lists no file {name!r}")
+    if problem := file_damage(folder / name, files[name], contents):
+        raise ValueError(f"{problem}; {mark_damaged(folder, signature)}")
+    return folder / name
+
+
+def verified_tree(folder: Path, prefix: str) -> list[Path]:
+    """Return the sorted paths of all files in a subfolder of the data, each verified as by :func:`verified_file`.
+
+    A file that ``meta.json`` does not list also counts as damage.
+    """
+    _, files, signature = _open_meta(folder)
+    if problem := _unlisted(folder, prefix, files):
+        raise ValueError(f"{problem}; {mark_damaged(folder, signature)}")
+    return [verified_file(folder, name) for name in sorted(files) if name.startswith(f"{prefix}/")]

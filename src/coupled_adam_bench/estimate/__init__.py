@@ -1,0 +1,1 @@
+"""What a study will cost before its first job: memory, time, disk and money, computed without torch."""

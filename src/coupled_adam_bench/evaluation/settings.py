@@ -1,0 +1,119 @@
+"""Lists for each stage everything but the model that can change the numbers of an evaluation.
+
+The name of an evaluation's file holds a hash of these settings, and the workflow needs the name before there is any
+data: so this module imports nothing heavy. A file counts by its contents, not by its path. The sets that the data stage
+generates (``synthetic``) are identified by the id of the data.
+"""
+
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from coupled_adam_bench.config import OwnMetric, Study, Theory, WordSimilaritySet
+from coupled_adam_bench.dotted import find_module
+from coupled_adam_bench.evaluation.cached import cached_by_file, sha256_once
+from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
+from coupled_adam_bench.evaluation.task_contents import task_contents
+from coupled_adam_bench.evaluation.task_files import plan_tasks, user_folder
+from coupled_adam_bench.files import digest
+
+RANDOM_SEED, OTHER_SEED = 0, 1234
+"""lm-eval's default seeds: that of Python's generator, and that of all others."""
+LIBRARIES = ("lm_eval", "transformers", "tokenizers", "datasets")
+"""The libraries that decide which tokens are scored, and how. The version of PyTorch changes only the rounding."""
+
+
+def test_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
+    """Return what can change the test loss; its text is part of the data, which the cell's id covers."""
+    return study.evaluation.test_loss.in_effect() | {"precision": study.training.precision}
+
+
+def embeddings(study: Study, data_id: str) -> dict[str, Any]:
+    """Return what can change the metrics of embeddings; ``ValueError`` for a word-similarity set that is not there."""
+    return {
+        "leading_space": study.evaluation.leading_space,
+        "isotropy": study.evaluation.isotropy,
+        "tokenizer": study.data.tokenizer,
+        "word_similarity": _word_similarity(study, data_id),
+        "metrics": own_metrics(study),
+    }
+
+
+def downstream(study: Study, data_id: str) -> dict[str, Any]:
+    """Return what can change the scores of downstream tasks; ``ValueError`` for files of tasks that are not there."""
+    chosen = study.evaluation.downstream
+    return {
+        "task_versions": chosen.task_versions,
+        "precision": chosen.precision,
+        "tasks": _tasks(study, data_id),
+        "num_fewshot": chosen.num_fewshot,
+        "limit": chosen.limit,
+        "max_length": study.training.seq_len,
+        "tokenizer": study.data.tokenizer,
+        "seeds": [RANDOM_SEED, OTHER_SEED],
+        "versions": {library: _version(library) for library in LIBRARIES},
+    }
+
+
+def theory(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
+    """Return what can change the measurements of the theory; ``ValueError`` if the study does not ask for them."""
+    return theory_of(study).in_effect()
+
+
+def theory_of(study: Study) -> Theory:
+    """Return ``evaluation.theory``; ``ValueError`` if the study does not ask for it."""
+    if study.evaluation.theory is None:
+        raise ValueError(f"evaluation.theory: not in study {study.study!r}; give it, {{}} for its defaults")
+    return study.evaluation.theory
+
+
+def _word_similarity(study: Study, data_id: str) -> Any:
+    if study.evaluation.word_similarity == "synthetic":
+        return {"generated": data_id}
+    return [
+        {
+            "name": spec.name,
+            "columns": list(spec.columns),
+            "strip_pos": spec.strip_pos,
+            "pairs_sha256": _pairs_sha256(path, spec),
+        }
+        for spec, path in set_files(study, Path())
+    ]
+
+
+def own_metrics(study: Study) -> list[dict[str, Any]]:
+    """Return what can change the values of a study's own metrics; ``ValueError`` for a module that is not there."""
+    return [_own_metric(index, metric) for index, metric in enumerate(study.evaluation.metrics)]
+
+
+def _own_metric(index: int, metric: OwnMetric) -> dict[str, Any]:
+    module = metric.path.rpartition(".")[0]
+    file = find_module(module)
+    if file is None:
+        raise ValueError(
+            f"evaluation.metrics.{index}.path: there is no module {module!r} here, nor is one installed; correct the "
+            "path, or start in the folder that has it"
+        )
+    return {"name": metric.name, "path": metric.path, "sha256": sha256_once(file)}
+
+
+@cached_by_file
+def _pairs_sha256(path: Path, spec: WordSimilaritySet) -> str:
+    return digest(read_pairs(path, spec), 64)
+
+
+def _tasks(study: Study, data_id: str) -> Any:
+    if study.evaluation.downstream.tasks == "synthetic":
+        return {"generated": data_id}
+    own_folder = user_folder(study.paths.tasks)
+    # A list: the order of tasks is that of the results.
+    return [task_contents(task, stand_in, own_folder) for task, stand_in in plan_tasks(study, data_id)]
+
+
+@cache
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        raise ValueError(f"{library} is not installed: pip install 'coupled-adam-bench[pipeline]'") from None

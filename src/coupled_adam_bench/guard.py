@@ -1,0 +1,118 @@
+"""What a start of the workflow finds: locks of a killed run, and files that are not what was written.
+
+A study's files form a chain: token bins, trained cells, evaluations, results, tests, tables. Each link has checksums.
+Before jobs are planned, every link of the study is compared with them; what differs is set aside, so that the workflow
+makes it anew. The run of the workflow that does this has the lock of the study's folder: there is no other.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coupled_adam_bench.data.check import META
+from coupled_adam_bench.evaluation.stored import Measurement
+from coupled_adam_bench.outputs import changed_outputs, made_for_of
+from coupled_adam_bench.paths import RunFiles
+from coupled_adam_bench.runs import finished_run, run_damage
+
+
+def remove_stale_locks(snakemake_dir: Path, study_dir: Path, left_by: str) -> str | None:
+    """Remove the locks that a killed run of Snakemake left on a study's files, and return a sentence that says so.
+
+    Called by the process that holds the lock of the study's folder, so no other run of the study is alive.
+    ``left_by`` is what the run before wrote into it. Where that was on another machine, the file system may have locks
+    that end at the machine: Snakemake's stay, and the sentence says what to type.
+    """
+    stale = [file for file in (snakemake_dir / "locks").glob("*.lock") if f"{study_dir}/" in _text(file)]
+    if not stale:
+        return None
+    host = left_by.rpartition(" on ")[2]
+    if host not in ("", os.uname().nodename):
+        return (
+            f"{snakemake_dir / 'locks'}: locks of a run on {host}; if that run is no longer alive, remove them with "
+            "`snakemake --unlock` and start again"
+        )
+    for file in stale:
+        file.unlink(missing_ok=True)
+    return f"{snakemake_dir / 'locks'}: an earlier run was killed and left its locks; they are removed"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:  # its run has ended
+        return ""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A file that is not what was written, and why that is known."""
+
+    path: Path
+    reason: str
+
+
+def changed_files(study_dir: Path) -> Iterator[Damage]:
+    """Find the outputs of a study's reporting stages that differ from their checksums, and damaged checksums."""
+    for record in sorted((study_dir / "checksums").glob("*.json")):
+        try:
+            for path in changed_outputs(record):
+                yield Damage(path, f"{path}: changed since it was written")
+        except (ValueError, OSError, KeyError, AttributeError) as error:
+            yield Damage(record, str(error))
+
+
+def remove_outdated(study_dir: Path, made_for: str) -> None:
+    """Remove the checksums of what was made for other cells, labels or settings, so that it is made anew.
+
+    Snakemake notes such things in the working folder, and does not know what was run from another one.
+    """
+    for stage in ("plan", "collect"):
+        record = study_dir / "checksums" / f"{stage}.json"
+        if record.exists() and made_for_of(record) != made_for:
+            record.unlink()
+
+
+def unprepared(markers: Mapping[Path, Path]) -> Iterator[Damage]:
+    """Find the markers of prepared data that are there although the data are not."""
+    for marker, folder in markers.items():
+        if marker.exists() and not (folder / META).is_file():
+            yield Damage(marker, f"{folder / META}: no such file")
+
+
+def untrained(markers: Mapping[Path, list[str]], runs: Path) -> Iterator[Damage]:
+    """Find the markers of training jobs that are there although a run of theirs is missing or damaged.
+
+    Training such a cell again goes on from its last checkpoint, and ends with the same files.
+    """
+    for marker, cell_ids in markers.items():
+        if marker.exists():
+            for cell_id in cell_ids:
+                folder = runs / cell_id
+                if finished_run(folder) is None:
+                    yield Damage(marker, run_damage(folder) or f"{RunFiles(folder).record}: no such file")
+                    break
+
+
+def unmeasured(markers: Mapping[Path, tuple[Measurement, list[str]]]) -> Iterator[Damage]:
+    """Find the markers of evaluation jobs that are there although an evaluation of theirs is missing or damaged."""
+    for marker, (measurement, cell_ids) in markers.items():
+        if marker.exists():
+            for cell_id in cell_ids:
+                if (damage := measurement.damage(cell_id)) is not None:
+                    yield Damage(marker, damage)
+                    break
+
+
+def set_aside(damage: Damage) -> str:
+    """Move a damaged file out of the way, an empty one is removed, and return a sentence that says so."""
+    path = damage.path
+    if path.stat().st_size == 0:
+        path.unlink()
+        return f"{damage.reason}; it is made anew"
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    path.rename(aside)
+    return f"{damage.reason}; kept as {aside.name} and made anew"

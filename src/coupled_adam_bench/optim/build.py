@@ -1,0 +1,112 @@
+"""Builds the optimizers of a cell: one for the embedding, and AdamW, perhaps with Muon, for everything else."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from coupled_adam_bench.config import Optimizer, Training
+from coupled_adam_bench.config import optimizers as settings
+from coupled_adam_bench.optim import custom
+from coupled_adam_bench.optim.coupled_adam import CoupledAdam
+
+
+class Optimizers:
+    """The optimizers of one model by their names in checkpoints, each built with its peak learning rate."""
+
+    def __init__(self, optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
+        self._optimizers = dict(optimizers)
+        # Peak learning rate of each group; group["lr"] is the scheduled rate, also after a checkpoint is loaded.
+        self._peaks = {
+            name: [group["lr"] for group in optimizer.param_groups] for name, optimizer in optimizers.items()
+        }
+
+    @property
+    def core(self) -> torch.optim.Optimizer:
+        """The AdamW that updates everything but the embedding and Muon's matrices."""
+        return self._optimizers["core"]
+
+    @property
+    def embedding(self) -> torch.optim.Optimizer:
+        """The optimizer of the embedding."""
+        return self._optimizers["embedding"]
+
+    def by_name(self) -> dict[str, torch.optim.Optimizer]:
+        """Return all optimizers by their names in checkpoints."""
+        return dict(self._optimizers)
+
+    def set_lr(self, factor: float) -> None:
+        """Set all learning rates to ``factor`` times their peaks."""
+        for name, optimizer in self._optimizers.items():
+            for group, peak in zip(optimizer.param_groups, self._peaks[name], strict=True):
+                group["lr"] = factor * peak
+
+    def clip_grad_norm_(self, parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+        """Scale all gradients to a joint 2-norm of at most ``max_norm`` and return the unclipped norm, a scalar."""
+        embedding = self.embedding
+        if isinstance(embedding, CoupledAdam):  # one pass over its gradients gives the norm and the step's column sums
+            return embedding.clip_grad_norm_(parameters, max_norm)
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def step(self) -> None:
+        """Update all parameters."""
+        for optimizer in self._optimizers.values():
+            optimizer.step()
+
+    def zero_grad(self) -> None:
+        """Set all gradients to None."""
+        for optimizer in self._optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
+
+
+def build_optimizers(
+    model: nn.Module, embeddings: Sequence[Tensor], optimizer: Optimizer, training: Training, peak_lr: float
+) -> Optimizers:
+    """Return the optimizers of a model; ``embeddings`` are its embedding and, if it is not tied, its head.
+
+    All other matrices, including the position embedding, have ``training.weight_decay``, and norms have none [C].
+    Raises ``ValueError`` for a custom optimizer that cannot be built.
+    """
+    core = _build_core(model, embeddings, training, peak_lr)
+    return Optimizers(core | {"embedding": build_embedding_optimizer(embeddings, optimizer, training, peak_lr)})
+
+
+def _build_core(
+    model: nn.Module, embeddings: Sequence[Tensor], training: Training, peak_lr: float
+) -> dict[str, torch.optim.Optimizer]:
+    optimizers: dict[str, torch.optim.Optimizer] = {}
+    taken = set(embeddings)  # tensors are hashed by identity
+    if training.core_optimizer == "muon":
+        matrices = [parameter for parameter in model.get_submodule("blocks").parameters() if parameter.ndim == 2]
+        # Updates have AdamW's RMS, so AdamW's learning rate and decay fit (Moonlight, arXiv 2502.16982, section 2.2).
+        optimizers["muon"] = torch.optim.Muon(
+            matrices, lr=peak_lr, weight_decay=training.weight_decay, adjust_lr_fn="match_rms_adamw"
+        )
+        taken |= set(matrices)
+    rest = [parameter for parameter in model.parameters() if parameter not in taken]
+    groups = [
+        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": training.weight_decay},
+        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    betas = (training.beta1, training.beta2)
+    optimizers["core"] = torch.optim.AdamW(groups, lr=peak_lr, betas=betas, eps=training.eps, fused=True)
+    return optimizers
+
+
+def build_embedding_optimizer(
+    embeddings: Sequence[Tensor], optimizer: Optimizer, training: Training, peak_lr: float
+) -> torch.optim.Optimizer:
+    """Return the optimizer of the embedding, and of the head if that is not tied, with its peak learning rate."""
+    betas, eps = (training.beta1, training.beta2), training.eps
+    decay = training.embedding_decay(optimizer)
+    match optimizer:
+        case settings.AdamWSettings():
+            return torch.optim.AdamW(embeddings, lr=peak_lr, betas=betas, eps=eps, weight_decay=decay, fused=True)
+        case settings.CoupledAdamSettings():
+            scale = 2.0**-optimizer.scale_exponent
+            return CoupledAdam(embeddings, lr=peak_lr, betas=betas, eps=eps, weight_decay=decay, scale=scale)
+        case settings.SgdSettings():
+            lr = optimizer.lr_factor * peak_lr
+            return torch.optim.SGD(embeddings, lr=lr, momentum=optimizer.momentum, weight_decay=decay)
+        case settings.CustomSettings():
+            return custom.build(optimizer, embeddings, optimizer.lr_factor * peak_lr, decay)

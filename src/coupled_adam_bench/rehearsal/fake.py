@@ -1,0 +1,313 @@
+"""Training steps, a checkpoint and an evaluation batch of each combination of a plan, at full size, on fake tensors."""
+
+import contextlib
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.distributed import device_mesh
+from torch.distributed.tensor import DTensor
+
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.config import CustomSettings, Execution
+from coupled_adam_bench.data.bins import SPLITS, Bin, Meta, token_dtype, write_meta
+from coupled_adam_bench.device import LOGITS_CHUNK
+from coupled_adam_bench.estimate.memory import pieces
+from coupled_adam_bench.estimate.resources import train_mem_mb
+from coupled_adam_bench.evaluation.test_loss import mean_loss
+from coupled_adam_bench.models import cross_entropy
+from coupled_adam_bench.models.build import build_model
+from coupled_adam_bench.optim.coupled_adam.shards import local
+from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.rehearsal import fake_gpu
+from coupled_adam_bench.rehearsal.watch import Finding, Watch, found
+from coupled_adam_bench.training import distributed, micro_batch
+from coupled_adam_bench.training.batches import Batches
+from coupled_adam_bench.training.distributed import WorkerGroup
+from coupled_adam_bench.training.trainer import Trainer
+
+Measured = dict[str, int]
+"""What a forward and backward pass takes: see ``micro_batch.measure``; the same for all optimizers of a model."""
+# Micro-batches of each step: the first step makes the optimizers' states, and the second has the memory of all later
+# ones, gradients that are added up included.
+_MICRO_BATCHES = (1, 2)
+_DATA_TOKENS = 2**16
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Cells that differ in nothing that fake tensors can see: one of them, and the number of all."""
+
+    cell: Cell
+    n_cells: int
+
+    @property
+    def execution(self) -> Execution:
+        """How the cell's study trains."""
+        return self.cell.study.execution
+
+    @property
+    def uses_ddp(self) -> bool:
+        """Whether several processes each hold the whole model."""
+        return self.execution.processes > 1 and self.execution.parallel == "ddp"
+
+    @property
+    def work(self) -> str:
+        """What decides the memory of a forward and backward pass: everything but the optimizer."""
+        return repr((self.cell.vocab_size, self.cell.model, self.cell.training, self.execution))
+
+    @property
+    def label(self) -> str:
+        """Model, optimizer, processes and precision."""
+        execution = self.execution
+        processes = f"{execution.processes} x {execution.parallel}" if execution.processes > 1 else "1 process"
+        key = self.cell.optimizer.key if isinstance(self.cell.optimizer, CustomSettings) else self.cell.optimizer.name
+        return f"{self.cell.model.name}, {key}, {processes}, {self.cell.training.precision}"
+
+
+@dataclass
+class Rehearsed:
+    """What was found in a combination; bytes are of one process on its device."""
+
+    combination: Combination
+    device: str
+    micro_batch_sequences: int | None = None
+    peak_bytes: int | None = None
+    parts: dict[str, int] = field(default_factory=dict)
+    """Weights, gradients, optimizer states and the rest at the moment of the peak."""
+    evaluation_bytes: int | None = None
+    findings: list[Finding] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def combinations(plan: Plan) -> list[Combination]:
+    """Return what a plan's cells combine: model, kind of optimizer, recipe, processes; numbers alone make no other."""
+    cells: dict[str, list[Cell]] = {}
+    for cell in plan.cells.values():
+        execution, training = cell.study.execution, cell.training
+        key = (
+            cell.vocab_size,
+            cell.model.model_dump(exclude={"name", "label", "learning_rate"}),
+            cell.optimizer.model_dump() if isinstance(cell.optimizer, CustomSettings) else cell.optimizer.name,
+            [training.seq_len, training.batch_sequences, training.precision, training.core_optimizer],
+            [execution.gpus, execution.processes, execution.parallel, execution.micro_batch_sequences],
+            execution.evaluation_batch_sequences,
+        )
+        cells.setdefault(repr(key), []).append(cell)
+    return [Combination(alike[0], len(alike)) for alike in cells.values()]
+
+
+class _OneOfMany(WorkerGroup):
+    """One process of a group whose other processes do not exist."""
+
+    def run_on_all(self, function: Any) -> Any:
+        return function()
+
+    def run_on_first(self, function: Any) -> Any:
+        return function()
+
+    def parallelize(self, model: nn.Module, layers: Sequence[nn.Module], parallel: str) -> nn.Module:
+        # DistributedDataParallel reads the memory of tensors in C++, and fake ones have none.
+        return super().parallelize(model, layers, parallel) if parallel == "fsdp" else model
+
+
+class _FirstRows:
+    """The batches of a step cut to their first ``sequences``: more micro-batches would only repeat the second."""
+
+    def __init__(self, batches: Batches, sequences: int) -> None:
+        self.sequences, self.close, self._get = sequences, batches.close, batches.get
+
+    def get(self, step: int) -> tuple[Tensor, Tensor]:
+        inputs_BT, targets_BT = self._get(step)
+        return inputs_BT[: self.sequences], targets_BT[: self.sequences]
+
+
+class _Trainer(Trainer):
+    """The trainer, with a micro-batch that is found from the memory of fake tensors, and short steps."""
+
+    def __init__(self, watch: Watch, device_bytes: float, measured: Measured, *arguments: Any) -> None:
+        self._watch, self._device_bytes, self._measured = watch, device_bytes, measured
+        super().__init__(*arguments)
+
+    def _micro_batch(self) -> int:
+        if self.execution.micro_batch_sequences != "auto":
+            return super()._micro_batch()
+        own_sequences = self.cell.training.batch_sequences // self.group.size
+        n_local_params = sum(local(parameter).numel() for parameter in self.names)
+        if self._measured.get("n_local_params") != n_local_params:
+            used = []
+            chunk = cross_entropy.sequences_of_a_chunk(self.cell.training.seq_len, self.device.type)
+            enough = min(own_sequences, chunk)
+            for sequences in micro_batch.passes(enough):
+                self._watch.reset()
+                self._try(sequences)
+                used.append(self._watch.peak)
+            self.optimizers.zero_grad()
+            fixed, each = micro_batch.fixed_and_each(used)
+            self._measured |= {"n_local_params": n_local_params, "each": each, "fixed": fixed}
+        fixed, each = self._measured["fixed"], self._measured["each"]
+        fitting = micro_batch.fitting_on_gpu(int(self._device_bytes), fixed, each, n_local_params)
+        return pieces(own_sequences, fitting)
+
+    def step_short(self, step: int, micro_batches: int) -> None:
+        """Do a step of at most ``micro_batches``."""
+        batches = self.batches
+        self.batches = _FirstRows(batches, micro_batches * self.micro_batch_sequences)  # type: ignore[assignment]
+        try:
+            self.train_step(step)
+        finally:
+            self.batches = batches
+
+
+def rehearse(combination: Combination, gpu_bytes: float, measured: Measured | None = None) -> Rehearsed:
+    """Do two training steps, one state dict and one evaluation batch of a combination on fake tensors.
+
+    What is ``measured`` for the micro-batch is kept for the next combination.
+    """
+    started = time.perf_counter()
+    execution = combination.execution
+    on_gpu = execution.gpus > 0 and fake_gpu.is_possible()
+    device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
+    result = Rehearsed(combination, device.type)
+    watch = Watch(device)
+    cpu_bytes = 1e6 * train_mem_mb(combination.cell, execution) / execution.processes
+    device_bytes = gpu_bytes if execution.gpus else cpu_bytes
+    with (
+        tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder,
+        _settings_of_torch_kept(),
+        fake_gpu.pretended_gpu() if on_gpu else _loss_as_on_gpus(execution.gpus > 0),
+        _group(device, execution.processes) as group,
+    ):
+        _write_data(Path(folder), combination.cell)
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True), watch:
+                _train(Path(folder), group, watch, device_bytes, {} if measured is None else measured, result)
+                _evaluate(combination.cell, device, watch, result)
+        except Exception as error:
+            # whatever the code under rehearsal raises is a finding
+            result.findings.append(found(error))
+    result.findings = [*watch.findings, *result.findings]
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+def _train(
+    folder: Path, group: WorkerGroup, watch: Watch, device_bytes: float, measured: Measured, result: Rehearsed
+) -> None:
+    cell = result.combination.cell
+    execution = cell.study.execution.model_copy(update={"compile": False, "train_threads": 1})
+    trainer = _Trainer(watch, device_bytes, measured, cell, execution, folder, folder / "run", group)
+    try:
+        result.micro_batch_sequences = trainer.micro_batch_sequences
+        watch.gradients = lambda: _bytes(p.grad for p in trainer.names if p.grad is not None)
+        watch.is_host_number = lambda tensor: any(tensor is value for value in _state_values(trainer))
+        for step, micro_batches in enumerate(_MICRO_BATCHES):
+            watch.reset()
+            with watch.step():
+                trainer.step_short(step, micro_batches)
+        gradients = watch.gradients_at_peak
+        result.peak_bytes = watch.peak
+        if result.combination.uses_ddp:  # its buckets hold all gradients from the start
+            gradients = _bytes(trainer.names)
+            result.peak_bytes += gradients - watch.gradients_at_peak
+        states = [value for value in _state_values(trainer) if value.device.type == trainer.device.type]
+        known = {"weights": _bytes(trainer.names), "gradients": gradients, "states": _bytes(states)}
+        result.parts = known | {"rest": result.peak_bytes - sum(known.values())}
+        trainer.tensors()
+    finally:
+        trainer.close()
+        watch.gradients, watch.is_host_number = lambda: 0, lambda _tensor: False
+
+
+def _evaluate(cell: Cell, device: torch.device, watch: Watch, result: Rehearsed) -> None:
+    training, sequences = cell.training, cell.study.execution.evaluation_batch_sequences
+    with device:
+        model = build_model(cell.model, cell.vocab_size, training.seq_len).eval()
+    tokens = np.zeros((sequences, training.seq_len), dtype=np.int64)
+    watch.reset()
+    mean_loss(model, [(tokens, tokens)], str(device), training.precision == "bf16")
+    result.evaluation_bytes = watch.peak
+
+
+def _state_values(trainer: Trainer) -> Iterator[Tensor]:
+    for optimizer in trainer.optimizers.by_name().values():
+        for state in optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the size of tensors, of sharded ones that of this process's shards."""
+    shards = (tensor._local_tensor if isinstance(tensor, DTensor) else tensor for tensor in tensors)
+    return sum(shard.numel() * shard.element_size() for shard in shards)
+
+
+def _write_data(folder: Path, cell: Cell) -> None:
+    """Write token bins in which all tokens are 0: fake tensors have no values."""
+    dtype = token_dtype(cell.vocab_size)
+    n_tokens = max(_DATA_TOKENS, 2 * cell.training.seq_len)
+    contents = np.zeros(n_tokens, dtype=dtype).tobytes()
+    bins = {split: Bin(f"{split}.bin", n_tokens, 1, sha256(contents).hexdigest()) for split in SPLITS}
+    for each in bins.values():
+        (folder / each.file).write_bytes(contents)
+    write_meta(folder, Meta(cell.data_id, cell.vocab_size, cell.vocab_size, 0, dtype.str, "word", bins, {}), [])
+
+
+@contextlib.contextmanager
+def _settings_of_torch_kept() -> Iterator[None]:
+    """Undo what a trainer sets for its whole process."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    deterministic, workspace = torch.are_deterministic_algorithms_enabled(), os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(deterministic)
+        if workspace is None:
+            os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+
+
+@contextlib.contextmanager
+def _loss_as_on_gpus(on_gpus: bool) -> Iterator[None]:
+    """Let a fake CPU that stands for a GPU compute the loss in a GPU's chunks: the same memory, fewer operations."""
+    chunks, softmax = LOGITS_CHUNK, cross_entropy._SOFTMAX
+    name = "cuda" if on_gpus else "cpu"
+    with fake_gpu.replaced(
+        (cross_entropy, "LOGITS_CHUNK", {"cpu": chunks[name]}), (cross_entropy, "_SOFTMAX", {"cpu": softmax[name]})
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _group(device: torch.device, size: int) -> Iterator[WorkerGroup]:
+    """Yield the first process of a group of ``size``, whose collectives return at once."""
+    if size == 1:
+        yield WorkerGroup(device)
+        return
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+    mesh = device_mesh.init_device_mesh
+
+    def real_mesh(*arguments: Any, **options: Any) -> Any:  # a mesh computes with the values of its ranks
+        with unset_fake_temporarily():
+            return mesh(*arguments, **options)
+
+    try:
+        with fake_gpu.replaced((distributed, "init_device_mesh", real_mesh)):
+            yield _OneOfMany(device, 0, size)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,98 @@
+"""The command ``rehearse``: both rehearsals of a plan, and the table of what they found."""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.progress import Progress
+from coupled_adam_bench.rehearsal import fake_gpu
+from coupled_adam_bench.rehearsal.fake import Measured, Rehearsed, combinations, rehearse
+from coupled_adam_bench.rehearsal.stages import Run, run_miniature, stage_names
+from coupled_adam_bench.rehearsal.watch import Finding
+
+_GB = 1e9
+_PARTS = ("weights", "gradients", "states", "rest")
+_HEADER = ("combination", "cells", "device", "micro-batch", *_PARTS, "peak", "evaluation", "seconds", "found")
+_TEXT_COLUMNS = {0, 2, len(_HEADER) - 1}
+
+
+def rehearse_plan(plan: Plan, templates: Path, gpu_gb: float, run: Run) -> int:
+    """Rehearse a plan, print what was found and what it takes, and return 1 if something was found, else 0.
+
+    ``gpu_gb`` is the memory of a GPU in 10^9 bytes, and ``run`` runs a command of the package.
+    """
+    rehearsed = []
+    measured: dict[str, Measured] = {}
+    found = combinations(plan)
+    with Progress(len(found), "combinations", "rehearse on fake tensors") as progress:
+        for combination in found:
+            result = rehearse(combination, gpu_gb * _GB, measured.setdefault(combination.work, {}))
+            rehearsed.append(result)
+            progress.update(1, last=combination.label)
+    print(table(rehearsed, gpu_gb), end="", flush=True)
+
+    started = time.perf_counter()
+    stages = stage_names(plan, templates)
+    with Progress(len(stages), "stages", "rehearse in miniature") as progress:
+        stopped = run_miniature(plan, templates, run, lambda name: progress.update(1, stage=name))
+    seconds = time.perf_counter() - started
+    outcome = f"stopped: {stopped}" if stopped else f"{len(stages)} stages ok, from the text to the report"
+    print(f"miniature: {len(plan.cells)} cells for real on the CPU: {outcome} ({seconds:.0f} s)")
+    problems = [finding for result in rehearsed for finding in result.findings] + ([stopped] if stopped else [])
+    print(f"rehearsed {plan.name}: {_counted(problems)}", file=sys.stdout, flush=True)
+    return 1 if problems else 0
+
+
+def _counted(problems: Sequence[Finding]) -> str:
+    return "nothing was found" if not problems else f"{len(problems)} thing(s) found, see above"
+
+
+def table(rehearsed: Sequence[Rehearsed], gpu_gb: float) -> str:
+    """Return a line for each combination, with what was found below it; memory is of one process, in 10^9 bytes."""
+    rows: list[tuple[str, ...]] = [_HEADER]
+    for result in rehearsed:
+        parts = [_gb(result.parts.get(name)) for name in _PARTS]
+        rows.append(
+            (
+                result.combination.label,
+                str(result.combination.n_cells),
+                result.device,
+                str(result.micro_batch_sequences or "-"),
+                *parts,
+                _gb(result.peak_bytes),
+                _gb(result.evaluation_bytes),
+                f"{result.seconds:.1f}",
+                _verdict(result, gpu_gb),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    lines = []
+    for index, row in enumerate(rows):
+        cells = [
+            text.ljust(width) if column in _TEXT_COLUMNS else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+        lines += [f"    {finding}" for finding in rehearsed[index - 1].findings] if index else []
+    kind = "fake CUDA" if any(result.device == "cuda" for result in rehearsed) else "a fake CPU"
+    why = "" if fake_gpu.is_possible() else "; this PyTorch is built without CUDA, so mixed devices are not seen"
+    if any(result.combination.uses_ddp for result in rehearsed):
+        lines.append(
+            "ddp: fake tensors cannot pass through DistributedDataParallel; its buckets are added to the peak."
+        )
+    lines.append(f"Memory of one process in GB (10^9 bytes) on {kind}, counted as tensors{why}.")
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(result: Rehearsed, gpu_gb: float) -> str:
+    if result.findings:
+        return f"{len(result.findings)} found"
+    peak = max(result.peak_bytes or 0, result.evaluation_bytes or 0)
+    too_large = result.combination.execution.gpus and peak > gpu_gb * _GB
+    return f"ok, but more than {gpu_gb:g} GB" if too_large else "ok"
+
+
+def _gb(size: int | None) -> str:
+    return "-" if size is None else f"{size / _GB:.3f}"

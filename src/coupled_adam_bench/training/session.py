@@ -1,0 +1,99 @@
+"""The frame around the work on a run: requests to stop, the lock of its folder, and the note that reveals a kill."""
+
+import contextlib
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from coupled_adam_bench.locks import FolderLock
+from coupled_adam_bench.progress import say
+from coupled_adam_bench.runs import begin_attempt, end_attempt
+from coupled_adam_bench.training.distributed import StopVote, WorkerGroup
+
+_VOTE_SECONDS = 1.0
+
+
+_collecting: list[list[int]] = []
+"""The signals that :func:`stop_requests` has received, while it is entered."""
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[list[int]]:
+    """Collect SIGTERM and SIGHUP instead of dying; a cluster sends SIGTERM as a warning before the time limit.
+
+    Entered again, by a cell within its job, this yields the same list, so that a request reaches both at any moment.
+    """
+    if _collecting:
+        yield _collecting[0]
+        return
+    received: list[int] = []
+    _collecting.append(received)
+
+    def remember(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+
+    previous = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup has it ignored
+            previous[number] = signal.signal(number, remember)
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        _collecting.clear()
+
+
+@contextlib.contextmanager
+def locked(run_dir: Path, group: WorkerGroup, stop: Sequence[int]) -> Iterator[bool]:
+    """Hold the lock of a run folder in the first process; wait while another job holds it.
+
+    Yields false if a request to stop in any process has ended the wait.
+    """
+    with contextlib.ExitStack() as stack:
+        locks: list[FolderLock] = []  # rank 0 has one, the others none
+
+        def acquire() -> bool:
+            if not locks:
+                locks.append(FolderLock(run_dir))
+                stack.callback(locks[0].release)
+            return locks[0].acquire(_VOTE_SECONDS)
+
+        vote = StopVote(group)
+        is_ours = group.run_on_first(acquire)
+        while not is_ours and not vote(bool(stop)):
+            is_ours = group.run_on_first(acquire)
+        vote.count()
+        yield is_ours
+
+
+class Attempt:
+    """An attempt to train a run, noted in the run's folder until it ends; after a kill the note remains."""
+
+    def __init__(self, run_dir: Path, name: str) -> None:
+        self._run_dir, self._name = run_dir, name
+
+    def end(self, finished: bool = False) -> None:
+        """Note the end of the attempt, and of the whole run if it is ``finished``."""
+        end_attempt(self._run_dir, self._name, finished)
+
+
+@contextlib.contextmanager
+def attempt(run_dir: Path, group: WorkerGroup) -> Iterator[Attempt]:
+    """Note that an attempt begins and ends; the end is not noted if a process of the group was killed.
+
+    If the attempt before was killed, a line on stderr says so.
+    """
+    name, was_killed = group.run_on_first(lambda: begin_attempt(run_dir))
+    if was_killed and group.is_first:
+        say(f"{run_dir}: the attempt before was killed, most likely for lack of memory (execution.train_mem_mb)")
+    begun = Attempt(run_dir, name)
+    try:
+        yield begun
+    except BaseException as error:
+        if not group.lost_peer(error):
+            begun.end()
+        raise
+    if group.is_first:  # the others may be done while rank 0 still writes
+        begun.end()

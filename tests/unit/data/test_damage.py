@@ -1,0 +1,200 @@
+"""Every file of the data, damaged in every way: named by those who read it, made anew by the next preparation."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planned import only, study_and_data
+
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.data import check
+from coupled_adam_bench.data import prepare as prepare_module
+from coupled_adam_bench.data.bins import verified_file, verified_tree
+from coupled_adam_bench.data.check import DAMAGED, META, data_is_damaged, mark_damaged, split_checksums
+from coupled_adam_bench.data.prepare import prepare
+from coupled_adam_bench.files import read_json, read_sealed, write_json
+from coupled_adam_bench.locks import folder_lock
+from coupled_adam_bench.plan import Plan, make_plan
+
+FILES = [
+    "train.bin", "val.bin", "test.bin", "unigram.npy", "tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json",
+    "word_similarity/synthetic.tsv", "tasks/synthetic_topic.jsonl", "tasks/synthetic_topic.yaml",
+    "tasks/synthetic_grammar.jsonl", "tasks/synthetic_grammar.yaml",
+]  # fmt: skip
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = [path for path in sorted(folder.rglob("[!.]*")) if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def lose_a_line(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+
+
+@pytest.fixture
+def data(tiny_data: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_data, tmp_path / tiny_data.name))
+
+
+def test_whole_data(data: Path, tiny_data: Path) -> None:
+    assert data_is_damaged(data) is None
+    assert data_is_damaged(data / "not there yet") is None
+    assert set(read_sealed(data / META)["files"]) == set(FILES)
+    assert verified_file(data, "unigram.npy") == data / "unigram.npy"
+    assert [path.name for path in verified_tree(data, "tokenizer")] == ["tokenizer.json", "tokenizer_config.json"]
+    assert list(split_checksums(data)) == ["train", "val", "test"]
+    (data / "logs").mkdir()  # the workflow's own
+    (data / "logs" / "prepare.log").touch()
+    assert data_is_damaged(data) is None
+
+
+@pytest.mark.fault(
+    "text and data",
+    "a byte, a line or the whole of a file beside the token bins is lost: unigram counts, tokenizer, word pairs, tasks",
+    "who reads it stops with its name, and the next start makes it anew, bit for bit the same",
+)
+@pytest.mark.parametrize("damage", [flip, cut, lose_a_line, Path.unlink])
+@pytest.mark.parametrize("name", FILES)
+def test_each_damage_is_named_and_mended(
+    name: str, damage: Callable[[Path], None], data: Path, tiny_plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(data)
+    damage(data / name)
+    assert str(data / name) in str(data_is_damaged(data))
+    assert (data / META).exists()  # to look is not to touch
+    with pytest.raises(ValueError, match=r"start again: it will be prepared anew") as raised:
+        verified_file(data, name)
+    assert str(data / name) in str(raised.value)
+    assert not (data / META).exists()
+    made = []
+    make_bins = prepare_module._make_bins
+    monkeypatch.setattr(prepare_module, "_make_bins", lambda *args: made.append(1) or make_bins(*args))
+    prepare(*study_and_data(only(tiny_plan)), data, workers=1)
+    assert contents(data) == before
+    assert bool(made) == name.endswith(".bin")  # whole bins are kept: to make them takes hours on much text
+    assert verified_file(data, name).read_bytes() == before[name]
+
+
+@pytest.mark.parametrize("name", ["train.bin", "unigram.npy", META])
+def test_preparation_alone_finds_damage_too(name: str, data: Path, tiny_plan: Plan, capsys: Any) -> None:
+    before = contents(data)
+    flip(data / name)
+    prepare(*study_and_data(only(tiny_plan)), data, workers=1)
+    assert contents(data) == before
+    if name != META:
+        assert f"{data / name}: SHA-256" in capsys.readouterr().err
+
+
+@pytest.mark.fault(
+    "text and data",
+    "meta.json, which describes the prepared data, is damaged or edited",
+    "its seal tells: the job stops, and the next start prepares the data anew, bit for bit the same",
+)
+@pytest.mark.parametrize(
+    "damage", [flip, lose_a_line, lambda path: path.write_text("[]"), lambda path: path.write_text("{}")]
+)
+def test_a_damaged_description(damage: Callable[[Path], None], data: Path, tiny_plan: Plan) -> None:
+    before = contents(data)
+    damage(data / META)
+    assert str(data / META) in str(data_is_damaged(data))
+    with pytest.raises(ValueError, match=r"meta\.json: .*start again: it will be prepared anew"):
+        verified_file(data, "val.bin")
+    prepare(*study_and_data(only(tiny_plan)), data, workers=1)
+    assert contents(data) == before
+
+
+def test_a_file_too_many_is_damage(data: Path, tiny_plan: Plan) -> None:
+    before = contents(data)
+    (data / "tasks" / "mine.yaml").write_text("task: mine")
+    assert "mine.yaml: not among the files that meta.json lists" in str(data_is_damaged(data))
+    with pytest.raises(ValueError, match=r"mine\.yaml: not among the files"):
+        verified_tree(data, "tasks")
+    prepare(*study_and_data(only(tiny_plan)), data, workers=1)
+    assert contents(data) == before
+
+
+def test_only_small_files_are_read_when_the_workflow_starts(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = (data / "train.bin").stat().st_size
+    flip(data / "train.bin")
+    assert data_is_damaged(data, below_bytes=size) is None
+    assert "train.bin: SHA-256" in str(data_is_damaged(data, below_bytes=size + 1))
+    cut(data / "train.bin")
+    assert "train.bin: " in str(data_is_damaged(data, below_bytes=size))
+
+
+def test_a_file_is_read_once_in_a_process(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    monkeypatch.setattr(check, "sha256_file", lambda path: read.append(path.name))
+    check._sha256.cache_clear()
+    for _ in range(3):
+        check._sha256(data / "val.bin", check._signature(data / "val.bin"))
+    assert read == ["val.bin"]
+    monkeypatch.undo()
+    check._sha256.cache_clear()
+
+
+def test_only_the_description_that_was_read_is_marked(data: Path) -> None:
+    signature = check._signature(data / META)
+    values = read_json(data / META)
+    (data / META).unlink()
+    write_json(data / META, values)  # another process has prepared the data in the meantime
+    assert "start again" in mark_damaged(data, signature)
+    assert (data / META).exists()
+    command = (
+        f"from pathlib import Path; from coupled_adam_bench.data.check import *; mark_damaged(Path({str(data)!r}))"
+    )
+    with folder_lock(data):  # another process is preparing them
+        subprocess.run([sys.executable, "-c", command], check=True)
+        assert (data / META).exists()
+    assert "start again" in mark_damaged(data)
+    assert (data / DAMAGED).exists()
+    assert "start again" in mark_damaged(data)  # another process was faster
+
+
+PREPARE = """
+import sys
+from pathlib import Path
+from coupled_adam_bench.data.prepare import prepare
+from coupled_adam_bench.plan import load_plan
+if __name__ == "__main__":
+    plan = load_plan(Path(sys.argv[1]))
+    (data,) = plan.data_ids
+    prepare(plan.study_with_data(data), data, Path(sys.argv[2]), 1)
+"""
+
+
+@pytest.mark.fault(
+    "several users",
+    "two processes prepare the same data at the same time",
+    "one waits for the other, says so, and finds the data complete",
+)
+def test_two_preparations_at_once(tiny_study: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    settings = tiny_study()
+    settings["data"]["source"]["n_tokens"] = 1_600_000
+    plan = make_plan(parse_study(settings))
+    write_json(tmp_path / "plan.json", plan.to_json())
+    (tmp_path / "run.py").write_text(PREPARE)
+    command = [sys.executable, tmp_path / "run.py", tmp_path / "plan.json", tmp_path / "out"]
+    first, second = (subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2))
+    errors = [process.communicate(timeout=300)[1] for process in (first, second)]
+    assert [first.returncode, second.returncode] == [0, 0], errors
+    assert sum("out: waits for the process that works in this folder (pid " in error for error in errors) == 1
+    assert sum("prepare tiny" in error for error in errors) == 1  # one of them has worked
+    prepare(*study_and_data(only(plan)), tmp_path / "alone", workers=1)
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")

@@ -1,0 +1,116 @@
+"""Tables that a study declares itself, and studies whose rows only model, data or recipe tell apart."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from coupled_adam_bench.config import parse_any_study, parse_study
+from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.results.collect import read_results
+from coupled_adam_bench.results.comparisons import read_tests
+
+SHAPE = {"n_head": 2, "n_layer": 1, "learning_rate": 0.01}
+MINE = {"title": "Mine & yours", "comparison": "each_other", "columns": ["kappa", "loss", "isotropy"]}
+
+
+@pytest.fixture
+def build(tmp_path: Path, run_all_stages: Callable[..., Path]) -> Callable[[Plan], Path]:
+    """Draw numbers for a plan, run all stages from the evaluations to the report, and return the study's folder."""
+    return lambda plan: run_all_stages(plan, tmp_path)
+
+
+def text_of(study_dir: Path, name: str) -> str:
+    return (study_dir / name).read_text(encoding="utf-8")
+
+
+def test_a_table_of_three_columns_needs_no_code(build: Any, tiny_study: Callable[..., dict[str, Any]]) -> None:
+    settings = tiny_study(tables={"mine": MINE})
+    optimizers = ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 100}]
+    settings["grid"].append(settings["grid"][0] | {"table": "mine", "optimizers": optimizers})
+    study_dir = build(make_plan(parse_study(settings)))
+    tests = read_tests(study_dir / "tests.csv")
+    own = tests[tests["table"] == "mine"]
+    assert list(own["metric"]) == [name for name in MINE["columns"] for _ in range(2)]  # the best against two others
+    assert set(own["rule"]) == {"t-test"}
+    latex, page = text_of(study_dir, "tables/mine.tex"), text_of(study_dir, "report/index.html")
+    places = [latex.index(symbol) for symbol in (r"$\kappa$", r"$\mathcal{L}$", r"$\mathrm{Iso}$")]
+    assert places == sorted(places)
+    assert r"\rho" not in latex
+    assert r"\cmidrule" not in latex
+    assert "Bold: significantly better than every other value of its column and block" in latex
+    assert page.count("<h3>Mine &amp; yours</h3>") == 2  # the scores and the table
+    assert "At the sizes of" not in page
+    assert text_of(study_dir, "tables/mine.html").count('<th scope="col" class="number"') == 3
+    # A table without the columns of the paper's claim is not judged.
+    assert page.count('<article class="verdict') == 1
+    assert (study_dir / "tables" / "table1.tex").is_file()
+
+
+def test_another_choice_of_columns_for_a_table_of_the_paper(
+    build: Any, tiny_study: Callable[..., dict[str, Any]]
+) -> None:
+    study_dir = build(make_plan(parse_study(tiny_study(tables={"table1": {"columns": ["isotropy"], "title": "One"}}))))
+    page = text_of(study_dir, "report/index.html")
+    assert list(read_tests(study_dir / "tests.csv")["metric"]) == ["isotropy"]
+    assert "<h3>One</h3>" in page
+    assert "is not\njudged here" in page
+
+
+def rows_of(results: pd.DataFrame, *columns: str) -> list[tuple[Any, ...]]:
+    return list(dict.fromkeys(results[list(columns)].itertuples(index=False, name=None)))
+
+
+def test_two_models_of_one_size(build: Any, tiny_study: Callable[..., dict[str, Any]]) -> None:
+    # Heads change no number of parameters.
+    models = [SHAPE | {"name": "few", "d_model": 8}, SHAPE | {"name": "many", "d_model": 8, "n_head": 4}]
+    settings = tiny_study(models=models)
+    settings["grid"][0]["models"] = ["few", "many"]
+    plan = make_plan(parse_study(settings))
+    study_dir = build(plan)
+    results, tests = read_results(study_dir / "results.csv"), read_tests(study_dir / "tests.csv")
+    assert len(results.groupby(["n_params", "n_tokens", "optimizer", "seed", "task", "metric"])) * 2 == len(results)
+    assert rows_of(results, "cell", "model") == [(cell.id, cell.model.name) for cell in plan.cells.values()]
+    assert rows_of(tests, "table", "model") == [("table1", "few"), ("table1", "many")]
+    loss = results[(results["metric"] == "loss") & (results["optimizer"] == "adamw")]
+    means = tests[tests["metric"] == "loss"].set_index("model")
+    for model, cells in loss.groupby("model"):
+        row = means.loc[model]
+        mean = row["mean"] if row["optimizer"] == "adamw" else row["mean_reference"]
+        assert mean == pytest.approx(cells["value"].mean())
+    for name in ("tables/table1.tex", "tables/table1.html", "report/index.html"):
+        assert "1.43K (few)" in text_of(study_dir, name)
+        assert "1.43K (many)" in text_of(study_dir, name)
+    for figure in ("loss_accuracy", "embeddings"):
+        drawn = text_of(study_dir, f"figures/{figure}.svg")
+        assert "N = 1.43K (few)" in drawn
+        assert "N = 1.43K (many)" in drawn
+    # One line for each run of the model that is drawn first.
+    assert "N = 1.43K (few), D = 60 steps" in text_of(study_dir, "figures/training.svg")
+
+
+def test_two_corpora_and_two_recipes(build: Any, tiny_study: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    def write(name: str, **changes: Any) -> None:
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(tiny_study(**({"study": name} | changes))))
+
+    data = tiny_study()["data"]
+    other = data | {"name": "other", "source": data["source"] | {"seed": 5}}
+    training = tiny_study()["training"] | {"warmup_steps": 6}
+    write("a")
+    write("b", data=other)
+    write("c", training=training)
+    plan = make_plan(parse_any_study({"study": "whole", "studies": ["a", "b", "c"]}), [tmp_path])
+    study_dir = build(plan)
+    results, tests = read_results(study_dir / "results.csv"), read_tests(study_dir / "tests.csv")
+    assert len(plan.cells) == 3 * 6
+    assert rows_of(results, "cell", "data") == [(cell.id, cell.data_id) for cell in plan.cells.values()]
+    assert rows_of(tests, "model", "data", "recipe") == [
+        ("nano", plan.data_ids[0], "a"), ("nano", plan.data_ids[1], "a"), ("nano", plan.data_ids[0], "c"),
+    ]  # fmt: skip
+    page = text_of(study_dir, "tables/table1.html")
+    for label in ("(tiny, a)", "(other, a)", "(tiny, c)"):
+        assert page.count(f"1.43K {label}</th>") == 1
+    assert page.count("<tbody>") == 1  # all are of as many tokens

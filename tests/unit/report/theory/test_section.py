@@ -1,0 +1,228 @@
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coupled_adam_bench.files import read_sealed, write_sealed
+from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.report.figures import FIGURES, figures_of
+from coupled_adam_bench.report.theory.checks import Check, answer_open_question, checks_of
+from coupled_adam_bench.report.theory.records import Record, TheoryGroup, read_record, read_theory
+from coupled_adam_bench.report.theory.section import theory_section
+from coupled_adam_bench.results.groups import layout_of
+
+OUTPUT, INPUT, BALANCED, ADAM, LINE = range(5)
+
+
+@pytest.fixture(scope="session")
+def groups(fake_theory: Any) -> tuple[TheoryGroup, ...]:
+    return read_theory(layout_of(fake_theory.plan), fake_theory.root / "runs")
+
+
+def changed(
+    groups: tuple[TheoryGroup, ...], change: Callable[[Record], Record], which: Callable[[TheoryGroup], bool]
+) -> list[TheoryGroup]:
+    """Change the first record of the groups that are meant."""
+    return [
+        replace(group, records=(change(group.records[0]), *group.records[1:])) if which(group) else group
+        for group in groups
+    ]
+
+
+def check(groups: Any, index: int) -> Check:
+    return checks_of(groups)[index]
+
+
+def test_groups_are_cells_over_seeds(fake_theory: Any, groups: tuple[TheoryGroup, ...]) -> None:
+    assert len(groups) == 4 * 2 * 3
+    assert [record.cell.seed for record in groups[0].records] == [1, 2]
+    keys = [(g.model_label, g.tokens_label, g.cell.optimizer.key) for g in groups]
+    assert keys[:4] == [("1M", "D<1>", key) for key in ("adamw", "coupled_adam", "sgd_f500")] + [
+        ("1Mu", "D<1>", "adamw")
+    ]
+    assert [keys.index(key) for key in (("1M", "D2", "adamw"), ("4M", "D<1>", "adamw"))] == [6, 12]
+    assert len({group.shape for group in groups}) == 2
+    assert sorted(c.id for c in fake_theory.plan.cells.values()) == sorted(r.cell.id for g in groups for r in g.records)
+
+
+def test_every_statement_holds_in_the_drawn_runs(groups: tuple[TheoryGroup, ...]) -> None:
+    found = checks_of(groups)
+    # 8 places x (3 optimizers x 2 seeds, one diverged); half of them untied; Adam's.
+    assert [(c.holds, c.total) for c in found] == [(40, 40), (40, 40), (12, 12), (8, 8), (16, 16)]
+    assert {c.verdict for c in found} == {"Holds here"}
+    assert found[OUTPUT].finding == "Relative sum in float64 2e\u221216 to 4e\u221216, 40 runs."
+    assert found[BALANCED].finding == "Largest relative sum 3e\u221207, 12 runs."  # 0.9 in the warmup
+    assert found[LINE].finding == "R² 0.91 to 0.92, 16 runs."
+
+
+def test_thresholds_decide(groups: tuple[TheoryGroup, ...]) -> None:
+    def sums(side: str, value: float) -> Callable[[Record], Record]:
+        def change(record: Record) -> Record:
+            assert record.gradient_sum is not None
+            return replace(record, gradient_sum=record.gradient_sum | {side: {"float32": value, "float64": value}})
+
+        return change
+
+    def updates(value: float) -> Callable[[Record], Record]:
+        def change(record: Record) -> Record:
+            head = record.matrices["head"]
+            drift = replace(head, update_sum=[*head.update_sum[:-1], value])
+            return replace(record, drift=record.matrices | {"head": drift})
+
+        return change
+
+    def fit(value: float) -> Callable[[Record], Record]:
+        def change(record: Record) -> Record:
+            assert record.moment is not None
+            return replace(record, moment=replace(record.moment, r_squared=value))
+
+        return change
+
+    def untied(name: str) -> Callable[[TheoryGroup], bool]:
+        return lambda group: not group.tied and group.cell.optimizer.name == name
+
+    def first(group: TheoryGroup) -> bool:
+        return group is groups[0]
+
+    assert check(changed(groups, sums("output", 9e-13), first), OUTPUT).verdict == "Holds here"
+    assert check(changed(groups, sums("output", 1.1e-12), first), OUTPUT).verdict == "Holds in 39 of 40 runs"
+    assert check(changed(groups, sums("input", 9e-4), first), INPUT).verdict == "Holds in 39 of 40 runs"
+    for name in ("coupled_adam", "sgd"):
+        assert check(changed(groups, updates(1.1e-5), untied(name)), BALANCED).verdict == "Holds in 8 of 12 runs"
+        assert check(changed(groups, updates(1.1e-5), untied(name)), ADAM).verdict == "Holds here"
+    assert check(changed(groups, fit(0.84), first), LINE).verdict == "Holds in 15 of 16 runs"
+    assert check(changed(groups, fit(nan), first), LINE).total == 15
+    wrong = [replace(g, records=tuple(sums("output", 0.5)(r) for r in g.records if r.gradient_sum)) for g in groups]
+    assert check(wrong, OUTPUT).verdict == "Does not hold here"
+    assert check(wrong, OUTPUT).tone == "bad"
+
+
+@pytest.mark.parametrize(("section", "field"), [("training", "embedding_weight_decay"), ("optimizer", "weight_decay")])
+def test_weight_decay_and_the_warmup_do_not_count_as_sums_of_updates(
+    groups: tuple[TheoryGroup, ...], section: str, field: str
+) -> None:
+    def decaying(group: TheoryGroup) -> TheoryGroup:
+        def cell(record: Record) -> Any:
+            return replace(record.cell, **{section: getattr(record.cell, section).model_copy(update={field: 0.1})})
+
+        return replace(group, records=tuple(replace(record, cell=cell(record)) for record in group.records))
+
+    found = check([decaying(group) for group in groups], BALANCED)
+    assert (found.verdict, found.tone) == ("Not measured", "middle")
+    assert found.finding == "No run of Coupled Adam or SGD without weight decay was measured."
+
+
+def test_without_an_untied_head_nothing_is_said_of_it(groups: tuple[TheoryGroup, ...]) -> None:
+    tied = [group for group in groups if group.tied]
+    assert check(tied, BALANCED).verdict == "Not measured"
+    assert check(tied, ADAM).finding == "The study has no run with an untied head."
+    assert "untied" not in answer_open_question(tied)
+    untied = [group for group in groups if not group.tied]
+    assert answer_open_question(untied).startswith(
+        "With tied weights and Coupled Adam, the share of the input side was not measured."
+    )
+
+
+def test_the_answer_is_computed(groups: tuple[TheoryGroup, ...]) -> None:
+    # Coupled Adam: 1e-3 of 1.25e-3 comes from the input side, and the head moves by 2.5e-4; Adam: 1e-3 of 1.001, and 1.
+    assert answer_open_question(groups) == (
+        "With tied weights and Coupled Adam, 80.0 % of the mean embedding's displacement comes from the input side "
+        "(80.0 % over 8 runs); the displacement is 5 times that of the mean of an untied head. "
+        "With tied weights and Adam, 0.1 % of the mean embedding's displacement comes from the input side "
+        "(0.1 % over 8 runs); the displacement is 1 times that of the mean of an untied head."
+    )
+
+    def other_share(record: Record) -> Record:
+        return replace(record, drift={"embedding": replace(record.matrices["embedding"], input_share=0.4)})
+
+    def is_coupled(group: TheoryGroup) -> bool:
+        return group.tied and group.cell.optimizer.key == "coupled_adam"
+
+    assert "60.0 % of the mean embedding's displacement comes from the input side (40.0 % to 80.0 % over 8 runs)" in (
+        answer_open_question(changed(groups, other_share, is_coupled))
+    )
+
+    def rounding(record: Record) -> Record:
+        return replace(record, drift={name: replace(d, output_share=None) for name, d in record.matrices.items()})
+
+    still = groups
+    for group in groups:
+        if not group.tied:
+            still = tuple(replace(g, records=tuple(map(rounding, g.records))) if g is group else g for g in still)
+    assert answer_open_question(still).count("of an untied head, which moves by no more than rounding.") == 2
+
+
+def test_page_shows_the_section(fake_theory: Any) -> None:
+    page = (fake_theory.study_dir / "report" / "index.html").read_text()
+    section = page[page.index('<section id="theory">') : page.index('<section id="tests">')]
+    assert '<a href="#theory">Theory</a>' in page
+    assert section.count("Holds here") == 5
+    assert "80.0 % of the mean embedding&#39;s displacement comes from the input side" in section
+    assert section.count("<img") == len(figures_of(fake_theory.plan)) - len(FIGURES) == 4
+    tables = re.findall(r"<tbody>.*?</tbody>", section, flags=re.DOTALL)
+    assert [table.count("<tr>") for table in tables] == [5, 24, 12 + 2 * 12]
+    assert "D&lt;1&gt;" in tables[1]
+    assert "<b>" not in section
+    assert "&lt;b&gt;is not split&lt;/b&gt;" in section
+    diverged = [cell.id for cell in fake_theory.plan.cells.values() if (cell.optimizer.name, cell.seed) == ("sgd", 2)]
+    assert len(diverged) == 8
+    (line,) = re.findall(r"<li>loss not finite in step 60 \(8 runs\):\n(.*)</li>", section)
+    assert sorted(re.findall(r"<code>(.*?)</code>", line)) == sorted(diverged)
+    assert "at most\n2e\u221207 (relative)" in section
+
+
+def test_rows_show_what_is_missing(fake_theory: Any) -> None:
+    section = theory_section(layout_of(fake_theory.plan), fake_theory.root / "runs")
+    assert section is not None
+    assert [len(cells) for cells in section.remarks.values()] == [8, 8]  # of SGD, one seed not split, one diverged
+    adam, coupled, sgd = section.gradients[:3]
+    assert (adam.runs, sgd.runs) == ("2", "1 of 2")
+    assert adam.sums == ("6e\u221208", "4e\u221216", "0.31", "0.3")
+    assert (adam.adam_r_squared, coupled.adam_r_squared) == ("0.915", "-")
+    tied, tied_sgd, embedding, head = (section.drifts[index] for index in (1, 2, 5, 6))
+    assert (tied.matrix, tied.shares, tied.update_sum) == ("tied", ("80.0", "20.0", "0.0"), "0.1")
+    assert (embedding.matrix, embedding.shares) == ("embedding", ("100.0", "0.0", "0.0"))
+    assert (head.matrix, head.shares) == ("head", ("0.0", "100.0", "0.0"))
+    assert tied_sgd.shares == ("-", "-", "-")
+    assert (tied_sgd.residual, tied_sgd.displacement) == ("-", "0.00138")
+
+
+def test_a_study_without_theory_has_no_section(fake: Any) -> None:
+    assert theory_section(layout_of(fake.plan), fake.root / "runs") is None
+    assert figures_of(fake.plan) == FIGURES
+    page = (fake.study_dir / "report" / "index.html").read_text()
+    assert 'id="theory"' not in page
+    assert "#theory" not in page
+
+
+def test_partial_results(fake_theory: Any, tmp_path: Path) -> None:
+    """Nothing was measured: everything says so."""
+    section = theory_section(layout_of(fake_theory.plan), tmp_path)
+    assert section is not None
+    assert {check.verdict for check in section.checks} == {"Not measured"}
+    assert list(section.remarks) == ["not measured"]
+    assert sorted(section.remarks["not measured"]) == sorted(fake_theory.plan.cells)
+    assert section.gradients[0].runs == "0 of 2"
+    assert set(section.gradients[0].sums) == {"-"}
+    assert section.replay == "-"
+
+
+def test_broken_files(fake_theory: Any, tmp_path: Path, stored: Any) -> None:
+    plan: Plan = fake_theory.plan
+    cell = next(iter(plan.cells.values()))
+    good = read_sealed(stored(plan, fake_theory.root / "runs").measurement(cell.id, "theory").find(cell.id))
+    files = stored(plan, tmp_path)
+    files.run(cell.id)
+    measurement = files.measurement(cell.id, "theory")
+    assert read_record(measurement, cell).reason == "not measured"
+    write_sealed(measurement.find(cell.id), good)
+    assert read_record(measurement, cell).status == "ok"
+    for key, value in (("drift", None), ("drift", {"embedding": {}}), ("second_moment", 3), ("gradient_sum", ...)):
+        broken = {name: content for name, content in (good | {key: value}).items() if content is not ...}
+        write_sealed(measurement.find(cell.id), broken)
+        with pytest.raises(ValueError, match=r"theory-.*\.json: not a file of the stage theory"):
+            read_record(measurement, cell)

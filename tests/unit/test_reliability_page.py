@@ -1,0 +1,70 @@
+"""docs/reliability.md lists every fault that a test injects: its table is written from the tests' own marks."""
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reliability.md"
+BEGIN = "<!-- faults: begin; written by `make reliability` from the marks of the tests -->"
+END = "<!-- faults: end -->"
+AREAS = (
+    "settings", "text and data", "training", "evaluation", "results", "tracking", "cluster", "several users",
+)  # fmt: skip
+
+
+def faults() -> Iterator[tuple[str, str, str, str]]:
+    """Yield (area, fault, outcome, test) of every test with the mark ``fault``."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.fault":
+                    area, fault, outcome = (ast.literal_eval(argument) for argument in mark.args)
+                    yield area, fault, outcome, f"{path.relative_to(ROOT / 'tests')}::{node.name}"
+
+
+def sentence(text: str) -> str:
+    """Return the text with a capital letter, unless it begins with a name such as ``run.json``, and a full stop."""
+    text = text if re.match(r"\w+[._/]\w|lm-eval", text) else text[:1].upper() + text[1:]
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def table() -> str:
+    """Return the faults as Markdown, a section for each area."""
+    rows: dict[str, dict[tuple[str, str], list[str]]] = {area: {} for area in AREAS}
+    for area, fault, outcome, test in faults():
+        rows[area].setdefault((sentence(fault), sentence(outcome)), []).append(f"`{test}`")
+    lines = []
+    for area in AREAS:
+        lines += [f"### {area.capitalize()}", "", "| fault | what happens | test |", "|---|---|---|"]
+        for (fault, outcome), tests in sorted(rows[area].items(), key=lambda row: row[0][0].strip("`").lower()):
+            cells = (text.replace("|", "\\|") for text in (fault, outcome, ", ".join(tests)))
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def page_with_table(text: str) -> str:
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{table()}\n{END}{after}"
+
+
+def test_the_page_lists_every_fault():
+    text = PAGE.read_text(encoding="utf-8")
+    assert text.count(BEGIN) == text.count(END) == 1
+    if os.environ.get("CAB_WRITE_RELIABILITY") == "1":
+        PAGE.write_text(page_with_table(text), encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == page_with_table(text), "run `make reliability`"
+
+
+def test_no_mark_is_missed_and_no_fault_is_there_twice():
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    found = list(faults())
+    assert sum(text.count("mark.fault(") for text in texts) == len(found)
+    names = {sentence(fault): {other[2] for other in found if other[1] == fault} for _, fault, *_ in found}
+    assert not {fault: outcomes for fault, outcomes in names.items() if len(outcomes) > 1}

@@ -1,0 +1,456 @@
+"""What a second call of ``train`` makes of a run whose files were damaged: the same bytes, or a sentence."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from planned import only
+
+from coupled_adam_bench import paths
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.files import read_json, read_sealed, write_json, write_sealed
+from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.training.checkpoint import CheckpointError, checkpoints, damage
+from coupled_adam_bench.training.distributed import RESUME_ME, WorkerGroup
+from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.trainer import Trainer
+from coupled_adam_bench.training.trunk import train_trunk
+
+ALONE = WorkerGroup(torch.device("cpu"))
+STEPS = 12
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def lose_a_line(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+
+
+DAMAGES = [flip, lose_a_line, Path.unlink]
+
+
+def settings_of(tiny_study: Callable[..., dict[str, Any]], **training: Any) -> dict[str, Any]:
+    """One cell of 12 steps, a line of history each, a checkpoint every four."""
+    settings = tiny_study()
+    settings["training"] |= training
+    settings["grid"][0] |= {
+        "table": None, "optimizers": ["coupled_adam"], "tokens": [{"steps": STEPS}], "seeds": [1],
+    }  # fmt: skip
+    settings["execution"] |= {"checkpoint_every": 4, "log_every": 1}
+    return settings
+
+
+class Cell:
+    """A cell and its run folder."""
+
+    def __init__(self, plan: Plan, data: Path, run_dir: Path) -> None:
+        (self.cell,), self.execution = plan.cells.values(), only(plan).study.execution
+        self.data, self.run_dir = data, run_dir
+
+    def train(self) -> int:
+        return train(self.cell, self.execution, self.data, self.run_dir, ALONE)
+
+    def weights(self) -> bytes:
+        return (self.run_dir / "model" / "model.safetensors").read_bytes()
+
+    def history(self) -> str:
+        return (self.run_dir / "history.jsonl").read_text()
+
+    def losses(self) -> list[float]:
+        return [json.loads(line)["loss"] for line in self.history().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_study, tiny_data, tmp_path_factory) -> Cell:
+    """The finished cell; do not write into its folder."""
+    plan = make_plan(parse_study(settings_of(tiny_study)))
+    cell = Cell(plan, tiny_data, tmp_path_factory.mktemp("trained") / "run")
+    assert cell.train() == 0
+    assert len(cell.losses()) == STEPS
+    return cell
+
+
+@pytest.fixture
+def cell(trained: Cell, tmp_path: Path) -> Cell:
+    copy = Cell.__new__(Cell)
+    vars(copy).update(vars(trained), run_dir=Path(shutil.copytree(trained.run_dir, tmp_path / "run")))
+    return copy
+
+
+@pytest.fixture
+def stopped(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> Cell:
+    """The cell, stopped by SIGTERM after step 7."""
+    shutil.rmtree(cell.run_dir)
+    stop_at(cell, 6, monkeypatch)
+    assert cell.train() == RESUME_ME
+    monkeypatch.undo()
+    assert len(cell.losses()) == 7
+    return cell
+
+
+def stop_at(cell: Cell, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    train_step = Trainer.train_step
+
+    def stopping(self: Trainer, index: int) -> Any:
+        if index == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return train_step(self, index)
+
+    monkeypatch.setattr(Trainer, "train_step", stopping)
+
+
+def newest(cell: Cell, index: int = 0) -> Path:
+    return checkpoints(cell.run_dir / "checkpoints")[index]
+
+
+CHECKPOINT_FILES = (".metadata", "__0_0.distcp", "state.json", "history.jsonl", "checksums.json")
+RUN_FILES = [
+    "run.json", "cell.json", "history.jsonl", "model/model.safetensors", "model/config.json", "model/tokenizer.json",
+    "model/tokenizer_config.json", ".lock",
+]  # fmt: skip
+RUN_FILES += [f"checkpoints/step-000000{step}/{name}" for step in ("08", "12") for name in CHECKPOINT_FILES]
+
+
+def test_the_list_of_files_is_complete(trained: Cell) -> None:
+    found = {path.relative_to(trained.run_dir).as_posix() for path in trained.run_dir.rglob("*") if path.is_file()}
+    assert found == set(RUN_FILES)
+
+
+@pytest.mark.fault(
+    "training",
+    "A byte or a line of any file in a finished cell's folder changes, or the file is lost.",
+    "The file is named; training the cell again ends with the same model, history and record, byte for byte.",
+)
+@pytest.mark.parametrize("harm", DAMAGES)
+@pytest.mark.parametrize("name", RUN_FILES)
+def test_a_second_call_mends_any_file(name: str, harm: Callable[[Path], None], cell: Cell, trained: Cell) -> None:
+    before = {path: path.read_bytes() for path in cell.run_dir.rglob("*") if path.is_file()}
+    harm(cell.run_dir / name)
+    assert cell.train() == 0
+    for path, content in before.items():
+        if "checkpoints" not in path.parts and path.name not in ("run.json", ".lock"):
+            assert path.read_bytes() == content, path
+    run, expected = (read_sealed(one.run_dir / "run.json") for one in (cell, trained))
+    assert {key: run[key] for key in run if key != "train"} == {key: expected[key] for key in run if key != "train"}
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        ["run.json", "checkpoints/step-00000012"],
+        ["run.json", "history.jsonl", "checkpoints"],
+        ["model", "checkpoints/step-00000012/__0_0.distcp"],
+        ["model/model.safetensors", "checkpoints/step-00000012/state.json", "checkpoints/step-00000008/.metadata"],
+        ["run.json", "history.jsonl", "checkpoints/step-00000012/history.jsonl"],
+        ["cell.json", "run.json", "history.jsonl", "model", "checkpoints"],
+    ],
+)
+@pytest.mark.fault(
+    "training",
+    "a finished cell loses its model and its last checkpoints, or its record and its history",
+    "training it again does the steps that are lost and ends with the same model; only times differ",
+)
+def test_a_second_call_mends_damage_to_several(lost: list[str], cell: Cell, trained: Cell) -> None:
+    for name in lost:
+        path = cell.run_dir / name
+        shutil.rmtree(path) if path.is_dir() else flip(path)
+    assert cell.train() == 0
+    assert cell.weights() == trained.weights()
+    assert cell.losses() == trained.losses()
+    assert [json.loads(line)["step"] for line in cell.history().splitlines()] == list(range(1, STEPS + 1))
+
+
+def test_a_finished_cell_is_kept_and_nothing_is_written(cell: Cell, capsys: pytest.CaptureFixture[str]) -> None:
+    def times() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in cell.run_dir.rglob("*") if path.name != ".lock"}
+
+    before = times()
+    assert cell.train() == 0
+    assert times() == before
+    assert f"{cell.cell.id}: kept, trained before" in capsys.readouterr().err
+
+
+def test_the_command_keeps_a_finished_cell_without_starting_torch(
+    cell: Cell, tiny_study, make_workspace: Callable[..., Any]
+) -> None:
+    workspace = make_workspace(settings_of(tiny_study))
+    run_dir = workspace.run_dir(cell.cell.id)
+    run_dir.parent.mkdir(parents=True)
+    cell.run_dir.rename(run_dir)
+    program = "import sys; from coupled_adam_bench.cli import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    command = [sys.executable, "-c", program, *workspace.command(cell.cell.id)]
+    result = subprocess.run(command, cwd=workspace.folder, capture_output=True, text=True)
+    assert result.stdout == "0 False\n", result.stderr
+    assert result.stderr == f"{cell.cell.id}: kept, trained before\n"
+    flip(run_dir / "history.jsonl")
+    result = subprocess.run(command, cwd=workspace.folder, capture_output=True, text=True)
+    assert result.stdout == "0 True\n", result.stderr
+    assert "history.jsonl: SHA-256 " in result.stderr
+    assert "made anew from the checkpoints" in result.stderr
+
+
+def test_a_cell_of_other_data_is_not_kept(cell: Cell, trained: Cell, tmp_path: Path) -> None:
+    run = read_sealed(cell.run_dir / "run.json")
+    write_sealed(cell.run_dir / "run.json", run | {"data_sha256": run["data_sha256"] | {"train": "other"}})
+    assert cell.train() == 0
+    assert read_sealed(cell.run_dir / "run.json")["data_sha256"] == run["data_sha256"]
+
+
+@pytest.mark.fault(
+    "training",
+    "history.jsonl is cut, damaged or deleted while a cell is stopped",
+    "it comes back from the checkpoint, to the last row",
+)
+@pytest.mark.parametrize("harm", [*DAMAGES, lambda path: path.write_text(""), lambda path: path.write_bytes(b"\xff\n")])
+def test_a_resumed_cell_has_its_whole_history(harm: Callable[[Path], None], stopped: Cell, trained: Cell) -> None:
+    begun = stopped.history()
+    harm(stopped.run_dir / "history.jsonl")
+    assert stopped.train() == 0
+    assert stopped.history().startswith(begun)
+    assert stopped.losses() == trained.losses()
+    assert stopped.weights() == trained.weights()
+
+
+def test_a_history_that_is_lost_while_training_is_whole_in_the_end(
+    cell: Cell, trained: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(cell.run_dir)
+    train_step = Trainer.train_step
+
+    def losing(self: Trainer, step: int) -> Any:
+        if step == 6:
+            (self.run_dir / "history.jsonl").unlink()
+        return train_step(self, step)
+
+    monkeypatch.setattr(Trainer, "train_step", losing)
+    assert cell.train() == 0
+    assert cell.losses() == trained.losses()
+
+
+def as_of_an_older_version(checkpoint: Path) -> None:
+    (checkpoint / "history.jsonl").unlink()
+    checksums = read_sealed(checkpoint / "checksums.json")
+    del checksums["history.jsonl"]
+    write_json(checkpoint / "checksums.json", checksums)
+
+
+def test_checkpoints_of_an_older_version_say_what_is_lost(
+    stopped: Cell, trained: Cell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in checkpoints(stopped.run_dir / "checkpoints"):
+        as_of_an_older_version(path)
+    lines = stopped.history().splitlines(keepends=True)
+    (stopped.run_dir / "history.jsonl").write_text("".join(lines[:3]) + "{broken\n" + "".join(lines[4:]))
+    assert stopped.train() == 0
+    error = capsys.readouterr().err
+    assert "of an older version, which kept no history in it: taken over are the 6 whole lines up to step 7" in error
+    assert "lost are 1 damaged lines" in error
+    assert stopped.losses() == trained.losses()[:3] + trained.losses()[4:]
+    assert stopped.weights() == trained.weights()
+
+
+def edit(change: Callable[[dict[str, str]], Any], sealed: bool) -> Callable[[Path], None]:
+    def harm(checkpoint: Path) -> None:
+        checksums = read_sealed(checkpoint / "checksums.json")
+        changed = change(checksums)
+        (write_sealed if sealed else write_json)(checkpoint / "checksums.json", changed)
+
+    return harm
+
+
+def without(name: str) -> Callable[[dict[str, str]], dict[str, str]]:
+    return lambda checksums: {key: value for key, value in checksums.items() if key != name}
+
+
+def replace_by_a_file(checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint)
+    checkpoint.write_text("a file")
+
+
+def replace_by_a_folder(checkpoint: Path) -> None:
+    (checkpoint / "checksums.json").unlink()
+    (checkpoint / "checksums.json").mkdir()
+
+
+@pytest.mark.fault(
+    "training",
+    "the checksums in a checkpoint are empty, cut, edited or no list, or a file stands in the checkpoint's place",
+    "the checkpoint is named and passed over for the one before it; the cell ends with the same bytes",
+)
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (edit(lambda _: [], False), "checksums.json is not a list of checksums"),
+        (edit(lambda _: {}, False), "checksums.json does not list .metadata, "),
+        (edit(lambda _: {}, True), "checksums.json does not list state.json"),
+        (edit(without("__0_0.distcp"), False), "checksums.json does not list __0_0.distcp"),
+        (edit(without("state.json"), True), "checksums.json does not list state.json"),
+        (edit(lambda sums: sums | {"state.json": 1}, True), "the SHA-256 of state.json differs"),
+        (lambda path: flip(path / "checksums.json"), "checksums.json: "),
+        (lambda path: (path / "checksums.json").write_text("[[["), "not valid JSON"),
+        (lambda path: flip(path / ".metadata"), "the SHA-256 of .metadata differs"),
+        (lambda path: (path / "state.json").unlink(), "state.json is missing"),
+        (replace_by_a_file, "not a folder"),
+        (replace_by_a_folder, "Is a directory"),
+    ],
+)
+def test_a_checkpoint_that_is_not_whole_is_passed_over(
+    harm: Callable[[Path], None], reason: str, stopped: Cell, trained: Cell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = newest(stopped)
+    assert path.name == "step-00000007"
+    harm(path)
+    assert reason in str(damage(path))
+    assert stopped.train() == 0
+    error = capsys.readouterr().err
+    assert "step-00000007: damaged (" in error
+    assert reason in error
+    assert stopped.weights() == trained.weights()
+    assert stopped.losses() == trained.losses()
+    assert [path.name for path in checkpoints(stopped.run_dir / "checkpoints")] == ["step-00000012", "step-00000008"]
+
+
+def test_a_file_in_the_place_of_all_checkpoints_is_named(stopped: Cell, trained: Cell) -> None:
+    folder = stopped.run_dir / "checkpoints"
+    shutil.rmtree(folder)
+    folder.write_text("a file")
+    with pytest.raises(CheckpointError, match=r"checkpoints: a file stands where .* delete it and start again"):
+        stopped.train()
+    folder.unlink()
+    assert stopped.train() == 0
+    assert stopped.weights() == trained.weights()
+
+
+def test_a_file_in_the_place_of_the_checkpoint_to_write_makes_way(stopped: Cell, trained: Cell) -> None:
+    replace_by_a_file(newest(stopped))
+    (stopped.run_dir / "checkpoints" / "step-00000008").write_text("a file")
+    assert stopped.train() == 0
+    assert stopped.weights() == trained.weights()
+    assert all(damage(path) is None for path in checkpoints(stopped.run_dir / "checkpoints"))
+
+
+def test_a_file_that_somebody_put_into_a_checkpoint_does_no_harm(stopped: Cell, trained: Cell) -> None:
+    (newest(stopped) / "notes.txt").write_text("mine")
+    assert damage(newest(stopped)) is None
+    assert stopped.train() == 0
+    assert stopped.weights() == trained.weights()
+
+
+@pytest.mark.fault(
+    "training",
+    "a checkpoint may not be read by this user",
+    "the job stops with a sentence that names it, and nothing is trained from its beginning",
+)
+def test_a_checkpoint_that_may_not_be_read_is_named(stopped: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = newest(stopped)
+    open_file = Path.open
+
+    def refuse(self: Path, *arguments: Any, **options: Any) -> Any:  # root may read everything
+        if path in self.parents:
+            raise PermissionError(13, "Permission denied", str(self))
+        return open_file(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(CheckpointError, match=r"step-00000007: cannot read the checkpoint \(.*Permission denied"):
+        stopped.train()
+
+
+@pytest.mark.parametrize("name", ["run.json", "history.jsonl", None])
+def test_a_diverged_cell_is_kept_or_diverges_again(
+    name: str | None, tiny_study, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_of(tiny_study, warmup_steps=0, grad_clip=1e30)
+    settings["models"][0]["learning_rate"] = 1e25
+    cell = Cell(make_plan(parse_study(settings)), tiny_data, tmp_path / "run")
+    assert cell.train() == 0
+    before = read_sealed(cell.run_dir / "run.json")
+    assert before["status"] == "diverged"
+    history = [json.loads(line)["step"] for line in cell.history().splitlines()]
+    if name is not None:
+        flip(cell.run_dir / name)
+    assert cell.train() == 0
+    after = read_sealed(cell.run_dir / "run.json")
+    assert [after[key] for key in ("status", "reason", "step")] == [before[key] for key in ("status", "reason", "step")]
+    assert [json.loads(line)["step"] for line in cell.history().splitlines()] == history
+    assert ("kept, trained before" in capsys.readouterr().err) == (name is None)
+
+
+def test_a_trunk_has_its_whole_history_again(tiny_study, tiny_data: Path, tmp_path: Path) -> None:
+    settings = settings_of(tiny_study, schedule="wsd")
+    settings["grid"][0]["tokens"] = [{"steps": 10}, {"steps": 20}]
+    plan = make_plan(parse_study(settings))
+    (trunk,) = plan.trunks.values()
+    execution, folder = only(plan).study.execution, tmp_path / "trunk"
+    first, second = sorted(trunk.prefixes.values(), key=lambda part: part.steps)
+    assert train_trunk(first, execution, tiny_data, folder, ALONE) == 0
+    (folder / "history.jsonl").unlink()
+    assert train_trunk(second, execution, tiny_data, folder, ALONE) == 0
+    steps = [json.loads(line)["step"] for line in (folder / "history.jsonl").read_text().splitlines()]
+    assert steps == list(range(1, second.steps + 1))
+    flip(folder / "history.jsonl")
+    assert train_trunk(first, execution, tiny_data, folder, ALONE) == 0
+    lines = (folder / "history.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == steps
+    assert read_sealed(folder / paths.branch_file(trunk.run.id, first.steps).name)["status"] == "completed"
+
+
+@pytest.mark.fault(
+    "text and data",
+    "the tokenizer beside the token bins is damaged when a model is exported with it",
+    "training stops with its name, the data are prepared anew, and the next start exports the model",
+)
+def test_a_damaged_tokenizer_does_not_get_into_a_model(cell: Cell, trained: Cell, tmp_path: Path) -> None:
+    cell.data = Path(shutil.copytree(cell.data, tmp_path / cell.data.name))
+    (cell.run_dir / "run.json").unlink()
+    whole = (cell.data / "tokenizer" / "tokenizer.json").read_bytes()
+    flip(cell.data / "tokenizer" / "tokenizer.json")
+    with pytest.raises(ValueError, match=r"tokenizer\.json: SHA-256 .*start again: it will be prepared anew"):
+        cell.train()
+    assert not (cell.run_dir / "run.json").exists()
+    (cell.data / "tokenizer" / "tokenizer.json").write_bytes(whole)
+    (cell.data / "meta.json.damaged").rename(cell.data / "meta.json")
+    assert cell.train() == 0
+    assert cell.weights() == trained.weights()
+
+
+@pytest.mark.fault(
+    "settings",
+    "execution.train_threads is far more than the processors there are",
+    "the job stops before it starts them, and names the setting and the processors",
+)
+def test_threads_that_would_take_the_machine_down_are_refused(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cell.run_dir / "run.json").unlink()
+    n_processors = len(os.sched_getaffinity(0))
+    cell.execution = cell.execution.model_copy(update={"train_threads": 10**6})
+    with pytest.raises(ValueError, match=rf"execution\.train_threads: 1000000, .* {n_processors} processors; at most"):
+        cell.train()
+    before = torch.get_num_threads()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    try:
+        cell.execution = cell.execution.model_copy(update={"train_threads": 2})
+        assert cell.train() == 0
+    finally:
+        torch.set_num_threads(before)
+    assert "execution.train_threads: 2 threads on 1 processors are slower than 1" in capsys.readouterr().err
+
+
+def test_what_is_in_a_checkpoint(trained: Cell) -> None:
+    path = newest(trained)
+    assert set(read_sealed(path / "checksums.json")) == {*CHECKPOINT_FILES} - {"checksums.json"}
+    assert (path / "history.jsonl").read_text() == trained.history()
+    assert read_json(path / "state.json")["step"] == STEPS

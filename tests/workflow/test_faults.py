@@ -1,0 +1,588 @@
+"""Faults injected into whole studies: what a plain second start of Snakemake makes of them."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+SNAKEMAKE = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "Snakefile"), "--nocolor"]
+TABLES = ("results.csv", "tests.csv", "tables/table1.tex", "tables/table1.html")
+# `make attack` draws 500.
+DRAWS = int(os.environ.get("CAB_DAMAGE_DRAWS", "6"))
+FIRST = int(os.environ.get("CAB_FIRST_DRAW", "0"))
+
+SHARED = pytest.mark.xdist_group("faults")
+
+
+def snakemake(folder: Path, *arguments: str, study: str = "study.yaml") -> subprocess.CompletedProcess[str]:
+    cores = [] if "-n" in arguments else ["--cores", "2"]
+    command = [*SNAKEMAKE, *arguments, *cores, "--configfile", study]
+    try:
+        return subprocess.run(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600
+        )
+    except subprocess.TimeoutExpired as error:
+        logs = "".join(path.read_text() for path in folder.glob("results/*/logs/*.log"))
+        raise AssertionError(f"no end after {error.timeout} s:\n{error.stdout!s}\n{logs}") from None
+
+
+def finish(folder: Path, *targets: str, study: str = "study.yaml") -> str:
+    """Start the workflow as a user does, and return what it said; it must end well."""
+    result = snakemake(folder, *targets, study=study)
+    assert result.returncode == 0, result.stdout
+    assert "Traceback" not in result.stdout
+    return result.stdout
+
+
+def outputs(folder: Path, study: str = "tiny") -> dict[str, bytes]:
+    return {name: (folder / "results" / study / name).read_bytes() for name in TABLES}
+
+
+def small(settings: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Two optimizers, two seeds, twenty steps, all of a kind in one job."""
+    settings["grid"][0] |= {"tokens": [{"steps": 20}], "seeds": [1, 2]}
+    settings["execution"] |= {"train_cells_per_job": 4, "evaluation_cells_per_job": 4}
+    return settings | changes
+
+
+def write(folder: Path, settings: dict[str, Any], name: str = "study.yaml") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(yaml.safe_dump(settings))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, tiny_study) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    write(folder, small(tiny_study()))
+    finish(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(finished, tmp_path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "copy", symlinks=True))
+
+
+# ---- the first hour ----
+
+
+@pytest.mark.fault(
+    "settings",
+    "The repository, its virtual environment and the working folder have a space, a quote and an umlaut in their path.",
+    "Every rule quotes what it names; the study runs.",
+)
+def test_a_path_with_a_space_a_quote_and_an_umlaut(tmp_path, tiny_study):
+    home = tmp_path / "a b'c \u00fc"
+    for name in ("Snakefile", "rules", "templates", "workflow", "profiles"):
+        source = ROOT / name
+        home.mkdir(exist_ok=True)
+        shutil.copytree(source, home / name) if source.is_dir() else shutil.copy2(source, home / name)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / ".venv"], check=True)
+    (packages,) = (home / ".venv").glob("lib/python*/site-packages")
+    here = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "others.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in here))
+    write(home, small(tiny_study()))
+    command = [home / ".venv/bin/python", "-m", "snakemake", "--cores", "2", "--configfile", "study.yaml"]
+    result = subprocess.run(command, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert result.returncode == 0, result.stdout
+    assert all(outputs(home).values())
+
+
+@pytest.mark.fault(
+    "settings",
+    "In a fresh clone there are no word lists yet, and the target is `plan`, `data` or `train`, which need none.",
+    "The target runs; a target that needs them is stopped before its first job by a sentence that names the files.",
+)
+def test_a_target_is_stopped_only_by_what_it_needs(tmp_path, tiny_study):
+    settings = small(tiny_study())
+    settings["evaluation"] = {"downstream": {"tasks": "synthetic"}, "word_similarity": [{"name": "w", "file": "w.txt"}]}
+    settings["paths"] = {"word_similarity": "nowhere"}
+    settings["data"]["source"] = {"kind": "files"}
+    settings["data"] |= {"tokenizer": "file", "vocab_size": 400}
+    settings["paths"] |= {"text": "text", "tokenizer": "tokenizer.json"}
+    settings["evaluation"]["downstream"] = {"tasks": ["arc_easy"]}
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(special_tokens=["<|endoftext|>"], initial_alphabet=tokenizer.pre_tokenizer.alphabet())
+    tokenizer.train_from_iterator(["some text"], trainer)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.jsonl").write_text(
+        "".join(json.dumps({"text": f"text {n} of some"}) + "\n" for n in range(999))
+    )
+    write(tmp_path, settings)
+    for target in ("plan", "data"):
+        result = snakemake(tmp_path, target)
+        assert result.returncode == 0, result.stdout
+    result = snakemake(tmp_path)
+    assert result.returncode != 0
+    assert "nowhere/w.txt does not exist; put it there, set paths.word_similarity, or run" in result.stdout
+    assert "Traceback" not in result.stdout
+    assert not (tmp_path / "results/runs").exists()
+
+
+def test_the_plan_of_the_paper_in_a_fresh_clone(tmp_path):
+    result = snakemake(tmp_path, "plan", study=str(ROOT / "workflow/config/paper_small.yaml"))
+    assert result.returncode == 0, result.stdout
+    assert "paper_small: 54 cells" in (tmp_path / "results/paper_small/plan.txt").read_text()
+
+
+@pytest.mark.fault(
+    "settings",
+    "A study file has no `study:`.",
+    "It is refused; it does not become the demo with some settings changed.",
+)
+def test_a_study_without_a_name_is_not_the_demo(tmp_path, tiny_study):
+    settings = tiny_study()
+    del settings["study"]
+    write(tmp_path, settings)
+    result = snakemake(tmp_path, "-n")
+    assert result.returncode != 0
+    assert "study: missing" in result.stdout
+    assert "Traceback" not in result.stdout
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.fault(
+    "settings",
+    "A study file is a template of Snakemake's (`__use_yte__: true`), which runs the Python in it when it reads it.",
+    "The study is refused with a sentence that says so. The command line of this program never runs it; Snakemake has "
+    "read the file before.",
+)
+def test_a_study_that_is_a_program(tmp_path, tiny_study):
+    code = "?open('ran', 'w').close()"
+    write(tmp_path, {"__use_yte__": True, **tiny_study(title=code)})
+    result = snakemake(tmp_path, "-n")
+    assert result.returncode != 0
+    assert "study.yaml: line 1: __use_yte__ makes a program of a file" in result.stdout
+    assert "Traceback" not in result.stdout
+    (tmp_path / "ran").unlink(missing_ok=True)
+    command = [sys.executable, "-m", "coupled_adam_bench", "plan", "--study", "study.yaml", "--out", "plan.json"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "__use_yte__ makes a program of a file" in result.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.fault(
+    "settings",
+    "`--config partial=false`, `partial=no` or `partial=abc` is given.",
+    "`false` means false; what is neither true nor false is refused.",
+)
+def test_the_switch_partial(tmp_path, tiny_study):
+    write(tmp_path, small(tiny_study()))
+    assert "train_cells" in snakemake(tmp_path, "-n", "--config", "partial=false").stdout
+    assert "train_cells" not in snakemake(tmp_path, "-n", "--config", "partial=true").stdout
+    for word in ("no", "abc", "2"):
+        result = snakemake(tmp_path, "-n", "--config", f"partial={word}")
+        assert result.returncode != 0
+        assert "must be true or false" in result.stdout
+
+
+@pytest.mark.fault(
+    "cluster",
+    "`train_minutes` is shorter than the warning that a cluster sends two minutes before the limit.",
+    "The warning comes a quarter of the limit before its end, so that most of the time goes into training.",
+)
+@pytest.mark.parametrize(("minutes", "seconds"), [(1, 15), (4, 60), (8, 120), (1440, 120)])
+def test_the_warning_before_a_short_limit(minutes, seconds, tmp_path, tiny_study):
+    settings = small(tiny_study())
+    settings["execution"]["train_minutes"] = minutes
+    write(tmp_path, settings)
+    said = snakemake(tmp_path, "train", "-n").stdout
+    (resources,) = re.findall(r"rule train_cells:.*?resources: ([^\n]*)", said, re.DOTALL)
+    assert f"runtime={minutes}" in resources
+    assert f"slurm_extra='--signal=TERM@{seconds}'" in resources
+
+
+def test_jobs_ask_for_what_their_cells_need(tmp_path, tiny_study):
+    settings = small(tiny_study())
+    large = {"name": "large", "n_layer": 12, "n_head": 12, "d_model": 768, "learning_rate": 0.01}
+    settings["models"].append(large)
+    settings["grid"].append({"models": ["large"], "tokens": [{"steps": 10**6}], "optimizers": ["adamw"], "seeds": [1]})
+    settings["execution"]["train_cells_per_job"] = 1
+    write(tmp_path, settings)
+    said = snakemake(tmp_path, "train", "-n").stdout
+    resources = re.findall(r"job=(\S+)\n.*?resources: ([^\n]*)", said.replace("wildcards: ", ""), re.DOTALL)
+    asked = {job: dict(re.findall(r"(\w+)=(\d+)", text)) for job, text in resources}
+    (of_large,) = [values for job, values in asked.items() if job.startswith("large_")]
+    small_jobs = [values for job, values in asked.items() if not job.startswith("large_")]
+    assert {(values["mem_mb"], values["runtime"]) for values in small_jobs} == {("4000", "60")}
+    # 85M parameters on a CPU: weights, gradients and moments, a checkpoint, and the model twice while it is exported.
+    assert int(of_large["mem_mb"]) * 1e6 > (16 + 12 + 8) * 85e6
+    assert 60 < int(of_large["runtime"]) <= 1440
+
+
+@pytest.mark.fault(
+    "cluster",
+    "Training is killed without a word: out of memory, or a node that goes down.",
+    "The log and the next attempt name execution.train_mem_mb; each attempt that was killed raises the memory "
+    "of the next one by half.",
+)
+def test_a_killed_job_asks_for_more_memory(tmp_path, tiny_study):
+    settings = small(tiny_study())
+    settings["grid"][0]["tokens"] = [{"steps": 2000}]
+    settings["execution"] |= {"train_mem_mb": 1000, "train_cells_per_job": 1}
+    write(tmp_path, settings)
+    process = begin(tmp_path)
+    (history,) = [path for path in tmp_path.glob("results/runs/*/history.jsonl") if path.stat().st_size][:1]
+    pid = re.match(r"pid (\d+) on", (history.with_name(".lock")).read_text())
+    assert pid
+    os.kill(int(pid[1]), signal.SIGKILL)
+    log = tmp_path / "results" / "tiny" / "logs" / f"{history.parent.name}.train.log"
+    deadline = time.monotonic() + 60
+    while "killed, most likely for lack of memory (execution.train_mem_mb)" not in log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait() != 0
+    said = snakemake(tmp_path, "train", "-n").stdout
+    memory = dict(re.findall(r"job=(\S+)\n.*?mem_mb=(\d+)", said.replace("wildcards: ", ""), re.DOTALL))
+    assert memory[history.parent.name] == "1500"
+    assert sorted(memory.values()) == ["1000", "1000", "1000", "1500"]
+
+
+# ---- numbers stay a study's own ----
+
+
+@SHARED
+@pytest.mark.fault(
+    "results",
+    "Studies share cells and measure them under different settings; they are run, collected in whole or in "
+    "part, damaged and run again in any order.",
+    "The results of each are byte for byte those of the study alone.",
+)
+def test_two_studies_over_the_same_cells_in_any_order(finished, copy, tmp_path, tiny_study):
+    other = small(tiny_study(study="other"))
+    other["evaluation"] |= {"downstream": {"tasks": "synthetic", "limit": 5}, "word_similarity": []}
+    alone = outputs(finished)
+    write(copy, other, "other.yaml")
+    finish(copy, "tables", study="other.yaml")
+    others = outputs(copy, "other")
+    assert others["results.csv"].replace(b"other,", b"tiny,") != alone["results.csv"]
+    assert outputs(copy) == alone
+    for name, study in (("study.yaml", "tiny"), ("other.yaml", "other"), ("study.yaml", "tiny")):
+        shutil.rmtree(copy / "results" / study)
+        finish(copy, "tables", study=name)
+        assert outputs(copy) == alone
+        assert outputs(copy, "other") == others
+    # A change of title collects again, and nothing else.
+    settings = yaml.safe_load((copy / "study.yaml").read_text()) | {"title": "Another"}
+    write(copy, settings)
+    finish(copy, "tables")
+    assert outputs(copy)["results.csv"] == alone["results.csv"]
+
+
+# ---- damage ----
+
+
+def flip_bit(path: Path, rng: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+
+
+def change_byte(path: Path, rng: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    place = rng.randrange(len(content))
+    content[place] = (content[place] + rng.randrange(1, 256)) % 256
+    path.write_bytes(content)
+
+
+def drop_line(path: Path, rng: random.Random) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    del lines[rng.randrange(len(lines))]
+    path.write_bytes(b"".join(lines))
+
+
+def delete(path: Path, rng: random.Random) -> None:
+    path.unlink()
+
+
+DAMAGES: tuple[Callable[[Path, random.Random], None], ...] = (flip_bit, change_byte, drop_line, delete)
+
+
+class Victim:
+    """A copy of a finished study that is damaged and put back as it was, times of files included."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tables = outputs(folder)
+        self._contents = {path: path.read_bytes() for path in self._files()}
+        self._times = {path: path.stat().st_mtime_ns for path in self._contents}
+
+    def _files(self) -> list[Path]:
+        return sorted(path for path in self.folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+    def results(self) -> list[Path]:
+        return [path for path in self._contents if "results" in path.parts and not path.name.startswith(".")]
+
+    def restore(self) -> None:
+        for path in set(self._files()) - set(self._contents):
+            path.unlink()
+        for path, content in self._contents.items():
+            if not path.exists() or path.stat().st_mtime_ns != self._times[path] or path.read_bytes() != content:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+                os.utime(path, ns=(self._times[path], self._times[path]))
+
+
+@pytest.fixture(scope="module")
+def victim(finished, tmp_path_factory) -> Victim:
+    return Victim(Path(shutil.copytree(finished, tmp_path_factory.mktemp("damaged") / "copy", symlinks=True)))
+
+
+@SHARED
+@pytest.mark.fault(
+    "results",
+    "One bit, one byte, one line or a whole file is lost, in one to three files of a finished study.",
+    "A plain second start gives the undisturbed tables. If it stops, then with a sentence that names the file, and the "
+    "next start gives them.",
+)
+@pytest.mark.parametrize("draw", range(FIRST, FIRST + DRAWS))
+def test_damage_at_random(victim, draw):
+    rng = random.Random(draw)
+    damaged = {}
+    for path in rng.sample(victim.results(), rng.choice((1, 1, 1, 2, 3))):
+        damaged[path] = rng.choice(DAMAGES) if path.stat().st_size else delete
+        damaged[path](path, rng)
+    what = ", ".join(f"{how.__name__} of {path.relative_to(victim.folder)}" for path, how in damaged.items())
+    try:
+        for _ in range(1 + len(damaged)):
+            result = snakemake(victim.folder)
+            said = f"{what}:\n{result.stdout}"
+            assert "Traceback" not in result.stdout, said
+            if result.returncode == 0:
+                break
+            assert any(path.name in result.stdout for path in damaged), said
+        assert result.returncode == 0, said
+        assert outputs(victim.folder) == victim.tables, said
+    finally:
+        victim.restore()
+
+
+@SHARED
+@pytest.mark.fault(
+    "results",
+    "One bit changes in the weights, the settings or the tokenizer of a trained model before it is evaluated.",
+    "The evaluation stops with a sentence that names the file. The next start makes the model anew, and the tables are "
+    "the undisturbed ones.",
+)
+def test_models_that_change_before_their_evaluation(victim):
+    folder = victim.folder
+    models = sorted(folder.glob("results/runs/*/model"))
+    damaged = dict(zip(("model.safetensors", "config.json", "tokenizer.json"), models, strict=False))
+    try:
+        for name, model in damaged.items():
+            next(model.parent.glob("evaluations/embeddings-*.json")).unlink()
+            flip_bit(model / name, random.Random(0))
+        result = snakemake(folder)
+        assert result.returncode != 0
+        said = result.stdout + "".join(path.read_text() for path in folder.glob("results/tiny/logs/*.log"))
+        assert "Traceback" not in said
+        for name, model in damaged.items():
+            path = re.escape(str(model.relative_to(folder) / name))
+            assert re.search(rf"{path}: SHA-256 \w+, but run.json says \w+; start again: the model is made anew", said)
+        finish(folder)
+        assert outputs(folder) == victim.tables
+    finally:
+        victim.restore()
+
+
+@SHARED
+@pytest.mark.fault(
+    "several users",
+    "The results may only be read, as in the folder of a colleague.",
+    "A dry run tells what there is to do. A start says that the results must be writable.",
+)
+@pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may write everywhere")
+def test_results_that_may_only_be_read(victim):
+    folder = victim.folder
+    as_user = ["setpriv", "--bounding-set", "-dac_override"] if os.geteuid() == 0 else []
+    folders = [folder / "results", *(path for path in folder.glob("results/**") if path.is_dir())]
+    try:
+        for path in [*folders, *victim.results(), folder / "results/tiny/.lock"]:
+            path.chmod(path.stat().st_mode & ~0o222)
+        command = [*as_user, *SNAKEMAKE, "--configfile", "study.yaml"]
+        for arguments, status, said in (
+            (["-n"], 0, "Nothing to be done"),
+            (["--cores", "2"], 1, "results/tiny/.lock': the results must be writable to run a study"),
+        ):
+            result = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+            assert result.returncode == status, result.stderr
+            assert said in result.stdout + result.stderr
+            assert "Traceback" not in result.stderr
+    finally:
+        for path in folder.glob("results/**"):
+            path.chmod(path.stat().st_mode | 0o200)
+        victim.restore()
+
+
+CASES = {
+    "results.csv": "results/tiny/results.csv",
+    "tests.csv": "results/tiny/tests.csv",
+    "a table": "results/tiny/tables/table1.tex",
+    "the manifest": "results/tiny/manifest.json",
+    "an evaluation": "results/runs/*_adamw_s1_*/evaluations/downstream-*.json",
+    "a checksum": "results/tiny/checksums/collect.json",
+    "a record of a run": "results/runs/*_coupled_adam_s1_*/run.json",
+    "a history": "results/runs/*_adamw_s2_*/history.jsonl",
+}
+
+
+@SHARED
+@pytest.mark.fault(
+    "results",
+    "One digit is changed in results.csv, tests.csv, a table, the manifest, an evaluation, a checksum, the record of a "
+    "run or a history, or the file is deleted.",
+    "A plain second start makes it anew from what it was made of, says so, and keeps the changed file beside it.",
+)
+def test_a_plain_second_start_mends(victim):
+    folder = victim.folder
+    paths = {what: next(folder.glob(pattern)) for what, pattern in CASES.items()}
+    try:
+        for path in paths.values():
+            text = path.read_text()
+            place = next(index for index, sign in enumerate(text) if sign in "12345678" and index > 20)
+            path.write_text(text[:place] + "9" + text[place + 1 :])
+        said = finish(folder)
+        for what, path in paths.items():
+            assert path.is_file(), what
+            assert str(path.relative_to(folder)) in said, what
+        assert outputs(folder) == victim.tables
+        for what, path in reversed(paths.items()):  # the first made last, of which nothing else is made
+            path.unlink()
+            finish(folder)
+            assert path.is_file(), what
+            assert outputs(folder) == victim.tables, what
+        assert "Nothing to be done" in finish(folder)
+    finally:
+        victim.restore()
+
+
+@SHARED
+@pytest.mark.fault(
+    "several users",
+    "A study is changed and run in another working folder with the same results, or its `.snakemake` is deleted: "
+    "Snakemake does not know for which settings the results were made.",
+    "The results name the cells, labels and settings that they were made for; those of others are made anew.",
+)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic", "limit": 5}}},
+        {"title": "Another"},
+    ],
+    ids=["settings", "title"],
+)
+def test_results_made_for_other_settings(victim, change):
+    folder = victim.folder
+    settings = yaml.safe_load((folder / "study.yaml").read_text())
+    try:
+        write(folder, settings | change)
+        finish(folder, "tables")
+        expected = outputs(folder)
+        assert expected != victim.tables
+        for study, tables in ((settings, victim.tables), (settings | change, expected)):
+            shutil.rmtree(folder / ".snakemake")
+            write(folder, study)
+            finish(folder, "tables")
+            assert outputs(folder) == tables
+    finally:
+        victim.restore()
+
+
+# ---- kills and company ----
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the workflow up to its tables, first process of a group; what it says goes to ``said.txt``."""
+    command = [*SNAKEMAKE, "tables", "--cores", "2", "--configfile", "study.yaml"]
+    with (folder / "said.txt").open("w") as said:
+        return subprocess.Popen(command, cwd=folder, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def begin(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the workflow and return when a cell is being trained."""
+    process = start(folder)
+    deadline = time.monotonic() + 120
+    while not any(path.stat().st_size for path in folder.glob("results/runs/*/history.jsonl")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return process
+
+
+@pytest.mark.fault(
+    "several users",
+    "Snakemake is killed by SIGKILL, by SIGHUP, or with all of its jobs by SIGHUP, as when a terminal is closed.",
+    "The next start removes the locks that it left, says so, waits for jobs that live on, and finishes the study.",
+)
+@pytest.mark.parametrize(
+    ("number", "jobs_too"),
+    [(signal.SIGKILL, False), (signal.SIGHUP, False), (signal.SIGHUP, True)],
+    ids=["SIGKILL", "SIGHUP", "SIGHUP of all"],
+)
+def test_a_killed_snakemake(number, jobs_too, tmp_path, tiny_study):
+    settings = small(tiny_study())
+    settings["grid"][0]["tokens"] = [{"steps": 600}]
+    settings["execution"]["train_cells_per_job"] = 2
+    write(tmp_path, settings)
+    process = begin(tmp_path)
+    (os.killpg if jobs_too else os.kill)(process.pid, number)
+    assert process.wait() == -number
+    said = finish(tmp_path, "tables")
+    assert "an earlier run was killed and left its locks; they are removed" in said
+    assert all(outputs(tmp_path).values())
+    assert "Nothing to be done" in finish(tmp_path, "tables")
+
+
+@pytest.mark.fault(
+    "several users",
+    "Three working folders share one results folder: two run the same study at once, the third one another study of "
+    "the same cells.",
+    "Data are prepared once and each cell is trained once, the second run of the study waits for the first, and all "
+    "end well, with the tables of each alone.",
+)
+def test_working_folders_with_one_results(tmp_path, tiny_study):
+    settings = small(tiny_study())
+    settings["grid"][0]["tokens"] = [{"steps": 200}]
+    settings["execution"]["train_cells_per_job"] = 2
+    other = small(tiny_study(study="other"))
+    other["grid"] = settings["grid"]
+    other["evaluation"] = {"word_similarity": [], "downstream": {"tasks": "synthetic", "limit": 5}}
+    (tmp_path / "shared").mkdir()
+    runs = {}
+    for name, study in (("one", settings), ("two", settings), ("three", other)):
+        write(tmp_path / name, study)
+        (tmp_path / name / "results").symlink_to(tmp_path / "shared")
+        runs[name] = start(tmp_path / name)
+    said = {}
+    for name, process in runs.items():
+        process.wait(timeout=300)
+        said[name] = (tmp_path / name / "said.txt").read_text()
+        assert process.returncode == 0, said[name]
+    assert "waits for the process that works in this folder" in said["one"] + said["two"]
+    assert len(list((tmp_path / "shared/runs").glob("*/run.json"))) == 4
+    logs = "".join(path.read_text() for path in (tmp_path / "shared").glob("*/logs/*.log"))
+    assert "Traceback" not in logs
+    assert logs.count("loss=") <= 4 * 20
+    together = outputs(tmp_path / "one"), outputs(tmp_path / "three", "other")
+    for study, name in ((settings, "tiny"), (other, "other")):
+        write(tmp_path / f"{name}-alone", study)
+        finish(tmp_path / f"{name}-alone", "tables")
+    assert together == (outputs(tmp_path / "tiny-alone"), outputs(tmp_path / "other-alone", "other"))

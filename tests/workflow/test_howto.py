@@ -1,0 +1,123 @@
+"""What docs/howto.md says, done: a study of one's own, and changes of the code in a copy of the project."""
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+ROOT = Path(__file__).parents[2]
+SNAKEMAKE = str(Path(sys.executable).with_name("snakemake"))
+
+
+HOWTO = (ROOT / "docs" / "howto.md").read_text(encoding="utf-8")
+
+
+def files() -> dict[str, str]:
+    """Return the blocks that are files, by the name in their first line."""
+    return dict(re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", HOWTO, re.MULTILINE | re.DOTALL))
+
+
+def changes() -> list[str]:
+    """Return the blocks that are changes of files."""
+    return re.findall(r"^```diff\n(.*?)^```$", HOWTO, re.MULTILINE | re.DOTALL)
+
+
+def run(folder: Path, *arguments: str, project: Path = ROOT) -> str:
+    command = [SNAKEMAKE, "--snakefile", str(project / "Snakefile"), "--nocolor", *arguments]
+    result = subprocess.run(
+        [*command, "--configfile", "study.yaml"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(project / "src")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout
+
+
+def rows(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_path):
+    blocks = files()
+    for name in ("my_metrics.py", "study.yaml"):
+        (tmp_path / name).write_text(blocks[name], encoding="utf-8")
+    run(tmp_path, "--cores", "2")
+    study = tmp_path / "results/geometry"
+
+    def cosines() -> dict[str, float]:
+        found = rows(study / "results.csv")
+        return {row["cell"]: float(row["value"]) for row in found if row["metric"] == "mean_cosine"}
+
+    before = cosines()
+    assert len(before) == 6
+    assert all(0 <= value <= 1 for value in before.values())
+    assert {row["metric"] for row in rows(study / "tests.csv")} == {"loss", "isotropy", "mean_cosine"}
+    table = (study / "tables/mine.tex").read_text()
+    assert "cos" in table and r"\mathrm{Acc}" not in table
+    assert "My table" in (study / "report/index.html").read_text()
+    assert "Nothing to be done" in run(tmp_path, "--cores", "2")
+
+    # A change of the function's file measures again, and trains nothing.
+    changed = blocks["my_metrics.py"].replace("** 2", "** 2 + 0.5")
+    (tmp_path / "my_metrics.py").write_text(changed, encoding="utf-8")
+    announced = run(tmp_path, "-n")
+    assert "rule embeddings:" in announced and "rule train_cells:" not in announced
+    run(tmp_path, "--cores", "2")
+    assert cosines() == {cell: value + 0.5 for cell, value in before.items()}
+
+
+def test_a_metric_an_optimizer_and_a_stage_for_everybody(tmp_path):
+    project = tmp_path / "project"
+    for name in ("Snakefile", "rules", "templates", "workflow", "profiles", "src", "docs"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+        project.mkdir(exist_ok=True)
+        copy(ROOT / name, project / name)
+    touched = [set(re.findall(r"^\+\+\+ b/(\S+)$", change, re.MULTILINE)) for change in changes()]
+    metric, optimizer, stage = touched
+    new = {name for name in files() if name.startswith("src/")}
+    assert (len(metric), len(optimizer), len(stage | new)) == (2, 2, 2)
+    for change in changes():
+        apply = ["git", "apply", "-"]
+        subprocess.run(apply, cwd=project, input=change, text=True, check=True)
+    for name in new:
+        (project / name).write_text(files()[name], encoding="utf-8")
+
+    schema = project / "workflow/schemas/study.schema.json"
+    before = schema.read_text()
+    command = [sys.executable, "-m", "coupled_adam_bench", "schema", "--out", str(schema)]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": str(project / "src")}, check=True)
+    assert "Adagrad" in schema.read_text() and "Adagrad" not in before
+
+    settings = yaml.safe_load(files()["study.yaml"])
+    del settings["evaluation"]["metrics"]
+    settings["tables"]["mine"]["columns"] = ["loss", "largest_length"]
+    settings["grid"][0]["optimizers"] = ["adamw", "coupled_adam", "adagrad"]
+    folder = tmp_path / "study"
+    folder.mkdir()
+    (folder / "study.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    run(folder, "--cores", "2", project=project)
+    study = folder / "results/geometry"
+    found = rows(study / "results.csv")
+    values = {(row["cell"], row["metric"]): float(row["value"]) for row in found}
+    cells = {row["cell"]: row["optimizer"] for row in found}
+    assert sorted(cells.values()) == 2 * ["adagrad_f1"] + 2 * ["adamw"] + 2 * ["coupled_adam"]
+    for cell in cells:
+        model = folder / "results/runs" / cell / "model"
+        assert values[cell, "megabytes"] == sum(path.stat().st_size for path in model.iterdir()) / 1e6
+        embedding = load_file(model / "model.safetensors")["transformer.wte.weight"].astype(np.float64)
+        assert values[cell, "largest_length"] == pytest.approx(np.linalg.norm(embedding, axis=1).max(), rel=1e-12)
+    table = (study / "tables/mine.tex").read_text()
+    assert "Adagrad, f = 1" in table and r"\max" in table
