@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.xdist_group("slurm")  # one cluster, in one worker
 ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "slurm" / "config.yaml"
 

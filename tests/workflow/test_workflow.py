@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -322,6 +323,7 @@ def test_two_snakemakes_at_once_do_not_write_over_each_other(tmp_path, tiny_stud
     try:
         while not list(tmp_path.glob("results/runs/*/history.jsonl")):
             assert first.poll() is None
+            time.sleep(0.1)
         second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     finally:
         assert first.wait() == 0

@@ -1,4 +1,4 @@
-"""Training steps, a checkpoint and an evaluation batch of each combination of a plan, at full size, on fake tensors."""
+"""A training step, a state dict and an evaluation batch of each combination of a plan, in full size on fake tensors."""
 
 import contextlib
 import os
@@ -38,10 +38,8 @@ from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.trainer import Trainer
 
 Measured = dict[str, int]
-"""What a forward and backward pass takes: see ``micro_batch.measure``; the same for all optimizers of a model."""
-# Micro-batches of each step: the first step makes the optimizers' states, and the second has the memory of all later
-# ones, gradients that are added up included.
-_MICRO_BATCHES = (1, 2)
+"""What passes take, the same for all optimizers of a model: see ``micro_batch.measure``, and an evaluation batch."""
+_MICRO_BATCHES = 2  # of the step: the second adds its gradients to those of the first, and all others do as it does
 _DATA_TOKENS = 2**16
 
 
@@ -149,7 +147,8 @@ class _Trainer(Trainer):
             used = []
             chunk = cross_entropy.sequences_of_a_chunk(self.cell.training.seq_len, self.device.type)
             enough = min(own_sequences, chunk)
-            for sequences in micro_batch.passes(enough):
+            self._zero_gradients()
+            for sequences in micro_batch.passes(enough)[1:]:  # the first would make the gradients
                 self._watch.reset()
                 self._try(sequences)
                 used.append(self._watch.peak)
@@ -160,20 +159,30 @@ class _Trainer(Trainer):
         fitting = micro_batch.fitting_on_gpu(int(self._device_bytes), fixed, each, n_local_params)
         return pieces(own_sequences, fitting)
 
-    def step_short(self, step: int, micro_batches: int) -> None:
-        """Do a step of at most ``micro_batches``."""
+    def _zero_gradients(self) -> None:
+        for parameter in self.names:
+            parameter.grad = torch.zeros_like(parameter)
+
+    def make_states(self) -> None:
+        """Let the optimizers make their states, without a pass."""
+        self._zero_gradients()
+        self.optimizers.step()
+        self.optimizers.zero_grad()
+
+    def step_short(self) -> None:
+        """Do the second step, of at most ``_MICRO_BATCHES``."""
         batches = self.batches
-        self.batches = _FirstRows(batches, micro_batches * self.micro_batch_sequences)  # type: ignore[assignment]
+        self.batches = _FirstRows(batches, _MICRO_BATCHES * self.micro_batch_sequences)  # type: ignore[assignment]
         try:
-            self.train_step(step)
+            self.train_step(1)
         finally:
             self.batches = batches
 
 
 def rehearse(combination: Combination, gpu_bytes: float, measured: Measured | None = None) -> Rehearsed:
-    """Do two training steps, one state dict and one evaluation batch of a combination on fake tensors.
+    """Do a training step, one state dict and one evaluation batch of a combination on fake tensors.
 
-    What is ``measured`` for the micro-batch is kept for the next combination.
+    What is ``measured`` of passes is kept for the next combination.
     """
     started = time.perf_counter()
     execution = combination.execution
@@ -181,6 +190,7 @@ def rehearse(combination: Combination, gpu_bytes: float, measured: Measured | No
     device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
     result = Rehearsed(combination, device.type)
     watch = Watch(device)
+    measured = {} if measured is None else measured
     cpu_bytes = 1e6 * train_mem_mb(combination.cell, execution) / execution.processes
     device_bytes = gpu_bytes if execution.gpus else cpu_bytes
     with (
@@ -192,8 +202,10 @@ def rehearse(combination: Combination, gpu_bytes: float, measured: Measured | No
         _write_data(Path(folder), combination.cell)
         try:
             with FakeTensorMode(allow_non_fake_inputs=True), watch:
-                _train(Path(folder), group, watch, device_bytes, {} if measured is None else measured, result)
-                _evaluate(combination.cell, device, watch, result)
+                _train(Path(folder), group, watch, device_bytes, measured, result)
+                if "evaluation" not in measured:
+                    measured["evaluation"] = _evaluation_bytes(combination.cell, device, watch)
+                result.evaluation_bytes = measured["evaluation"]
         except Exception as error:
             # whatever the code under rehearsal raises is a finding
             result.findings.append(found(error))
@@ -212,10 +224,10 @@ def _train(
         result.micro_batch_sequences = trainer.micro_batch_sequences
         watch.gradients = lambda: _bytes(p.grad for p in trainer.names if p.grad is not None)
         watch.is_host_number = lambda tensor: any(tensor is value for value in _state_values(trainer))
-        for step, micro_batches in enumerate(_MICRO_BATCHES):
-            watch.reset()
-            with watch.step():
-                trainer.step_short(step, micro_batches)
+        trainer.make_states()
+        watch.reset()
+        with watch.step():
+            trainer.step_short()
         gradients = watch.gradients_at_peak
         result.peak_bytes = watch.peak
         if result.combination.uses_ddp:  # its buckets hold all gradients from the start
@@ -230,14 +242,14 @@ def _train(
         watch.gradients, watch.is_host_number = lambda: 0, lambda _tensor: False
 
 
-def _evaluate(cell: Cell, device: torch.device, watch: Watch, result: Rehearsed) -> None:
+def _evaluation_bytes(cell: Cell, device: torch.device, watch: Watch) -> int:
     training, sequences = cell.training, cell.study.execution.evaluation_batch_sequences
     with device:
         model = build_model(cell.model, cell.vocab_size, training.seq_len).eval()
     tokens = np.zeros((sequences, training.seq_len), dtype=np.int64)
     watch.reset()
     mean_loss(model, [(tokens, tokens)], str(device), training.precision == "bf16")
-    result.evaluation_bytes = watch.peak
+    return watch.peak
 
 
 def _state_values(trainer: Trainer) -> Iterator[Tensor]:

@@ -1,4 +1,4 @@
-"""A plan cut to a size that a CPU trains in seconds: the same grid, optimizers and tables on a generated language."""
+"""A plan cut to a size that a CPU trains in seconds: its optimizers, token counts and tables, on a small language."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from coupled_adam_bench.plan import Plan
 
 _STEPS = 2
 """Steps of the shortest cells; each larger number of tokens has one more, so that the tables have the same rows."""
-_DEPTH, _WIDTH = 4, 12  # together a layer's parameters fall to about a six-hundredth, without the embedding
+_LAYERS, _WIDTH = 2, 12  # this many layers, of a twelfth of the width
 _SEQ_LEN, _SEQUENCES = 16, 4
 _PROCESSES = 2  # of a study that has several, so that its way of sharing is rehearsed
 _LANGUAGE = {
@@ -25,7 +25,10 @@ _VOCAB_SIZE = 64
 
 
 def miniature(plan: Plan) -> dict[str, Any]:
-    """Return the miniature of a plan as a JSON value (see ``Plan.to_json``): the same cells, but tiny."""
+    """Return the miniature of a plan as a JSON value (see ``Plan.to_json``).
+
+    It has the plan's cells, but tiny, and only as many of their seeds as the tables need.
+    """
     steps = {count: _STEPS + index for index, count in enumerate(sorted({cell.steps for cell in plan.cells.values()}))}
     cut = [_cut(study, steps, plan.data_ids.index(plan.data_id(study))) for study in plan.studies.values()]
     studies = [parse_study(values, f"the miniature of {values['study']}") for values in cut]
@@ -53,7 +56,9 @@ def _cut(study: Study, steps: dict[int, int], data: int) -> dict[str, Any]:
     values["training"] |= {"seq_len": _SEQ_LEN, "batch_sequences": sequences, "warmup_fraction": None}
     values["training"]["warmup_steps"] = int(training.schedule != "wsd" and training.warmup(_STEPS) > 0)
     batch_tokens = training.batch_sequences * training.seq_len
+    tables = study.tables_of_blocks
     for block, written in zip(study.grid, values["grid"], strict=True):
+        written["seeds"] = block.seeds[: tables[block.table].min_seeds if block.table else 1]
         written["tokens"] = [
             {"steps": steps[count], "label": None if isinstance(tokens, int) else tokens.label}
             for tokens, count in zip(block.tokens, block.steps(batch_tokens), strict=True)
@@ -78,7 +83,7 @@ def _cut(study: Study, steps: dict[int, int], data: int) -> dict[str, Any]:
 
 
 def _models(study: Study) -> list[dict[str, Any]]:
-    """Return the models with a twelfth of their width, even in each of two heads, and a quarter of their layers."""
+    """Return the models with a twelfth of their width, even in each of two heads, and two layers."""
     cut: list[dict[str, Any]] = []
     sizes: set[tuple[Any, ...]] = set()
     for model in study.models:
@@ -86,7 +91,7 @@ def _models(study: Study) -> list[dict[str, Any]]:
         while (size := _size(model, width)) in sizes:
             width += 4
         sizes.add(size)
-        smaller = {"n_layer": max(1, model.n_layer // _DEPTH), "n_head": 2, "d_model": width}
+        smaller = {"n_layer": min(_LAYERS, model.n_layer), "n_head": 2, "d_model": width}
         if model.ffn_dim is not None:
             smaller["ffn_dim"] = max(8, model.ffn_dim // _WIDTH)
         cut.append(model.model_dump(mode="json") | smaller)
@@ -98,4 +103,4 @@ def _even_heads(width: int) -> int:
 
 
 def _size(model: Model, width: int) -> tuple[Any, ...]:
-    return model.architecture, model.tied, model.n_layer // _DEPTH, model.ffn_dim, width
+    return model.architecture, model.tied, model.ffn_dim, width

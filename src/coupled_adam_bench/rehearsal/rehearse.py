@@ -1,14 +1,18 @@
 """The command ``rehearse``: both rehearsals of a plan, and the table of what they found."""
 
+import multiprocessing
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.progress import Progress
 from coupled_adam_bench.rehearsal import fake_gpu
-from coupled_adam_bench.rehearsal.fake import Measured, Rehearsed, combinations, rehearse
+from coupled_adam_bench.rehearsal.fake import Combination, Measured, Rehearsed, combinations, rehearse
 from coupled_adam_bench.rehearsal.stages import Run, run_miniature, stage_names
 from coupled_adam_bench.rehearsal.watch import Finding
 
@@ -23,26 +27,37 @@ def rehearse_plan(plan: Plan, templates: Path, gpu_gb: float, run: Run) -> int:
 
     ``gpu_gb`` is the memory of a GPU in 10^9 bytes, and ``run`` runs a command of the package.
     """
-    rehearsed = []
-    measured: dict[str, Measured] = {}
-    found = combinations(plan)
-    with Progress(len(found), "combinations", "rehearse on fake tensors") as progress:
-        for combination in found:
-            result = rehearse(combination, gpu_gb * _GB, measured.setdefault(combination.work, {}))
-            rehearsed.append(result)
-            progress.update(1, last=combination.label)
-    print(table(rehearsed, gpu_gb), end="", flush=True)
-
     started = time.perf_counter()
     stages = stage_names(plan, templates)
-    with Progress(len(stages), "stages", "rehearse in miniature") as progress:
-        stopped = run_miniature(plan, templates, run, lambda name: progress.update(1, stage=name))
-    seconds = time.perf_counter() - started
+    with _on_fake_tensors(plan, gpu_gb) as works:
+        with Progress(len(stages), "stages", "rehearse in miniature") as progress:
+            stopped = run_miniature(plan, templates, run, lambda name: progress.update(1, stage=name))
+        seconds = time.perf_counter() - started
+        rehearsed = []
+        with Progress(len(combinations(plan)), "combinations", "rehearse on fake tensors") as progress:
+            for work in works:
+                rehearsed += work.result()
+                progress.update(len(work.result()), last=rehearsed[-1].combination.label)
+    print(table(rehearsed, gpu_gb), end="")
     outcome = f"stopped: {stopped}" if stopped else f"{len(stages)} stages ok, from the text to the report"
-    print(f"miniature: {len(plan.cells)} cells for real on the CPU: {outcome} ({seconds:.0f} s)")
+    print(f"miniature: for real on the CPU: {outcome} ({seconds:.0f} s)")
     problems = [finding for result in rehearsed for finding in result.findings] + ([stopped] if stopped else [])
     print(f"rehearsed {plan.name}: {_counted(problems)}", file=sys.stdout, flush=True)
     return 1 if problems else 0
+
+
+@contextmanager
+def _on_fake_tensors(plan: Plan, gpu_gb: float) -> Iterator[list[Future[list[Rehearsed]]]]:
+    """Yield the rehearsals of a plan's combinations, those of the same work together, in a process of its own."""
+    found = sorted(combinations(plan), key=lambda combination: combination.work)
+    # Not a fork: threads of this process may hold locks.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield [pool.submit(_rehearse_all, list(alike), gpu_gb) for _, alike in groupby(found, lambda each: each.work)]
+
+
+def _rehearse_all(alike: Sequence[Combination], gpu_gb: float) -> list[Rehearsed]:
+    measured: Measured = {}
+    return [rehearse(combination, gpu_gb * _GB, measured) for combination in alike]
 
 
 def _counted(problems: Sequence[Finding]) -> str:

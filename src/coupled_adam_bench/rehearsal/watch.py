@@ -103,6 +103,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an operation, and count the storages that it returns."""
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # its shards come here one by one
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # asked for more often than all else together
         kwargs = kwargs or {}
         if func in _READS and isinstance(args[0], FakeTensor):
             return self._read(args[0])

@@ -241,19 +241,23 @@ def test_memory_is_that_of_a_real_process(one_optimizer, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["demo", "optimizers", "theory", "paper", "paper_large"])
-def test_a_miniature_has_the_same_cells_and_tables(name, tmp_path):
+def test_a_miniature_has_the_same_tables_with_the_fewest_seeds(name, tmp_path):
     plan = shipped(name)
     write_json(tmp_path / "plan.json", miniature(plan))
     small = load_plan(tmp_path / "plan.json")
 
-    def shape(plan):
+    def shape(plan, seeds_of_tables):
         return [
-            [(cell.model.name, cell.optimizer.key, cell.seed, planned.block.table) for cell in planned.cells]
+            [
+                (cell.model.name, cell.optimizer.key, cell.seed, planned.block.table)
+                for cell in planned.cells
+                if cell.seed in planned.block.seeds[: seeds_of_tables.get(planned.block.table)]
+            ]
             for planned in plan.blocks
         ]
 
-    assert shape(small) == shape(plan)
-    assert len(small.cells) == len(plan.cells)
+    # A t-test needs two.
+    assert shape(small, {}) == shape(plan, {"table1": 2, "table2": 1, "table7": 2, None: 1})
     assert max(cell.n_params for cell in small.cells.values()) < 3e7
     assert {cell.steps for cell in small.cells.values()} == set(
         range(2, 2 + len({c.steps for c in plan.cells.values()}))
