@@ -1,4 +1,4 @@
-"""A whole study on a real SLURM cluster through the shipped profile gives the tables of a local run."""
+"""A study on a real SLURM cluster through the shipped profile gives the tables of a local run."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def test_a_study_on_slurm_gives_the_tables_of_the_local_run(slurm_cluster, tiny_
         ("slurm", ["--profile", "slurm", "--slurm-init-seconds-before-status-checks", "1"]),
     ):
         result = subprocess.run(
-            [*command, *flags, "--directory", tmp_path / place],
+            [*command, *flags, "--directory", tmp_path / place, "tables"],  # what follows runs where Snakemake runs
             cwd=ROOT,  # where `--profile slurm` finds the profile
             env=environment | slurm_cluster,
             stdout=subprocess.PIPE,
