@@ -306,14 +306,14 @@ def test_prompts_and_scores_of_the_authors_lm_eval(mirror):
     ("precision", "device", "expected"),
     [("fp32", "cuda", None), ("bf16", "cuda", "bfloat16"), ("bf16", "cpu", None), ("fp32", "cpu", None)],
 )
-def test_precision_is_a_setting_and_bf16_is_for_gpus(precision, device, expected, monkeypatch):
+def test_precision_is_a_setting_and_bf16_is_for_gpus(precision, device, expected, tmp_path, monkeypatch):
     class Options:
         def __init__(self, **options):
             self.options = options
 
     monkeypatch.setattr(harness_model, "_model_class", lambda: Options)
     study = make_part(["race"], {"precision": precision}).study
-    options = harness_model.open_harness_model(Path("model"), study, device).options
+    options = harness_model.open_harness_model(tmp_path, study, [device]).options
     assert (options["dtype"], options["mixed_precision_dtype"]) == ("float32", expected)
 
 
@@ -387,7 +387,7 @@ def test_task_rows_by_hand():
         "a": {"name": "a", "alias": "a", "sample_len": 9, "acc,none": 0.5, "acc_stderr,none": 0.3},
         "b": {"acc,none": 0.25, "acc_stderr,none": 0.4, "f1,strict": np.float64(0.1), "f1_stderr,strict": 0.7},
     }
-    rows, reasons = downstream.task_rows(["a", "b"], results)
+    rows, reasons = downstream.task_rows(["a", "b"], results, {})
     assert {(row["task"], row["metric"]): row["value"] for row in rows} == {
         ("a", "acc"): 0.5,
         ("a", "acc_stderr"): 0.3,
@@ -420,13 +420,13 @@ def test_task_rows_by_hand():
 def test_impossible_numbers_are_refused(metric, value, message):
     good = {"acc,none": 0.5, "acc_stderr,none": 0.1}
     with pytest.raises(ValueError, match=message):
-        downstream.task_rows(["a", "b"], {"a": good, "b": {**good, f"{metric},none": value}})
+        downstream.task_rows(["a", "b"], {"a": good, "b": {**good, f"{metric},none": value}}, {})
     with pytest.raises(ValueError, match=rf"{metric}@strict"):
-        downstream.task_rows(["b"], {"b": {**good, f"{metric},strict": value}})
+        downstream.task_rows(["b"], {"b": {**good, f"{metric},strict": value}}, {})
 
 
 def test_a_perplexity_may_be_large():
-    rows, _ = downstream.task_rows(["a"], {"a": {"acc,none": 1.0, "acc_stderr,none": 0.0, "perplexity,none": 1e9}})
+    rows, _ = downstream.task_rows(["a"], {"a": {"acc,none": 1.0, "acc_stderr,none": 0.0, "perplexity,none": 1e9}}, {})
     assert {row["metric"]: row["value"] for row in rows if row["task"] == "a"}["perplexity"] == 1e9
 
 
