@@ -112,8 +112,8 @@ def measure(side: str, study: Study, device: str) -> dict[str, Any]:
             wall, cpu = time.perf_counter(), time.process_time()
             scored = run_tasks({name: tasks}, model, study.evaluation.downstream.limit)
             seconds = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
-            found["tasks"][name] = {"documents": len(scored.documents), **seconds}
-            found["documents"] += [asdict(document) for document in scored.documents]
+            found["tasks"][name] = {"documents": len(scored.documents[name]), **seconds}
+            found["documents"] += [asdict(document) for document in scored.documents[name]]
             print(f"{side}: {name}: {found['tasks'][name]}", file=sys.stderr, flush=True)
     return found | {"mb_peak": peak_mb(device)}
 

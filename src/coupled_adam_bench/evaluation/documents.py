@@ -8,6 +8,7 @@ import gzip
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any
 
 from coupled_adam_bench.evaluation.stored import Measurement
@@ -56,7 +57,7 @@ def documents_of(task: str, samples: Iterable[dict[str, Any]]) -> list[Document]
                 loglikelihoods=[float(score[0]) for score in scores if isinstance(score, tuple)],
             )
         for metric in sample["metrics"]:
-            if isinstance(value := sample[metric], int | float):  # others, such as pairs, are for lm-eval's own means
+            if isinstance(value := sample[metric], Real):  # others, such as pairs, are for lm-eval's own means
                 document.metrics[column_of(metric, sample["filter"])] = float(value)
     return [found[doc_id] for doc_id in sorted(found)]
 

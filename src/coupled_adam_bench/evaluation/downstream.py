@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
             scored = run_tasks(loaded, lm, study.evaluation.downstream.limit, f" of cell {cell.id}")
             rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
             detail = {"tasks": scored.items, "lm_eval": version("lm_eval"), "device": device}
-            return Evaluation(rows, reasons, detail, {DOCUMENTS: documents_bytes(scored.documents)})
+            found = chain.from_iterable(scored.documents.values())
+            return Evaluation(rows, reasons, detail, {DOCUMENTS: documents_bytes(found)})
 
         yield evaluate
 
@@ -89,7 +91,8 @@ class Scored:
     """The tasks of the study without results, and why."""
     items: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Version, shots and number of items of each task, members of groups included."""
-    documents: list[Document] = field(default_factory=list)
+    documents: dict[str, list[Document]] = field(default_factory=dict)
+    """The documents of each task, members of groups included."""
 
 
 def run_tasks(loaded: Loaded, lm: Any, limit: int | None, where: str = "") -> Scored:
@@ -115,7 +118,7 @@ def run_tasks(loaded: Loaded, lm: Any, limit: int | None, where: str = "") -> Sc
             raise ValueError(f"downstream task {name!r}{where} cannot be scored: {_in_words(error)}") from error
         scored.results[name] = report["results"][name]
         for member in tasks["tasks"]:
-            scored.documents += documents_of(member, report["samples"][member])
+            scored.documents[member] = documents_of(member, report["samples"][member])
             scored.items[member] = {
                 "version": report["versions"][member],
                 "num_fewshot": report["n-shot"][member],

@@ -259,6 +259,26 @@ def test_the_seven_tasks_of_the_paper_by_hand(mirror):
     assert evaluate(part, n_cells=2) == [first, second]  # the same again, from tasks loaded anew
 
 
+def test_every_document_has_the_scores_of_lm_eval(mirror):
+    from lm_eval.models.huggingface import HFLM
+
+    part = make_part(PAPER_TASKS, hub_mirror=mirror)
+    folder = paths.run_dir(next(iter(part.cells))) / "model"
+    hf = HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=3, max_length=SEQ_LEN)
+    with downstream.load_tasks(part.study, part.data_id) as loaded:
+        theirs = downstream.run_tasks(loaded, hf, limit=None).documents
+        ours = downstream.run_tasks(loaded, harness_model.open_harness_model(folder, part.study), limit=None).documents
+    assert {task: len(documents) for task, documents in ours.items()} == {
+        "hellaswag": 4, "winogrande": 3, "arc_easy": 5, "arc_challenge": 5, "truthfulqa_mc2": 2, "lambada_openai": 2,
+        "race": 2,
+    }  # fmt: skip
+    for task, documents in ours.items():
+        for one, other in zip(documents, theirs[task], strict=True):
+            assert (one.key, one.doc_hash, one.gold) == (other.key, other.doc_hash, other.gold)
+            assert one.loglikelihoods == pytest.approx(other.loglikelihoods, rel=0, abs=1e-4)
+            assert one.metrics == pytest.approx(other.metrics, rel=0, abs=1e-4)
+
+
 RACE_OF_THREE = {
     "article": "Ann likes tea.",
     "problems": str(
