@@ -33,7 +33,7 @@ class Document:
     metrics: dict[str, float]
     """The metrics of this item alone, such as ``acc`` and ``acc_norm``, under their names in ``results.csv``."""
     loglikelihoods: list[float]
-    """The log-likelihoods of its answers, in nats, in their order; empty if the task asks for none."""
+    """The log-likelihoods that lm-eval asks for, in nats: of the answers in their order, or none."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -69,7 +69,7 @@ def column_of(metric: str, filtered: str) -> str:
 
 def documents_bytes(documents: Iterable[Document]) -> bytes:
     """Return the contents of the file of documents."""
-    lines = [json.dumps(asdict(document), ensure_ascii=False, default=str) + "\n" for document in documents]
+    lines = [json.dumps(asdict(document), default=str) + "\n" for document in documents]
     return gzip.compress("".join(lines).encode(), _COMPRESSION, mtime=0)
 
 

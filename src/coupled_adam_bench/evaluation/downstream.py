@@ -236,12 +236,13 @@ def _advice(task: TaskFile, stand_in: StandIn | None, error: Exception) -> str:
 
 def _build_once(task: Any) -> None:
     """Have lm-eval build a task's requests for the first cell only, and the others given the same ones."""
-    build, built = task.build_all_requests, []
+    build, is_built = task.build_all_requests, False
 
     def build_or_reset(**options: Any) -> None:
-        if not built:
+        nonlocal is_built
+        if not is_built:
             build(**options)
-            built.append(True)
+            is_built = True
         for request in task.instances:
             request.resps, request.filtered_resps = [], {}
         _seed_generators()  # for what a task draws after its requests, also where it has drawn nothing for them

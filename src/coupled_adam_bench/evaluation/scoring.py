@@ -27,6 +27,8 @@ and the attention mask, which has the square of this number of entries, stays sm
 # Nodes whose logits are held at once. On a CPU their memory is used again: with GPT-2's vocabulary, the logits of 256
 # nodes get new memory each time, which takes as long as the products of a small model.
 _LOGITS_CHUNK = {"cpu": 64, "cuda": 4096}
+_CPU_TOKENS = 2048
+"""Largest number of tokens of a forward pass on a CPU, where more are slower: their hidden states leave the cache."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,14 @@ class Scores:
 class Scorer:
     """Scores requests on one or several replicas of a model, each on a device of its own.
 
-    ``max_tokens`` is the number of tokens of a forward pass. With ``bf16`` the products are computed in bfloat16 under
-    autocast; softmax and sums are not.
+    A forward pass has at most ``max_tokens``. With ``bf16`` the products are computed in bfloat16 under autocast;
+    softmax and sums are not.
     """
 
     def __init__(self, replicas: Sequence[Any], max_length: int, max_tokens: int, bf16: bool = False) -> None:
-        self.replicas, self.max_length, self.max_tokens, self.bf16 = replicas, max_length, max_tokens, bf16
+        on_cpu = replicas[0].device.type == "cpu"
+        self.replicas, self.max_length, self.bf16 = replicas, max_length, bf16
+        self.max_tokens = min(max_tokens, _CPU_TOKENS) if on_cpu else max_tokens
 
     def score(self, requests: Sequence[TokenRequest]) -> list[tuple[float, bool]]:
         """Return for each request the log-likelihood of its continuation, and whether it is the likeliest throughout.

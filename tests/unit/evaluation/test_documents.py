@@ -73,7 +73,9 @@ def test_the_same_documents_are_the_same_bytes():
 
 def test_two_cells_document_by_document(part, measurement):
     first, second = part.cells
-    keep(measurement, first, [document(0), document(1, 0.0), document(0, task="arc")])
+    odd = "two\u2028lines\nof \u00fc"
+    keep(measurement, first, [document(0, gold=odd), document(1, 0.0), document(0, task="arc")])
+    assert read_documents(measurement, first)[0].gold == odd
     keep(measurement, second, [document(0, task="arc"), document(0, 0.0), document(1)])
     assert read_documents(measurement, first)[1].metrics == {"acc": 0.0}
     assert read_documents(measurement, first)[1].loglikelihoods == [-1.5, -1 / 3]  # to the last digit
