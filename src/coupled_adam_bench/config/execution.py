@@ -19,7 +19,8 @@ class Execution(Settings):
     evaluation_threads: int = Field(1, gt=0, le=_MAX_THREADS)
     data_threads: int = Field(2, gt=0, le=_MAX_THREADS)
     gpus: int = Field(0, ge=0, le=_MAX_THREADS)
-    """Number of GPUs of a training job; if it is not 0, an evaluation job uses one GPU."""
+    """Number of GPUs of a training job; if it is not 0, an evaluation job asks for one GPU. Log-likelihoods of
+    downstream tasks are computed on all GPUs that their job sees."""
     train_processes: int | None = Field(None, gt=0, le=_MAX_THREADS)
     """Number of processes that share each batch of a cell; by default one per GPU, or one without GPUs."""
     parallel: Literal["ddp", "fsdp"] = "ddp"

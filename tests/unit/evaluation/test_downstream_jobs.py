@@ -69,6 +69,16 @@ def test_another_tokenizer_has_tokens_of_its_own(part):
     assert together == alone
 
 
+def test_all_devices_of_a_job_share_its_work(part, monkeypatch):
+    cell = next(iter(part.cells.values()))
+    results = []
+    for devices in (("cpu",), ("cpu", "cpu", "cpu")):
+        monkeypatch.setattr(downstream, "each_device", lambda _, devices=devices: devices)
+        with downstream.open_evaluator(part.study, part.data_id, "cpu") as evaluate:
+            results.append(evaluate(cell, paths.run_dir(cell.id) / "model"))
+    assert results[0] == results[1]
+
+
 def change_tokenizer(folder: Path) -> None:
     """Give a word that the tasks have a token that the model has not."""
     tokenizer = read_json(folder / "tokenizer.json")
