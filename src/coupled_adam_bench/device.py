@@ -21,6 +21,13 @@ def pick_device(device: str) -> str:
     return device
 
 
+def each_device(device: str) -> tuple[str, ...]:
+    """Return the names of all devices of a kind that this process may use: each visible GPU, or the CPU."""
+    import torch
+
+    return tuple(f"cuda:{index}" for index in range(torch.cuda.device_count())) if device == "cuda" else (device,)
+
+
 def n_processors() -> int:
     """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):

@@ -28,10 +28,15 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_bytes(path: Path, contents: bytes) -> None:
+    """Write ``contents`` to ``path`` atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(contents)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` atomically, as UTF-8."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:

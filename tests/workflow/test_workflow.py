@@ -86,7 +86,8 @@ def test_the_contract_of_files(finished):
             "cell.json", "history.jsonl", "checkpoints", "model", "evaluations", "run.json",
         }  # fmt: skip
         stages = [path.name.rpartition("-")[0] for path in sorted((run / "evaluations").iterdir())]
-        assert stages == ["downstream", "embeddings", "test_loss"]
+        assert stages == ["downstream", "downstream", "embeddings", "test_loss"]
+        assert len(list((run / "evaluations").glob("downstream-*.documents.jsonl.gz"))) == 1
     with (study / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     columns = "study,n_params,n_tokens,optimizer,seed,task,metric,value,unit,protocol,cell,model,data"

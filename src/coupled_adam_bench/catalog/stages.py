@@ -47,7 +47,7 @@ STAGES = {
         ),
         Stage(
             name="downstream",
-            version=2,
+            version=3,
             opener="evaluation.downstream:open_evaluator",
             settings="evaluation.settings:downstream",
             summary="run the downstream tasks of lm-evaluation-harness on trained cells",

@@ -19,7 +19,8 @@ class Execution(Settings):
     evaluation_threads: int = Field(1, gt=0, le=_MAX_THREADS)
     data_threads: int = Field(2, gt=0, le=_MAX_THREADS)
     gpus: int = Field(0, ge=0, le=_MAX_THREADS)
-    """Number of GPUs of a training job; if it is not 0, an evaluation job uses one GPU."""
+    """Number of GPUs of a training job; if it is not 0, an evaluation job asks for one GPU. Log-likelihoods of
+    downstream tasks are computed on all GPUs that their job sees."""
     train_processes: int | None = Field(None, gt=0, le=_MAX_THREADS)
     """Number of processes that share each batch of a cell; by default one per GPU, or one without GPUs."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
@@ -34,6 +35,8 @@ class Execution(Settings):
     stall_seconds: float = Field(600.0, ge=1, le=7 * 24 * 3600)
     """Seconds that one of several processes may lag behind the others before the job fails and names its rank."""
     evaluation_batch_sequences: int = Field(16, gt=0, le=MAX_SEQUENCES)
+    """Sequences of ``seq_len`` tokens in a forward pass of an evaluation. Log-likelihoods of downstream tasks take as
+    many tokens in texts of any length, on a CPU at most 2048."""
     hub_minutes: float = Field(30.0, ge=0, le=7 * 24 * 60)
     """Minutes that a job waits for a Hugging Face hub that cannot be reached, is overloaded or asks to wait, before it
     fails; every byte that arrives starts them anew."""
@@ -57,8 +60,8 @@ class Execution(Settings):
     """Time limit of a training job, after which a retry goes on; by default computed from the cell, 60 to 1440, and
     half as much again for each retry."""
     evaluation_mem_mb: int = Field(8000, gt=0, le=10**9)
-    """Memory of an evaluation job. lm-eval holds the logits of a batch twice: 8 bytes x evaluation_batch_sequences x
-    seq_len x vocab_size."""
+    """Memory of an evaluation job. Perplexities of whole texts are computed by lm-eval, which holds the logits of a
+    batch twice: 8 bytes x evaluation_batch_sequences x seq_len x vocab_size."""
     evaluation_minutes: int = Field(240, gt=0, le=_YEAR_MINUTES)
 
     @property

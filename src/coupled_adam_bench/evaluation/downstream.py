@@ -7,9 +7,11 @@ import random
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,12 @@ from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Study
 from coupled_adam_bench.data.check import TASKS, verified_tree
-from coupled_adam_bench.device import pick_device
-from coupled_adam_bench.evaluation.harness_model import RequestError, open_harness_model
+from coupled_adam_bench.device import each_device, pick_device
+from coupled_adam_bench.evaluation.documents import FILE as DOCUMENTS
+from coupled_adam_bench.evaluation.documents import Document, column_of, documents_bytes, documents_of
+from coupled_adam_bench.evaluation.harness_model import NotFiniteError, open_harness_model
 from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, ResultRow, row
+from coupled_adam_bench.evaluation.requests import RequestError, RequestTokens
 from coupled_adam_bench.evaluation.settings import OTHER_SEED, RANDOM_SEED
 from coupled_adam_bench.evaluation.task_files import (
     LOCAL_READERS,
@@ -50,13 +55,16 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
     ``ValueError`` for a task that cannot be loaded, such as one whose dataset is on an unreachable hub.
     """
     device = pick_device(device)
+    devices, tokens = each_device(device), RequestTokens()
     with load_tasks(study, data_id) as loaded:
 
         def evaluate(cell: Cell, model: Path) -> Evaluation:
-            lm = open_harness_model(model, study, device)
-            results, items = run_tasks(loaded, lm, study.evaluation.downstream.limit, f" of cell {cell.id}")
-            rows, reasons = task_rows(list(loaded), results)
-            return Evaluation(rows, reasons, {"tasks": items, "lm_eval": version("lm_eval"), "device": device})
+            lm = open_harness_model(model, study, devices, tokens)
+            scored = run_tasks(loaded, lm, study.evaluation.downstream.limit, f" of cell {cell.id}")
+            rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
+            detail = {"tasks": scored.items, "lm_eval": version("lm_eval"), "device": device}
+            found = chain.from_iterable(scored.documents.values())
+            return Evaluation(rows, reasons, detail, {DOCUMENTS: documents_bytes(found)})
 
         yield evaluate
 
@@ -73,34 +81,50 @@ def load_tasks(study: Study, data_id: str) -> Iterator[Loaded]:
         yield _load_tasks(tasks, own_tasks, Path(folder), study.evaluation.downstream.num_fewshot)
 
 
-def run_tasks(
-    loaded: Loaded, lm: Any, limit: int | None, where: str = ""
-) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Score the tasks one by one; return lm-eval's results by task, and version, shots and items of each.
+@dataclass
+class Scored:
+    """What lm-eval found for a model."""
+
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The results of each task of the study by name."""
+    gaps: dict[str, str] = field(default_factory=dict)
+    """The tasks of the study without results, and why."""
+    items: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Version, shots and number of items of each task, members of groups included."""
+    documents: dict[str, list[Document]] = field(default_factory=dict)
+    """The documents of each task, members of groups included."""
+
+
+def run_tasks(loaded: Loaded, lm: Any, limit: int | None, where: str = "") -> Scored:
+    """Score the tasks one by one. A task in which a log-likelihood is not finite is a gap.
 
     ``ValueError`` that names the task, and ``where``, for whatever lm-eval cannot do; its traceback goes to stderr.
     """
     from lm_eval.evaluator import evaluate
 
-    results, items = {}, {}
+    scored = Scored()
     for name, tasks in loaded.items():
         _seed(tasks)
         try:
             with redirect_stdout(sys.stderr):
-                report = evaluate(lm, tasks, limit=limit, bootstrap_iters=BOOTSTRAP_ITERS, log_samples=False)
+                report = evaluate(lm, tasks, limit=limit, bootstrap_iters=BOOTSTRAP_ITERS, log_samples=True)
         except RequestError:
             raise
+        except NotFiniteError as error:
+            scored.gaps[name] = str(error)
+            continue
         except Exception as error:
             traceback.print_exception(error)
             raise ValueError(f"downstream task {name!r}{where} cannot be scored: {_in_words(error)}") from error
-        results[name] = report["results"][name]
+        scored.results[name] = report["results"][name]
         for member in tasks["tasks"]:
-            items[member] = {
+            scored.documents[member] = documents_of(member, report["samples"][member])
+            scored.items[member] = {
                 "version": report["versions"][member],
                 "num_fewshot": report["n-shot"][member],
                 **report["n-samples"][member],
             }
-    return results, items
+    return scored
 
 
 def _in_words(error: Exception) -> str:
@@ -110,18 +134,23 @@ def _in_words(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error) or place}"
 
 
-def task_rows(names: list[str], results: dict[str, dict[str, Any]]) -> tuple[list[ResultRow], list[str]]:
+def task_rows(
+    names: list[str], results: dict[str, dict[str, Any]], gaps: Mapping[str, str]
+) -> tuple[list[ResultRow], list[str]]:
     """Return the rows of lm-eval's ``results`` with the average accuracy, and the reasons for every NaN among them.
 
-    The average is unweighted, its standard error sqrt(sum stderr^2) / n [C]. A task without ``acc`` makes it NaN.
+    The average is unweighted, its standard error sqrt(sum stderr^2) / n [C]. A task without ``acc`` makes it NaN, as
+    do the tasks among the ``gaps``, which are there with their reasons instead of results.
     ``ValueError`` for a number that is not finite, and for an accuracy outside of 0 to 1.
     """
     rows: list[ResultRow] = []
     reasons: list[str] = []
     accuracies, errors = [], []
     for name in names:
-        values, undefined = _metrics(name, results[name])
-        if "acc" not in values:
+        values, undefined = ({}, [f"{name}: {gaps[name]}"]) if name in gaps else _metrics(name, results[name])
+        if name in gaps:
+            values = {"acc": math.nan, "acc_stderr": math.nan}
+        elif "acc" not in values:
             undefined.append(f"{name}: lm-eval reports no acc, only {', '.join(sorted(values)) or 'nothing'}")
             values |= {"acc": math.nan, "acc_stderr": math.nan}
         rows += [row(name, metric, value) for metric, value in values.items()]
@@ -144,7 +173,7 @@ def _metrics(name: str, result: dict[str, Any]) -> tuple[dict[str, float], list[
         kind = metric.removesuffix("_stderr")
         if not comma or (kind != metric and kind not in WITH_STDERR):
             continue
-        column = metric if filtered == "none" else f"{metric}@{filtered}"
+        column = column_of(metric, filtered)
         if isinstance(value, int | float | np.number):
             values[column] = float(value)
             _check_number(name, column, float(value), in_unit=kind in WITH_STDERR)
@@ -189,6 +218,7 @@ def _load_tasks(
         for member in loaded[task.name]["tasks"].values():
             if member.get_config("num_fewshot") != 0:  # a task that says 0 has its examples in the prompt, for lm-eval
                 member.set_config("num_fewshot", num_fewshot)
+            _build_once(member)
     return loaded
 
 
@@ -204,15 +234,35 @@ def _advice(task: TaskFile, stand_in: StandIn | None, error: Exception) -> str:
     )
 
 
+def _build_once(task: Any) -> None:
+    """Have lm-eval build a task's requests for the first cell only, and the others given the same ones."""
+    build, is_built = task.build_all_requests, False
+
+    def build_or_reset(**options: Any) -> None:
+        nonlocal is_built
+        if not is_built:
+            build(**options)
+            is_built = True
+        for request in task.instances:
+            request.resps, request.filtered_resps = [], {}
+        _seed_generators()  # for what a task draws after its requests, also where it has drawn nothing for them
+
+    task.build_all_requests = build_or_reset
+
+
 def _seed(tasks: dict[str, Any]) -> None:
     """Put all generators into one state before each task, as lm-eval's ``simple_evaluate`` does before all of them."""
+    _seed_generators()
+    for task in tasks["tasks"].values():
+        task.set_fewshot_seed(OTHER_SEED)
+
+
+def _seed_generators() -> None:
     import torch
 
     random.seed(RANDOM_SEED)
     np.random.seed(OTHER_SEED)  # noqa: NPY002 - tasks may draw from the global generator
     torch.manual_seed(OTHER_SEED)
-    for task in tasks["tasks"].values():
-        task.set_fewshot_seed(OTHER_SEED)
 
 
 def _quiet() -> None:

@@ -1,89 +1,64 @@
-"""A model as lm-evaluation-harness sees it, each request checked before any is scored.
+"""A model as lm-evaluation-harness sees it: log-likelihoods are ours, all else is lm-eval's own ``hf``."""
 
-lm-eval itself meets a request that it cannot score in the middle of its work, with an AssertionError that says nothing.
-"""
-
+import copy
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from coupled_adam_bench.config import Study
-
-ADVICE = "leave the task out of evaluation.downstream.tasks"
-
-
-class RequestError(ValueError):
-    """A request that no model of the study can be given, in words for the user."""
-
-
-@dataclass
-class Lengths:
-    """How long the requests of a task are, in tokens of the study's tokenizer."""
-
-    requests: int = 0
-    longest_context: int = 0
-    longest_continuation: int = 0
-    truncated_contexts: int = 0
-    """The number of requests of which the model sees only the last ``seq_len`` tokens."""
-
-    def add(self, n_context: int, n_continuation: int, seq_len: int) -> None:
-        """Count a request."""
-        self.requests += 1
-        self.longest_context = max(self.longest_context, n_context)
-        self.longest_continuation = max(self.longest_continuation, n_continuation)
-        self.truncated_contexts += n_context + n_continuation > seq_len + 1  # the last token is no input
+from coupled_adam_bench.evaluation.prefix_trees import TokenRequest
+from coupled_adam_bench.evaluation.requests import (
+    ADVICE,
+    Lengths,
+    Request,
+    RequestError,
+    RequestTokens,
+    check_requests,
+    check_vocabulary,
+)
+from coupled_adam_bench.files import digest, sha256_file
 
 
-class Request(NamedTuple):
-    """The task and the item of a request, and its lengths in tokens."""
-
-    task: str
-    item: int
-    n_context: int
-    n_continuation: int
+class NotFiniteError(ValueError):
+    """A log-likelihood that is no finite number."""
 
 
-def check_requests(requests: Sequence[Request], seq_len: int) -> None:
-    """Raise :class:`RequestError` if one has no context or no continuation, or a continuation that does not fit."""
-    for request in requests:
-        empty = [name for name in ("context", "continuation") if getattr(request, f"n_{name}") == 0]
-        if empty:
-            raise RequestError(
-                f"downstream task {request.task!r}, item {request.item} (from 0): its {' and its '.join(empty)} has no "
-                f"tokens under the study's tokenizer; {ADVICE}"
-            )
-    too_long = [request for request in requests if request.n_continuation > seq_len]
-    if too_long:
-        longest = max(too_long, key=lambda request: request.n_continuation)
-        n_items = len({(request.task, request.item) for request in too_long})
-        raise RequestError(
-            f"downstream task {longest.task!r}, item {longest.item} (from 0): its continuation has "
-            f"{longest.n_continuation} tokens (its context {longest.n_context}), the longest of {n_items} item(s) "
-            f"whose continuations have more than training.seq_len {seq_len}; raise training.seq_len to "
-            f"{longest.n_continuation}, or {ADVICE}"
-        )
-
-
-def open_harness_model(folder: Path, study: Study, device: str, rehearsal: bool = False) -> Any:
+def open_harness_model(
+    folder: Path,
+    study: Study,
+    devices: Sequence[str] = ("cpu",),
+    tokens: RequestTokens | None = None,
+    rehearsal: bool = False,
+) -> Any:
     """Return lm-eval's model of a model folder, in the study's precision and with its sequence length.
 
-    Its attribute ``lengths`` holds a :class:`Lengths` for each task. With ``rehearsal`` it computes nothing
-    and gives each request the same score.
+    There is a replica on each of the ``devices``. ``tokens`` remembers the tokens of requests beyond this model. The
+    attribute ``lengths`` holds a :class:`Lengths` for each task. With ``rehearsal`` it computes nothing and gives
+    each request the same score.
     """
-    bf16 = study.evaluation.downstream.precision == "bf16" and device.startswith("cuda")
+    bf16 = study.evaluation.downstream.precision == "bf16" and devices[0].startswith("cuda")
+    sequences, seq_len = study.execution.evaluation_batch_sequences, study.training.seq_len
     model = _model_class()(
         pretrained=str(folder),
         backend="causal",
         dtype="float32",
         mixed_precision_dtype="bfloat16" if bf16 else None,
-        device=device,
-        batch_size=study.execution.evaluation_batch_sequences,
-        max_length=study.training.seq_len,
+        device=devices[0],
+        batch_size=sequences,
+        max_length=seq_len,
     )
+    model.devices, model.max_tokens, model.bf16 = devices, sequences * seq_len, bf16
+    model.known_tokens, model.tokenizer_sha256 = tokens or RequestTokens(), _tokenizer_sha256(folder)
     model.rehearsal = rehearsal
     return model
+
+
+def _tokenizer_sha256(folder: Path) -> str:
+    """Return a hash of the files of a model's folder that can belong to its tokenizer: all but weights and model."""
+    files = [path for path in sorted(folder.glob("*")) if path.suffix != ".safetensors" and path.name != "config.json"]
+    return digest([(path.name, sha256_file(path)) for path in files if path.is_file()], 64)
 
 
 @cache
@@ -91,33 +66,49 @@ def _model_class() -> Any:
     from lm_eval.models.huggingface import HFLM
     from lm_eval.models.utils import normalize_gen_kwargs
 
+    from coupled_adam_bench.evaluation.scoring import Scorer
+
     class HarnessModel(HFLM):  # type: ignore[misc]
         def __init__(self, **options: Any) -> None:
             super().__init__(**options)
             self.lengths: dict[str, Lengths] = {}
             self.rehearsal = False
             self._encoding = False
+            self._scorer: Scorer | None = None
 
-        def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-            encoded = [self._encode(request) for request in requests]
+        def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:  # noqa: ARG002 - lm-eval's
+            encoded = self.known_tokens.of(requests, self.tokenizer_sha256, self._encode)
             self._note(
                 [
-                    Request(request.task_name, request.doc_id, len(context), len(continuation))
-                    for request, (_, context, continuation) in zip(requests, encoded, strict=True)
+                    Request(request.task_name, request.doc_id, len(tokens) - n_continuation, n_continuation)
+                    for request, (tokens, n_continuation) in zip(requests, encoded, strict=True)
                 ]
             )
+            check_vocabulary(requests, encoded, self.model.config.vocab_size)
             if self.rehearsal:
                 return [(-1.0, False)] * len(requests)
-            scores: list[tuple[float, bool]] = super()._loglikelihood_tokens(encoded, disable_tqdm=disable_tqdm)
+            return self._score(requests, encoded)
+
+        def _score(self, requests: list[Any], encoded: list[TokenRequest]) -> list[tuple[float, bool]]:
+            if self._scorer is None:
+                others = [copy.deepcopy(self.model).to(device) for device in self.devices[1:]]
+                self._scorer = Scorer([self.model, *others], self.max_length, self.max_tokens, self.bf16)
+            scores = self._scorer.score(encoded)
+            for request, (log_p, _) in zip(requests, scores, strict=True):
+                if not math.isfinite(log_p):
+                    raise NotFiniteError(
+                        f"the log-likelihood of item {request.doc_id} (from 0) is {log_p}: weights of this model are "
+                        "not finite, or so large that its logits are not"
+                    )
             return scores
 
-        def _encode(self, request: Any) -> Any:
-            """Return a request with its tokens, as lm-eval itself makes them."""
+        def _encode(self, request: Any) -> tuple[list[int], list[int]]:
+            """Return the tokens of context and continuation, as lm-eval itself makes them."""
             self._encoding = True
             try:
-                (encoded,) = super().loglikelihood([request], disable_tqdm=True)
+                ((_, context, continuation),) = super().loglikelihood([request], disable_tqdm=True)
             except IndexError:  # lm-eval raises it for an empty continuation after an empty context
-                encoded = (request.args, [self.prefix_token_id], [])
+                context, continuation = [self.prefix_token_id], []
             except Exception as error:  # the library tokenizers raises nothing more precise
                 raise RequestError(
                     f"downstream task {request.task_name!r}, item {request.doc_id} (from 0): the study's tokenizer "
@@ -125,7 +116,7 @@ def _model_class() -> Any:
                 ) from error
             finally:
                 self._encoding = False
-            return encoded
+            return context, continuation
 
         def _loglikelihood_tokens(self, requests: list[Any], **options: Any) -> list[Any]:
             if self._encoding:

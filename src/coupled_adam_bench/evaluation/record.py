@@ -1,6 +1,6 @@
 """The form in which a stage returns its numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ class Evaluation:
     undefined: list[str] = field(default_factory=list)
     """The reasons for the values that are NaN."""
     detail: dict[str, Any] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Contents of further files, which are kept beside the evaluation, by the ends of their names."""
 
 
 Evaluator = Callable[[Cell, Path], Evaluation]

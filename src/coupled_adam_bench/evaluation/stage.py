@@ -1,5 +1,6 @@
 """The driver of the evaluation stages: for each cell one file, found by a hash of everything that can change it."""
 
+import hashlib
 import math
 import time
 import traceback
@@ -13,8 +14,8 @@ from coupled_adam_bench.catalog.stages import Stage
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Study
 from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, row
-from coupled_adam_bench.evaluation.stored import Measurement, measurement_of, named, wrong_row
-from coupled_adam_bench.files import read_sealed, write_sealed, write_text
+from coupled_adam_bench.evaluation.stored import Measurement, beside, measurement_of, named, wrong_row
+from coupled_adam_bench.files import read_sealed, write_bytes, write_sealed, write_text
 from coupled_adam_bench.plan import study_of
 from coupled_adam_bench.progress import say
 from coupled_adam_bench.runs import mark_damaged, run_damage
@@ -94,6 +95,7 @@ def _write(measurement: Measurement, cell_id: str, evaluation: Evaluation, **fac
         if math.isinf(found["value"]) or (math.isnan(found["value"]) and not evaluation.undefined):
             reasons.append(f"{found['task']} {found['metric']} of this model is {found['value']}")
             results[index] = row(found["task"], found["metric"], math.nan, found["unit"])
+    path = measurement.path(cell_id, model_sha256)
     record = {
         "cell": cell_id,
         "stage": measurement.stage.name,
@@ -106,9 +108,13 @@ def _write(measurement: Measurement, cell_id: str, evaluation: Evaluation, **fac
         **evaluation.detail,
         **facts,
     }
+    if evaluation.files:
+        record["files"] = {name: hashlib.sha256(contents).hexdigest() for name, contents in evaluation.files.items()}
     if problem := wrong_row(results, record["reason"]):
         raise ValueError(problem)
-    write_sealed(measurement.path(cell_id, model_sha256), record)
+    for name, contents in evaluation.files.items():
+        write_bytes(beside(path, name), contents)
+    write_sealed(path, record)  # last: a file that it names is there
 
 
 def _summary(stage: Stage, evaluation: Evaluation) -> str:

@@ -19,7 +19,7 @@ from coupled_adam_bench.catalog.stages import OWN_METRICS_STAGE, Stage
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Study
 from coupled_adam_bench.evaluation.record import ResultRow
-from coupled_adam_bench.files import digest, read_sealed
+from coupled_adam_bench.files import digest, read_sealed, sha256_file
 from coupled_adam_bench.plan import Plan
 
 STATUSES = ("ok", "diverged")
@@ -83,12 +83,19 @@ class Measurement:
         """Return the file of a trained cell's evaluation, whether it is there or not."""
         return self.path(cell_id, self.model_sha256(cell_id))
 
+    def file(self, cell_id: str, name: str) -> Path:
+        """Return the file beside a trained cell's evaluation whose name ends in ``name``."""
+        return beside(self.find(cell_id), name)
+
     def is_there(self, cell_id: str) -> bool:
         """Tell whether a cell is trained and has its file."""
         return self.files(cell_id).record.is_file() and self.find(cell_id).is_file()
 
     def read(self, cell_id: str) -> dict[str, Any]:
-        """Return a cell's evaluation; ``ValueError`` with the file if it is missing or not what was measured."""
+        """Return a cell's evaluation; ``ValueError`` with the file if it is missing or not what was measured.
+
+        The files beside it are compared with the SHA-256 that it has of them under ``files``, if it has any.
+        """
         model_sha256 = self.model_sha256(cell_id)
         path = self.path(cell_id, model_sha256)
         record = read_sealed(path)
@@ -106,6 +113,8 @@ class Measurement:
             raise ValueError(f"{path}: status is {record['status']!r}, not one of {', '.join(STATUSES)}")
         if problem := wrong_row(record["results"], record["reason"]):
             raise ValueError(f"{path}: {problem}")
+        for name, sha256 in record.get("files", {}).items():
+            _check_file(beside(path, name), sha256)
         return record
 
     def damage(self, cell_id: str) -> str | None:
@@ -115,6 +124,19 @@ class Measurement:
         except (ValueError, OSError) as error:
             return str(error)
         return None
+
+
+def beside(evaluation: Path, name: str) -> Path:
+    """Return the file beside an evaluation's file whose name ends in ``name``."""
+    return evaluation.with_name(f"{evaluation.stem}.{name}")
+
+
+def _check_file(path: Path, sha256: str) -> None:
+    """Raise ``ValueError`` if a file is missing or has another checksum."""
+    found = sha256_file(path) if path.is_file() else None
+    if found != sha256:
+        state = f"SHA-256 {found}" if found else "missing"
+        raise ValueError(f"{path}: {state}, but its evaluation says {sha256}")
 
 
 def _short(value: Any) -> str:

@@ -259,6 +259,26 @@ def test_the_seven_tasks_of_the_paper_by_hand(mirror):
     assert evaluate(part, n_cells=2) == [first, second]  # the same again, from tasks loaded anew
 
 
+def test_every_document_has_the_scores_of_lm_eval(mirror):
+    from lm_eval.models.huggingface import HFLM
+
+    part = make_part(PAPER_TASKS, hub_mirror=mirror)
+    folder = paths.run_dir(next(iter(part.cells))) / "model"
+    hf = HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=3, max_length=SEQ_LEN)
+    with downstream.load_tasks(part.study, part.data_id) as loaded:
+        theirs = downstream.run_tasks(loaded, hf, limit=None).documents
+        ours = downstream.run_tasks(loaded, harness_model.open_harness_model(folder, part.study), limit=None).documents
+    assert {task: len(documents) for task, documents in ours.items()} == {
+        "hellaswag": 4, "winogrande": 3, "arc_easy": 5, "arc_challenge": 5, "truthfulqa_mc2": 2, "lambada_openai": 2,
+        "race": 2,
+    }  # fmt: skip
+    for task, documents in ours.items():
+        for one, other in zip(documents, theirs[task], strict=True):
+            assert (one.key, one.doc_hash, one.gold) == (other.key, other.doc_hash, other.gold)
+            assert one.loglikelihoods == pytest.approx(other.loglikelihoods, rel=0, abs=1e-4)
+            assert one.metrics == pytest.approx(other.metrics, rel=0, abs=1e-4)
+
+
 RACE_OF_THREE = {
     "article": "Ann likes tea.",
     "problems": str(
@@ -306,14 +326,14 @@ def test_prompts_and_scores_of_the_authors_lm_eval(mirror):
     ("precision", "device", "expected"),
     [("fp32", "cuda", None), ("bf16", "cuda", "bfloat16"), ("bf16", "cpu", None), ("fp32", "cpu", None)],
 )
-def test_precision_is_a_setting_and_bf16_is_for_gpus(precision, device, expected, monkeypatch):
+def test_precision_is_a_setting_and_bf16_is_for_gpus(precision, device, expected, tmp_path, monkeypatch):
     class Options:
         def __init__(self, **options):
             self.options = options
 
     monkeypatch.setattr(harness_model, "_model_class", lambda: Options)
     study = make_part(["race"], {"precision": precision}).study
-    options = harness_model.open_harness_model(Path("model"), study, device).options
+    options = harness_model.open_harness_model(tmp_path, study, [device]).options
     assert (options["dtype"], options["mixed_precision_dtype"]) == ("float32", expected)
 
 
@@ -387,7 +407,7 @@ def test_task_rows_by_hand():
         "a": {"name": "a", "alias": "a", "sample_len": 9, "acc,none": 0.5, "acc_stderr,none": 0.3},
         "b": {"acc,none": 0.25, "acc_stderr,none": 0.4, "f1,strict": np.float64(0.1), "f1_stderr,strict": 0.7},
     }
-    rows, reasons = downstream.task_rows(["a", "b"], results)
+    rows, reasons = downstream.task_rows(["a", "b"], results, {})
     assert {(row["task"], row["metric"]): row["value"] for row in rows} == {
         ("a", "acc"): 0.5,
         ("a", "acc_stderr"): 0.3,
@@ -420,13 +440,13 @@ def test_task_rows_by_hand():
 def test_impossible_numbers_are_refused(metric, value, message):
     good = {"acc,none": 0.5, "acc_stderr,none": 0.1}
     with pytest.raises(ValueError, match=message):
-        downstream.task_rows(["a", "b"], {"a": good, "b": {**good, f"{metric},none": value}})
+        downstream.task_rows(["a", "b"], {"a": good, "b": {**good, f"{metric},none": value}}, {})
     with pytest.raises(ValueError, match=rf"{metric}@strict"):
-        downstream.task_rows(["b"], {"b": {**good, f"{metric},strict": value}})
+        downstream.task_rows(["b"], {"b": {**good, f"{metric},strict": value}}, {})
 
 
 def test_a_perplexity_may_be_large():
-    rows, _ = downstream.task_rows(["a"], {"a": {"acc,none": 1.0, "acc_stderr,none": 0.0, "perplexity,none": 1e9}})
+    rows, _ = downstream.task_rows(["a"], {"a": {"acc,none": 1.0, "acc_stderr,none": 0.0, "perplexity,none": 1e9}}, {})
     assert {row["metric"]: row["value"] for row in rows if row["task"] == "a"}["perplexity"] == 1e9
 
 

@@ -13,7 +13,7 @@ from coupled_adam_bench import paths
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.evaluation import downstream, settings
-from coupled_adam_bench.evaluation.harness_model import Lengths, Request, RequestError, check_requests
+from coupled_adam_bench.evaluation.requests import Lengths, Request, RequestError, check_requests
 from coupled_adam_bench.evaluation.trial import try_study_tasks, try_tasks
 from coupled_adam_bench.files import digest, read_sealed, write_json
 

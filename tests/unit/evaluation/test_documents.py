@@ -1,0 +1,164 @@
+"""Results document by document: what is kept of lm-eval's samples, read back, and paired."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coupled_adam_bench.catalog.stages import STAGES
+from coupled_adam_bench.evaluation.documents import (
+    FILE,
+    Document,
+    documents_bytes,
+    documents_of,
+    paired_documents,
+    read_documents,
+)
+from coupled_adam_bench.evaluation.record import Evaluation, row
+from coupled_adam_bench.evaluation.stage import _write, run_stage
+from coupled_adam_bench.evaluation.stored import Measurement, measurement_of
+from coupled_adam_bench.files import read_sealed
+from coupled_adam_bench.guard import unmeasured
+
+STAGE = STAGES["downstream"]
+DONE = Path("stage.done")
+
+
+def document(doc_id: int, acc: float = 1.0, **changes) -> Document:
+    fields = {
+        "task": "race",
+        "doc_id": doc_id,
+        "doc_hash": f"{doc_id:016x}",
+        "gold": 1,
+        "metrics": {"acc": acc},
+        "loglikelihoods": [-1.5, -1 / 3],
+    }
+    return Document(**fields | changes)
+
+
+@pytest.fixture
+def measurement(part) -> Measurement:
+    return measurement_of(STAGE, part.study, part.data_id)
+
+
+def keep(measurement: Measurement, cell_id: str, documents: list[Document]) -> None:
+    evaluation = Evaluation([row("average", "acc", 0.5)], files={FILE: documents_bytes(documents)})
+    _write(measurement, cell_id, evaluation)
+
+
+def sample(doc_id: int, responses: list, metrics: dict, filtered: str = "none", **changes) -> dict:
+    fields = {"doc_id": doc_id, "doc_hash": "ab" * 32, "target": 0, "resps": responses, "filter": filtered}
+    return fields | {"metrics": list(metrics)} | metrics | changes
+
+
+def test_what_is_kept_of_samples_by_hand():
+    choice = sample(1, [[(-2.0, True)], [(np.float64(-3.5), False)]], {"acc": 1.0, "acc_norm": np.float32(0.0)})
+    text = sample(0, [["yes"]], {"exact_match": True, "perplexity": (-3.0, 2)}, target="yes")
+    again = sample(0, [["yes"]], {"exact_match": 0}, filtered="strict", target="yes")
+    first, second = documents_of("own", [choice, text, again])
+    assert second == Document("own", 1, "ab" * 8, 0, {"acc": 1.0, "acc_norm": 0.0}, [-2.0, -3.5])
+    assert first == Document("own", 0, "ab" * 8, "yes", {"exact_match": 1.0, "exact_match@strict": 0.0}, [])
+
+
+def test_the_same_documents_are_the_same_bytes():
+    contents = documents_bytes([document(0), document(1, 0.0)])
+    assert contents == documents_bytes([document(0), document(1, 0.0)])
+    lines = gzip.decompress(contents).decode().splitlines()
+    assert [json.loads(line)["metrics"] for line in lines] == [{"acc": 1.0}, {"acc": 0.0}]
+    assert contents[4:8] == bytes(4)  # no time of day
+
+
+def test_two_cells_document_by_document(part, measurement):
+    first, second = part.cells
+    odd = "two\u2028lines\nof \u00fc"
+    keep(measurement, first, [document(0, gold=odd), document(1, 0.0), document(0, task="arc")])
+    assert read_documents(measurement, first)[0].gold == odd
+    keep(measurement, second, [document(0, task="arc"), document(0, 0.0), document(1)])
+    assert read_documents(measurement, first)[1].metrics == {"acc": 0.0}
+    assert read_documents(measurement, first)[1].loglikelihoods == [-1.5, -1 / 3]  # to the last digit
+    pairs = paired_documents(measurement, first, second)
+    assert [(one.key, other.key) for one, other in pairs] == [
+        (key, key) for key in (("race", 0), ("race", 1), ("arc", 0))
+    ]
+    assert [(one.metrics["acc"], other.metrics["acc"]) for one, other in pairs] == [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "two cells are to be compared document by document, but one lacks a document or read another text",
+    "it is refused with the cells, the task and the document",
+)
+@pytest.mark.parametrize("others", [[document(0)], [document(0), document(1, doc_hash="other")], []])
+def test_documents_that_cannot_be_paired(part, measurement, others):
+    first, second = part.cells
+    keep(measurement, first, [document(0), document(1)])
+    keep(measurement, second, others)
+    number = 0 if not others else 1
+    with pytest.raises(ValueError, match=rf"{first} has document {number} of task 'race' .* {second} has not"):
+        paired_documents(measurement, first, second)
+
+
+def test_a_cell_that_is_not_measured_has_no_documents(part, measurement):
+    with pytest.raises(ValueError, match="no such file"):
+        read_documents(measurement, next(iter(part.cells)))
+
+
+def test_the_documents_of_a_stage(part, measurement):
+    first, second = part.cells
+    assert run_stage(STAGE, part.of([first, second]), DONE) == 0
+    pairs = paired_documents(measurement, first, second)
+    record = read_sealed(measurement.find(first))
+    acc = {(found["task"], found["metric"]): found["value"] for found in record["results"]}
+    for task in ("synthetic_grammar", "synthetic_topic"):
+        of_task = [one for one, _ in pairs if one.task == task]
+        assert [one.doc_id for one in of_task] == list(range(20))
+        assert np.mean([one.metrics["acc"] for one in of_task]) == pytest.approx(acc[task, "acc"], abs=1e-12)
+        for one in of_task:  # the answer with the largest log-likelihood is the one that is taken
+            assert len(one.loglikelihoods) == 4
+            assert one.metrics["acc"] == (int(np.argmax(one.loglikelihoods)) == one.gold)
+    assert any(one.loglikelihoods != other.loglikelihoods for one, other in pairs)
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "the documents beside an evaluation are edited, cut off, of another cell or lost",
+    "who reads the evaluation stops with the name of the file, and the next start measures the cell again",
+)
+def test_damaged_documents_are_made_anew(part, measurement, capsys):
+    first, second = part.cells
+    assert run_stage(STAGE, part.of([first, second]), DONE) == 0
+    file = measurement.file(first, FILE)
+    whole = file.read_bytes()
+    edited = gzip.compress(gzip.decompress(whole).replace(b'"acc": 1.0', b'"acc": 0.0', 1), mtime=0)
+    for damage in (edited, whole[:-20], b"", measurement.file(second, FILE).read_bytes(), None):
+        file.unlink()
+        if damage is not None:
+            file.write_bytes(damage)
+        what = "missing" if damage is None else "SHA-256 .*"
+        with pytest.raises(ValueError, match=rf"{file}: {what}, but its evaluation says"):
+            read_documents(measurement, first)
+        (found,) = unmeasured({DONE: (measurement, [second, first])})  # as a start of the workflow finds it
+        assert str(file) in found.reason
+    assert run_stage(STAGE, part.of([first, second]), DONE) == 0
+    log = capsys.readouterr().err
+    assert f"{first}: evaluated again: {file}: missing" in log and f"{second}: kept" in log
+    assert file.read_bytes() == whole
+    assert list(unmeasured({DONE: (measurement, [second, first])})) == []
+
+
+def test_a_diverged_cell_has_no_documents(part, measurement):
+    from coupled_adam_bench import paths
+    from coupled_adam_bench.files import write_sealed
+
+    good, bad = part.cells
+    shutil.rmtree(paths.run_dir(bad) / "model")
+    run = {"cell": bad, "status": "diverged", "reason": "loss is NaN in step 2", "model_sha256": None}
+    write_sealed(paths.run_dir(bad) / "run.json", run)
+    keep(measurement, good, [document(0)])
+    assert run_stage(STAGE, part.of([good, bad]), DONE) == 0
+    assert read_documents(measurement, bad) == []
+    with pytest.raises(ValueError, match=f"{good} has document 0 .*a diverged cell"):
+        paired_documents(measurement, good, bad)

@@ -1,0 +1,184 @@
+"""A job that scores several cells: what they share, and what one that fails costs the others."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from coupled_adam_bench import paths
+from coupled_adam_bench.catalog.stages import STAGES
+from coupled_adam_bench.evaluation import downstream, harness_model
+from coupled_adam_bench.evaluation.documents import read_documents
+from coupled_adam_bench.evaluation.stage import run_stage
+from coupled_adam_bench.evaluation.stored import measurement_of
+from coupled_adam_bench.files import read_json, read_sealed, write_json
+from coupled_adam_bench.runs import write_run
+
+DOWNSTREAM = STAGES["downstream"]
+DONE = Path("stage.done")
+
+
+def evaluation_of(part, cell_id: str) -> dict:
+    return read_sealed(measurement_of(DOWNSTREAM, part.study, part.data_id).find(cell_id))
+
+
+def test_requests_are_built_and_tokenized_once(part, monkeypatch):
+    built, tokenized = [], []
+    model_class = harness_model._model_class()
+    encode = model_class._encode
+    monkeypatch.setattr(
+        model_class, "_encode", lambda self, request: tokenized.append(request.args) or encode(self, request)
+    )
+    results = []
+    with downstream.open_evaluator(part.study, part.data_id, "cpu") as evaluate:
+        from lm_eval.api.task import ConfigurableTask
+
+        construct = ConfigurableTask.construct_requests
+        monkeypatch.setattr(
+            ConfigurableTask,
+            "construct_requests",
+            lambda self, *args, **options: built.append(1) or construct(self, *args, **options),
+        )
+        for cell in [*part.cells.values(), *part.cells.values()]:
+            results.append(evaluate(cell, paths.run_dir(cell.id) / "model"))
+    assert len(built) == 40  # two tasks of 20 items
+    assert len(tokenized) == len(set(tokenized)) <= 160  # four answers each
+    assert results[0] == results[2] and results[1] == results[3]
+    assert results[0].results != results[1].results
+
+
+def test_another_tokenizer_has_tokens_of_its_own(part):
+    """Two cells of a job whose tokenizers differ in two words."""
+    first, second = part.cells.values()
+    file = paths.run_dir(second.id) / "model/tokenizer.json"
+    tokenizer = read_json(file)
+    vocabulary = tokenizer["model"]["vocab"]
+    words = sorted(vocabulary, key=vocabulary.get)[:100]
+    for word, index in zip(words, reversed(range(100)), strict=True):
+        vocabulary[word] = index
+    write_json(file, tokenizer)
+    with downstream.open_evaluator(part.study, part.data_id, "cpu") as evaluate:
+        _, together = (evaluate(cell, paths.run_dir(cell.id) / "model") for cell in (first, second))
+    with downstream.open_evaluator(part.study, part.data_id, "cpu") as evaluate:
+        alone = evaluate(second, paths.run_dir(second.id) / "model")
+    assert together == alone
+
+
+def test_all_devices_of_a_job_share_its_work(part, monkeypatch):
+    cell = next(iter(part.cells.values()))
+    results = []
+    for devices in (("cpu",), ("cpu", "cpu", "cpu")):
+        monkeypatch.setattr(downstream, "each_device", lambda _, devices=devices: devices)
+        with downstream.open_evaluator(part.study, part.data_id, "cpu") as evaluate:
+            results.append(evaluate(cell, paths.run_dir(cell.id) / "model"))
+    assert results[0] == results[1]
+
+
+def change_tokenizer(folder: Path) -> None:
+    """Give a word that the tasks have a token that the model has not."""
+    tokenizer = read_json(folder / "tokenizer.json")
+    (items,) = paths.RESULTS.glob("data/*/tasks/synthetic_topic.jsonl")
+    word = json.loads(items.read_text().splitlines()[0])["context"].split()[0]
+    tokenizer["model"]["vocab"][word] = 5000
+    write_json(folder / "tokenizer.json", tokenizer)
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "the tokenizer beside a model has more tokens than the model",
+    "that cell fails with a sentence that names task, item, token and vocabulary; the other cells are scored",
+)
+def test_a_tokenizer_that_does_not_match(part, capsys):
+    bad, good = part.cells
+    change_tokenizer(paths.run_dir(bad) / "model")
+    write_run(paths.run_dir(bad), {"cell": bad, "status": "completed", "reason": None})
+    assert run_stage(DOWNSTREAM, part.of([bad, good]), DONE) == 1
+    log = capsys.readouterr().err
+    assert f"downstream: {bad}: FAILED: RequestError: downstream task 'synthetic_" in log
+    assert "has token 5000, but the model has 128" in log
+    assert evaluation_of(part, good)["status"] == "ok"
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "the weights of a trained model are NaN, or so large that its log-likelihoods are not finite",
+    "its scores are NaN with that reason, where lm-eval would take the first answer for the likeliest",
+)
+@pytest.mark.parametrize("factor", [math.nan, 1e30])
+def test_log_likelihoods_that_are_not_finite_are_a_gap(part, save_cell, factor):
+    bad, good = part.cells
+    save_cell(part, part.cells[bad], 5, eot_id=120, factor=factor)
+    assert run_stage(DOWNSTREAM, part.of([bad, good]), DONE) == 0
+    record = evaluation_of(part, bad)
+    values = {(row["task"], row["metric"]): row["value"] for row in record["results"]}
+    assert {task for task, _ in values} == {"synthetic_grammar", "synthetic_topic", "average"}
+    assert values and all(math.isnan(value) for value in values.values())
+    assert "synthetic_grammar: the log-likelihood of item 0 (from 0) is nan: weights of this model" in record["reason"]
+    assert "lm-eval reports no acc" not in record["reason"]
+    assert read_documents(measurement_of(DOWNSTREAM, part.study, part.data_id), bad) == []
+    assert not any(math.isnan(row["value"]) for row in evaluation_of(part, good)["results"])
+
+
+KILLED_IN_THE_SECOND = """
+    import os
+    import sys
+    from pathlib import Path
+    from coupled_adam_bench.catalog.stages import STAGES
+    from coupled_adam_bench.evaluation import embedding_geometry
+    from coupled_adam_bench.evaluation.stage import run_stage
+    from coupled_adam_bench.plan import load_plan
+    cells = list(load_plan(Path("plan.json")).cells.values())
+    read, seen = embedding_geometry.read_embeddings, []
+    def read_or_die(model, key):
+        seen.append(model)
+        return read(model, key) if len(seen) < 2 else os.kill(os.getpid(), 9)
+    embedding_geometry.read_embeddings = read_or_die
+    run_stage(STAGES["embeddings"], cells, Path("stage.done"))
+"""
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "a job that evaluates several cells is killed in the middle of one, as by the kernel when memory is short",
+    "what was measured is on disk, and the next start measures only the rest",
+)
+def test_a_killed_job_keeps_the_cells_that_it_has_finished(part, capsys):
+    first, second = part.cells
+    write_json(Path("plan.json"), part.plan().to_json())
+    command = [sys.executable, "-c", textwrap.dedent(KILLED_IN_THE_SECOND)]
+    killed = subprocess.run(command, check=False, timeout=120, env=os.environ)
+    assert killed.returncode == -9 and not DONE.exists()
+    assert run_stage(STAGES["embeddings"], part.of([first, second]), DONE) == 0
+    log = capsys.readouterr().err
+    assert f"embeddings: {first}: kept" in log and f"embeddings: {second}: kept" not in log
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "one of several cells of a downstream job crashes",
+    "the cells before and after it are scored and kept; the next start scores that cell alone",
+)
+def test_one_crashed_cell_costs_only_itself(part, capsys, monkeypatch):
+    first, second = part.cells
+    model_class = harness_model._model_class()
+    score = model_class._score
+
+    def crash(self, requests, encoded):
+        if first in str(self.config._name_or_path):
+            raise RuntimeError("out of memory")
+        return score(self, requests, encoded)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model_class, "_score", crash)
+        assert run_stage(DOWNSTREAM, part.of([first, second]), DONE) == 1
+    assert (
+        f"{first}: FAILED: ValueError: downstream task 'synthetic_grammar' of cell {first}" in capsys.readouterr().err
+    )
+    assert run_stage(DOWNSTREAM, part.of([first, second]), DONE) == 0
+    log = capsys.readouterr().err
+    assert f"{second}: kept" in log and f"{first}: kept" not in log

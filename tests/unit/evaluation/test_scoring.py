@@ -1,0 +1,183 @@
+"""Log-likelihoods, against lm-eval's own model and against one plain forward pass for each request."""
+
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import AutoModelForCausalLM
+
+from coupled_adam_bench.config import Model
+from coupled_adam_bench.evaluation import scoring
+from coupled_adam_bench.evaluation.prefix_trees import TokenRequest
+from coupled_adam_bench.evaluation.scoring import Scorer
+from coupled_adam_bench.files import write_json
+from coupled_adam_bench.models.build import build_model
+from coupled_adam_bench.models.export import save_model
+
+SEQ_LEN, VOCAB_SIZE, SEQUENCES = 24, 11, 3
+MODELS = {"gpt2": {"tied": True}, "stablelm": {"tied": False}}
+
+Pair = tuple[list[int], list[int]]
+
+
+def made_up_requests() -> list[Pair]:
+    """Context and continuation of requests of all kinds, as tokens."""
+    draw = random.Random(5)
+
+    def text(n: int) -> list[int]:
+        return [draw.randrange(VOCAB_SIZE) for _ in range(n)]
+
+    found: list[Pair] = []
+    for length in (1, 7, 15):  # questions with answers of several lengths
+        question = text(length)
+        found += [(question, text(n)) for n in (1, 1, 1, 4, 9)]
+        found.append(found[-1])  # an answer that is there twice
+    question = text(30)  # longer than the model, so that answers of different lengths begin at different places
+    found += [(question, text(n)) for n in (1, 1, 2, 5, SEQ_LEN)]
+    found += [(text(SEQ_LEN - 2), text(n)) for n in (1, 2, 3, 4)]  # one that just fits, and its neighbours
+    prompt = text(8)  # examples that all questions have in common
+    found += [([*prompt, *text(3)], text(2)) for _ in range(4)]
+    found += [(text(n), text(3)) for n in (2, 5)]  # nothing in common
+    begun = text(6)
+    found += [(begun[:n], begun[n:]) for n in (1, 3, 5)]  # one text, of which different parts are scored
+    draw.shuffle(found)
+    return found
+
+
+REQUESTS = made_up_requests()
+ENCODED = [TokenRequest(np.array(context + answer, np.int32), len(answer)) for context, answer in REQUESTS]
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def folder(request, tmp_path_factory) -> Path:
+    """A model of each architecture that is sure of itself, and a tokenizer of one token a word."""
+    root = tmp_path_factory.mktemp(request.param)
+    (root / "tokenizer").mkdir()
+    words = Tokenizer(WordLevel({f"w{index}": index for index in range(VOCAB_SIZE)}, unk_token="w0"))
+    words.save(str(root / "tokenizer/tokenizer.json"))
+    names = {"bos_token": "w0", "eos_token": "w0"}
+    write_json(root / "tokenizer/tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names})
+    sizes = {"name": "m", "n_layer": 2, "n_head": 2, "d_model": 16, "learning_rate": 1e-3}
+    settings = Model(architecture=request.param, **sizes, **MODELS[request.param])
+    model = build_model(settings, VOCAB_SIZE, SEQ_LEN)
+    model.init_weights(1, 0.6)
+    save_model(model, root / "model", root / "tokenizer", eot_id=0)
+    return root / "model"
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return AutoModelForCausalLM.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def plain(model) -> list[tuple[float, bool]]:
+    """The definition: each request by itself, in float64."""
+    found = []
+    double = AutoModelForCausalLM.from_pretrained(model.config._name_or_path).double()
+    for context, answer in REQUESTS:
+        tokens = torch.tensor((context + answer)[-(SEQ_LEN + 1) :])
+        with torch.no_grad():
+            log_p_TV = double(tokens[None, :-1]).logits[0, -len(answer) :].log_softmax(-1)
+        log_p = sum(float(log_p_TV[place, token]) for place, token in enumerate(answer))
+        found.append((log_p, log_p_TV.argmax(-1).tolist() == answer))
+    return found
+
+
+def check(found: list[tuple[float, bool]], expected: list[tuple[float, bool]], tolerance: float = 1e-4) -> None:
+    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
+    np.testing.assert_allclose([x for x, _ in found], [x for x, _ in expected], rtol=0, atol=tolerance)
+
+
+def test_the_scores_of_plain_forward_passes(model, plain):
+    assert any(greedy for _, greedy in plain) and min(log_p for log_p, _ in plain) < -20
+    check(Scorer([model], SEQ_LEN, SEQUENCES * SEQ_LEN).score(ENCODED), plain)
+
+
+def test_the_scores_of_lm_eval(folder, model):
+    from lm_eval.models.huggingface import HFLM
+
+    # The cache of lm-eval 0.4.13 gives wrong logits where one text is asked for with continuations of several lengths.
+    hf = HFLM(
+        pretrained=str(folder), dtype="float32", device="cpu", batch_size=SEQUENCES, max_length=SEQ_LEN,
+        backend="causal", logits_cache=False,
+    )  # fmt: skip
+    texts = [(" ".join(map(str, context)), " ".join(map(str, answer))) for context, answer in REQUESTS]
+    theirs = hf._loglikelihood_tokens(
+        [(text, *pair) for text, pair in zip(texts, REQUESTS, strict=True)], disable_tqdm=True
+    )
+    check(Scorer([model], SEQ_LEN, SEQUENCES * SEQ_LEN).score(ENCODED), theirs)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 50, 10**6])
+def test_the_budget_changes_nothing(model, plain, max_tokens):
+    check(Scorer([model], SEQ_LEN, max_tokens).score(ENCODED), plain)
+
+
+def test_the_order_of_requests_changes_nothing(model, plain):
+    order = random.Random(2).sample(range(len(ENCODED)), len(ENCODED))
+    found = Scorer([model], SEQ_LEN, 100).score([ENCODED[number] for number in order])
+    check(found, [plain[number] for number in order])
+
+
+def test_logits_come_in_chunks(model, plain, monkeypatch):
+    monkeypatch.setitem(scoring._LOGITS_CHUNK, "cpu", 5)
+    check(Scorer([model], SEQ_LEN, 200).score(ENCODED), plain)
+
+
+def test_replicas_share_the_work(folder, model, plain):
+    other = AutoModelForCausalLM.from_pretrained(folder)
+    calls = []
+    hooks = [
+        replica.base_model.register_forward_hook(lambda *_, name=name: calls.append(name))
+        for name, replica in (("first", model), ("second", other))
+    ]
+    one = Scorer([model], SEQ_LEN, 30).score(ENCODED)
+    n_batches = len(calls)
+    two = Scorer([model, other], SEQ_LEN, 30).score(ENCODED)
+    for hook in hooks:
+        hook.remove()
+    assert two == one
+    check(two, plain)
+    assert len(calls) == 2 * n_batches and "second" in calls
+
+
+def test_each_token_is_read_once_and_scored_once(model):
+    """Count the tokens that the layers and the head are given."""
+    counts = {"layers": 0, "head": 0}
+    question, answers = [7] * 12, [[1], [2], [3, 4], [3, 4], [3, 5, 6]]
+    requests = [TokenRequest(np.array(question + answer, np.int32), len(answer)) for answer in answers]
+    hooks = [
+        model.base_model.register_forward_hook(lambda _m, given, _o: counts.update(layers=given[0].numel())),
+        model.get_output_embeddings().register_forward_hook(lambda _m, given, _o: counts.update(head=len(given[0]))),
+    ]
+    Scorer([model], SEQ_LEN, 1000).score(requests)
+    for hook in hooks:
+        hook.remove()
+    # 3 is read once for three answers, and 5 for the last; scored are the question's end, 3 and 5.
+    assert counts == {"layers": 12 + 1 + 1, "head": 3}
+
+
+def test_bfloat16_is_close(model, plain):
+    found = Scorer([model], SEQ_LEN, 200, bf16=True).score(ENCODED)
+    for (log_p, _), (expected, _) in zip(found, plain, strict=True):
+        assert log_p == pytest.approx(expected, rel=0.1, abs=1.0)
+    assert found != Scorer([model], SEQ_LEN, 200).score(ENCODED)
+
+
+def test_weights_that_are_no_numbers_give_no_numbers(folder):
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[3] = math.nan
+    requests = [TokenRequest(np.array(tokens, np.int32), 1) for tokens in ([3, 1, 2], [1, 2, 1])]
+    (bad, _), (_, _) = Scorer([model], SEQ_LEN, 100).score(requests)
+    assert math.isnan(bad)
+
+
+def test_no_requests(model):
+    assert Scorer([model], SEQ_LEN, 100).score([]) == []
