@@ -34,6 +34,11 @@ def study_dir(study: str) -> Path:
     return RESULTS / study
 
 
+def beside(evaluation: Path, name: str) -> Path:
+    """Return a file that an evaluation keeps beside its own, such as ``test_loss-<key>.windows.csv.gz``."""
+    return evaluation.with_name(f"{evaluation.stem}.{name}")
+
+
 class RunFiles:
     """The files of a run, which lie in the folder of a cell or a trunk."""
 

@@ -20,6 +20,8 @@ class Evaluation:
     undefined: list[str] = field(default_factory=list)
     """The reasons for the values that are NaN."""
     detail: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Contents of the files that are kept beside the record, by what their names end in: see ``paths.beside``."""
 
 
 Evaluator = Callable[[Cell, Path], Evaluation]

@@ -1,5 +1,6 @@
 """The driver of the evaluation stages: for each cell one file, found by a hash of everything that can change it."""
 
+import hashlib
 import math
 import time
 import traceback
@@ -8,13 +9,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from coupled_adam_bench import paths
 from coupled_adam_bench.catalog.metrics import columns_of
 from coupled_adam_bench.catalog.stages import Stage
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Study
 from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, row
 from coupled_adam_bench.evaluation.stored import Measurement, measurement_of, named, wrong_row
-from coupled_adam_bench.files import read_sealed, write_sealed, write_text
+from coupled_adam_bench.files import atomic_path, read_sealed, write_sealed, write_text
 from coupled_adam_bench.plan import study_of
 from coupled_adam_bench.progress import say
 from coupled_adam_bench.runs import mark_damaged, run_damage
@@ -86,7 +88,8 @@ def _is_pending(measurement: Measurement, cell_id: str) -> bool:
 def _write(measurement: Measurement, cell_id: str, evaluation: Evaluation, **facts: Any) -> None:
     """Write a cell's evaluation; ``ValueError`` for numbers that no model can have.
 
-    A number that is not finite, as of a model whose weights are huge, is recorded as NaN with that reason.
+    A number that is not finite, as of a model whose weights are huge, is recorded as NaN with that reason. The files
+    beside the record come first, and it has their checksums.
     """
     model_sha256 = measurement.model_sha256(cell_id)
     results, reasons = list(evaluation.results), list(evaluation.undefined)
@@ -103,12 +106,17 @@ def _write(measurement: Measurement, cell_id: str, evaluation: Evaluation, **fac
         "settings": measurement.settings,
         "model_sha256": model_sha256,
         "results": results,
+        "files": {name: hashlib.sha256(contents).hexdigest() for name, contents in evaluation.files.items()},
         **evaluation.detail,
         **facts,
     }
     if problem := wrong_row(results, record["reason"]):
         raise ValueError(problem)
-    write_sealed(measurement.path(cell_id, model_sha256), record)
+    path = measurement.path(cell_id, model_sha256)
+    for name, contents in evaluation.files.items():
+        with atomic_path(paths.beside(path, name)) as temporary:
+            temporary.write_bytes(contents)
+    write_sealed(path, record)
 
 
 def _summary(stage: Stage, evaluation: Evaluation) -> str:

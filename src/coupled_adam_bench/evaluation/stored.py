@@ -19,7 +19,7 @@ from coupled_adam_bench.catalog.stages import OWN_METRICS_STAGE, Stage
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Study
 from coupled_adam_bench.evaluation.record import ResultRow
-from coupled_adam_bench.files import digest, read_sealed
+from coupled_adam_bench.files import digest, read_sealed, sha256_file
 from coupled_adam_bench.plan import Plan
 
 STATUSES = ("ok", "diverged")
@@ -88,7 +88,10 @@ class Measurement:
         return self.files(cell_id).record.is_file() and self.find(cell_id).is_file()
 
     def read(self, cell_id: str) -> dict[str, Any]:
-        """Return a cell's evaluation; ``ValueError`` with the file if it is missing or not what was measured."""
+        """Return a cell's evaluation; ``ValueError`` with the file if it is missing or not what was measured.
+
+        The files that it keeps beside its own are compared with their checksums.
+        """
         model_sha256 = self.model_sha256(cell_id)
         path = self.path(cell_id, model_sha256)
         record = read_sealed(path)
@@ -106,6 +109,8 @@ class Measurement:
             raise ValueError(f"{path}: status is {record['status']!r}, not one of {', '.join(STATUSES)}")
         if problem := wrong_row(record["results"], record["reason"]):
             raise ValueError(f"{path}: {problem}")
+        if "files" in record:  # records of older versions have none
+            _check_files(path, record["files"])
         return record
 
     def damage(self, cell_id: str) -> str | None:
@@ -115,6 +120,15 @@ class Measurement:
         except (ValueError, OSError) as error:
             return str(error)
         return None
+
+
+def _check_files(evaluation: Path, checksums: dict[str, str]) -> None:
+    for name, expected in checksums.items():
+        path = paths.beside(evaluation, name)
+        if not path.is_file():
+            raise ValueError(f"{path}: missing, but {evaluation.name} names it")
+        if (sha256 := sha256_file(path)) != expected:
+            raise ValueError(f"{path}: SHA-256 {sha256}, but {evaluation.name} says {expected}: damaged or changed")
 
 
 def _short(value: Any) -> str:
