@@ -1,6 +1,6 @@
 # in:  results/runs/<cell id>/ of trained cells
-# out: results/runs/<cell id>/evaluations/<stage>-<hash>.json, where the hash covers all that can change the numbers
-#      results/runs/<cell id>/evaluations/downstream-<hash>.documents.jsonl.gz: its scores document by document
+# out: results/runs/<cell id>/evaluations/<stage>-<hash>.json, where the hash covers all that can change the numbers;
+#          beside it <stage>-<hash>.<name>, where a stage keeps more than numbers
 #      results/<study>/evaluation/: for each job an empty file that says that its cells are measured
 
 

@@ -326,7 +326,7 @@ WRONG_TABLES = {
     "no such comparison": (own_table(comparison="all"), "tables.mine.comparison: must be 'pair', 'each_other' or 's"),
     "a column that no stage measures": (
         own_table(columns=["loss", "cosine", "head_gradient_sum"]),
-        "tables.mine.columns: cosine, head_gradient_sum is nothing that this study measures; there are loss, acc, iso",
+        "tables.mine.columns: cosine, head_gradient_sum is nothing that this study measures; there are loss, ",
     ),
     "column twice": (own_table(columns=["loss", "acc", "loss"]), "tables.mine.columns: loss given more than once"),
     "no column": (own_table(columns=[]), "tables.mine.columns: must have at least one entry"),

@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "models": set(),
     "optim": set(),
     "embeddings": set(),
-    "training": {"data", "models", "optim"},
+    "training": {"data", "models", "optim", "embeddings"},  # the geometry while a cell trains
     "evaluation": {"data", "models", "embeddings"},
     "theory": {"data", "models", "training", "evaluation"},
     "rehearsal": {"data", "models", "optim", "training", "evaluation"},

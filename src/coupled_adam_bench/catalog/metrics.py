@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from math import inf
 
+from coupled_adam_bench.catalog.bands import BANDS, Band
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -28,6 +30,24 @@ class Metric:
 # Arrows and digits are those of the paper's tables. A correlation or a ratio of floats may pass its bound by rounding.
 _ROUNDING = 1e-9
 
+
+def _band_loss(band: Band) -> "Metric":
+    index = band.name.replace("_", " ")
+    return Metric(
+        name=band.metric,
+        task="test",
+        stage="test_loss",
+        latex=rf"$\mathcal{{L}}_\mathrm{{{index.replace(' ', '~')}}}$",
+        html=f"<i>L</i><sub>{index}</sub>",
+        unit="nat/token",
+        higher_is_better=False,
+        digits=2,
+        description=f"cross-entropy on held-out tokens of the {band.label} of the training text",
+        low=0.0,
+        high=inf,
+    )
+
+
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
@@ -44,6 +64,20 @@ METRICS: dict[str, Metric] = {
             low=0.0,
             high=inf,
         ),
+        Metric(
+            name="bits_per_byte",
+            task="test",
+            stage="test_loss",
+            latex=r"$\mathrm{bpb}$",
+            html="bpb",
+            unit="bit/byte",
+            higher_is_better=False,
+            digits=3,
+            description="bits per byte of held-out text",
+            low=0.0,
+            high=inf,
+        ),
+        *map(_band_loss, BANDS),
         Metric(
             name="acc",
             task="average",

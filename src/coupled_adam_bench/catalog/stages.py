@@ -32,10 +32,10 @@ STAGES = {
     for stage in (
         Stage(
             name="test_loss",
-            version=1,
+            version=2,
             opener="evaluation.test_loss:open_evaluator",
             settings="evaluation.settings:test_loss",
-            summary="measure the loss of trained cells on the test split",
+            summary="measure the loss of trained cells on the test split, by token frequency and per byte too",
         ),
         Stage(
             name="embeddings",

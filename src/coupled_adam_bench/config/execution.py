@@ -51,6 +51,15 @@ class Execution(Settings):
     Tasks of the generated language are not tried. Set ``false`` if tasks can be reached only after training."""
     log_every: int = Field(10, gt=0, le=MAX_STEPS)
     """Steps between lines of ``history.jsonl``."""
+    eval_every: int | None = Field(1000, gt=0, le=MAX_STEPS)
+    """Steps between measurements of the validation loss, which the last step has too; ``null``: none. One costs about a
+    third of a training step."""
+    eval_sequences: int | None = Field(None, gt=0, le=MAX_SEQUENCES)
+    """Number of windows of the validation split that are measured, always the same ones; by default
+    ``training.batch_sequences``."""
+    geometry_per_decade: int = Field(0, ge=0, le=1000)
+    """Measurements of the embedding's geometry in each tenfold of steps: 4 for the steps 1, 2, 3, 6, 10, 18 and so on;
+    0: none. All processes wait for each, which takes seconds on the CPU for a large matrix."""
     checkpoint_every: int = Field(1000, gt=0, le=MAX_STEPS)
     """Steps between checkpoints."""
     train_mem_mb: int | None = Field(None, gt=0, le=10**9)

@@ -64,9 +64,21 @@ def estimated_mfu(cell: Cell, execution: Execution) -> float:
     return cell.flops / cell.n_tokens * tokens / seconds / GPUS[cell.study.budget.gpu].peak_flops
 
 
+def validation_share(cell: Cell, execution: Execution) -> float:
+    """Return the time of a cell's validation losses over that of its training; a forward pass is a third of a step."""
+    if execution.eval_every is None:
+        return 0.0
+    batch = cell.training.batch_sequences
+    times = -(-cell.steps // execution.eval_every)
+    return times * (execution.eval_sequences or batch) / (3 * cell.steps * batch)
+
+
 def estimated_tokens_per_second(cell: Cell, execution: Execution) -> tuple[float, Source]:
-    """Return the tokens/s of all processes of a cell that nobody has measured, and what it rests on."""
-    flops = cell.flops / cell.n_tokens
+    """Return the tokens/s of all processes of a cell that nobody has measured, and what it rests on.
+
+    The time of validation counts; that of the embedding's geometry, seconds in a run of hours, does not.
+    """
+    flops = cell.flops / cell.n_tokens * (1 + validation_share(cell, execution))
     if not execution.gpus:
         return execution.training_threads * CPU_FLOPS_PER_THREAD / flops, "estimate"
     mfu, budget = cell.study.budget.mfu, cell.study.budget

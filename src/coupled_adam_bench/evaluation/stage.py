@@ -87,7 +87,8 @@ def _is_pending(measurement: Measurement, cell_id: str) -> bool:
 def _write(measurement: Measurement, cell_id: str, evaluation: Evaluation, **facts: Any) -> None:
     """Write a cell's evaluation; ``ValueError`` for numbers that no model can have.
 
-    A number that is not finite, as of a model whose weights are huge, is recorded as NaN with that reason.
+    A number that is not finite, as of a model whose weights are huge, is recorded as NaN with that reason. The files
+    beside the record come first, and it has their checksums.
     """
     model_sha256 = measurement.model_sha256(cell_id)
     results, reasons = list(evaluation.results), list(evaluation.undefined)

@@ -4,7 +4,7 @@ B: sequences of a batch    T: tokens of a window    N: windows
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,8 @@ from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Study, TestLoss
 from coupled_adam_bench.data.bins import open_tokens
 from coupled_adam_bench.device import pick_device
-from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, row
+from coupled_adam_bench.evaluation.loss_detail import LossDetail, open_vocabulary
+from coupled_adam_bench.evaluation.record import Evaluation, Evaluator
 
 if TYPE_CHECKING:
     from coupled_adam_bench.models.base import LanguageModel
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 TokenIds = NDArray[np.integer[Any]]
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Inputs and targets, each of shape (B, T)."""
+Observer = Callable[[Batch, NDArray[np.float64]], None]
+"""A function that is given a batch and the losses of its targets, shape (B, T)."""
 
 
 def windows(tokens: TokenIds, seq_len: int, batch_sequences: int) -> Iterator[Batch]:
@@ -58,6 +61,13 @@ def random_offsets(n_tokens: int, seq_len: int, test_loss: TestLoss, seed: int) 
     return torch.cat(draws).numpy()
 
 
+def window_starts(n_tokens: int, seq_len: int, test_loss: TestLoss, seed: int) -> NDArray[np.int64]:
+    """Return where the windows that ``test_loss`` chooses for a cell's ``seed`` start, shape (N,)."""
+    if test_loss.windows == "all":
+        return np.arange(0, n_tokens - 1, seq_len)
+    return random_offsets(n_tokens, seq_len, test_loss, seed)
+
+
 def windows_at(tokens: TokenIds, offsets_N: NDArray[np.int64], seq_len: int, batch_sequences: int) -> Iterator[Batch]:
     """Yield (inputs, targets) of shape (B, T) of the windows that start at ``offsets_N``, targets one further."""
     for first in range(0, len(offsets_N), batch_sequences):
@@ -79,14 +89,17 @@ def batches(tokens: TokenIds, seq_len: int, test_loss: TestLoss, seed: int, batc
         )
     if test_loss.windows == "all":
         return windows(tokens, seq_len, batch_sequences)
-    return windows_at(tokens, random_offsets(len(tokens), seq_len, test_loss, seed), seq_len, batch_sequences)
+    return windows_at(tokens, window_starts(len(tokens), seq_len, test_loss, seed), seq_len, batch_sequences)
 
 
-def mean_loss(model: "LanguageModel", found: Iterable[Batch], device: str, bf16: bool) -> tuple[float, int]:
+def mean_loss(
+    model: "LanguageModel", found: Iterable[Batch], device: str, bf16: bool, observe: Observer | None = None
+) -> tuple[float, int]:
     """Return the mean cross-entropy in nats per predicted token, summed in float64, and the number of those tokens.
 
     Windows of one length weigh the same, so it is also the mean over batches of random windows. With
-    ``bf16``, a GPU computes under autocast.
+    ``bf16``, a GPU computes under autocast. ``observe`` is given each batch and the losses of its targets, float64 of
+    shape (B, T).
     """
     import torch
 
@@ -95,8 +108,11 @@ def mean_loss(model: "LanguageModel", found: Iterable[Batch], device: str, bf16:
     with torch.inference_mode(), autocast:
         for inputs_BT, targets_BT in found:
             batch = (torch.from_numpy(array).to(device) for array in (inputs_BT, targets_BT))
-            sums.append(model(*batch, reduction="none").double().sum().item())
+            losses_BT = model(*batch, reduction="none").double()
+            sums.append(losses_BT.sum().item())
             n_predicted += targets_BT.size
+            if observe is not None:
+                observe((inputs_BT, targets_BT), losses_BT.cpu().numpy())
     return math.fsum(sums) / n_predicted, n_predicted
 
 
@@ -107,6 +123,7 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
 
     device = pick_device(device)
     test_loss = study.evaluation.test_loss
+    vocabulary = open_vocabulary(paths.data_dir(data_id))
     tokens = open_tokens(paths.data_dir(data_id), test_loss.split)
     batch_sequences = study.execution.evaluation_batch_sequences
     bf16 = study.training.precision == "bf16"
@@ -114,7 +131,9 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
     def evaluate(cell: Cell, model: Path) -> Evaluation:
         chosen = test_loss.for_model(cell.model.name)
         found = batches(tokens, cell.training.seq_len, chosen, cell.seed, batch_sequences)
-        loss, n_tokens = mean_loss(load_model(model, device), found, device, bf16)
-        return Evaluation([row("test", "loss", loss)], detail={"n_predicted_tokens": n_tokens, "device": device})
+        detail = LossDetail(vocabulary)
+        loss, n_tokens = mean_loss(load_model(model, device), found, device, bf16, detail.add)
+        starts_N = window_starts(len(tokens), cell.training.seq_len, chosen, cell.seed)
+        return detail.evaluation(loss, n_tokens, starts_N, device)
 
     yield evaluate

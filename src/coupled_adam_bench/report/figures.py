@@ -1,21 +1,18 @@
 """Figures of a study, as SVG and PDF, the same bytes for the same results."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.cells import readable_count
 from coupled_adam_bench.files import atomic_path
-from coupled_adam_bench.paths import RunFiles
 from coupled_adam_bench.plan import Plan
-from coupled_adam_bench.report.style import RC, add_legend, optimizer_styles, plain
+from coupled_adam_bench.report.band_figure import loss_by_frequency
+from coupled_adam_bench.report.history_figures import geometry, training
+from coupled_adam_bench.report.style import RC, add_legend, axis_label, optimizer_styles, plain
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES, theory_figures
 from coupled_adam_bench.report.theory.records import theory_cells
-from coupled_adam_bench.results.groups import Group, Layout
+from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults, load_results
-from coupled_adam_bench.runs import read_history
 from coupled_adam_bench.statistics.t_test import summarize
 
 if TYPE_CHECKING:
@@ -25,18 +22,21 @@ if TYPE_CHECKING:
 FIGURES = {
     "loss_accuracy": "Loss and mean accuracy against training tokens (App. G.1); bars: standard deviation over seeds.",
     "embeddings": "Isotropy and mean embedding against training tokens; bars: standard deviation over seeds.",
-    "training": "Training loss (up to 1.5 times that of guessing) and mean embedding at each step; a line per seed.",
+    "loss_by_frequency": "Test loss by frequency of the predicted token, and its difference to that of the first "
+    "optimizer with the same seed; bars: standard deviation over seeds.",
+    "training": "Training loss (up to 1.5 times that of guessing), validation loss (points) and mean embedding at each "
+    "step; a line per seed.",
 }
 """Names and captions of the figures of every study."""
+GEOMETRY_FIGURE = {
+    "geometry": "Isotropy and mean embedding at steps that are evenly spaced on a log scale; a line per seed.",
+}
 
 
 def figures_of(plan: Plan) -> dict[str, str]:
-    """Return names and captions of the figures of a plan: those of the theory only if it is checked."""
-    return FIGURES | (THEORY_FIGURES if theory_cells(plan) else {})
-
-
-def _axis_label(metric: Metric) -> str:
-    return metric.latex if metric.unit == "1" else f"{metric.latex} ({metric.unit})"
+    """Return names and captions of the figures of a plan: that of the geometry and those of the theory if measured."""
+    geometry = any(study.execution.geometry_per_decade for study in plan.studies.values())
+    return FIGURES | (GEOMETRY_FIGURE if geometry else {}) | (THEORY_FIGURES if theory_cells(plan) else {})
 
 
 def _tokens_axis(ax: "Axes", groups: Sequence[Group]) -> None:
@@ -91,41 +91,7 @@ def _against_tokens(study: StudyResults, names: tuple[str, str], shared_scale: b
                 )
     for row, metric in enumerate(metrics):
         arrow = r"$\uparrow$" if metric.higher_is_better else r"$\downarrow$"
-        axes[row][0].set_ylabel(f"{_axis_label(metric)} {arrow}")
-    add_legend(figure)
-    return figure
-
-
-def _training(layout: Layout, runs: Path) -> "Figure":
-    """Draw loss and mean-norm ratio against the step for the largest size at most tokens; of several, the first."""
-    from matplotlib.figure import Figure
-
-    plan, setups = layout.plan, layout.setups
-    largest = max(plan.cells.values(), key=lambda cell: (cell.n_params, cell.n_tokens))
-    place = (setups[largest.id], largest.n_tokens)
-    cells = [cell for cell in plan.cells.values() if (setups[cell.id], cell.n_tokens) == place]
-    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
-    axes = figure.subplots(1, 2)
-    styles = optimizer_styles(plan)
-    for cell in cells:
-        # In partial results a cell may not be trained yet: it has no line, and the report's list of runs says why.
-        rows = read_history(RunFiles(runs / cell.id).history)
-        style = {name: value for name, value in styles[cell.optimizer.key].items() if name != "marker"}
-        for ax, name in zip(axes, ("loss", "mean_norm_ratio"), strict=True):
-            points = [(row["step"], row[name]) for row in rows if name in row and math.isfinite(row[name])]
-            if points:
-                ax.plot(*zip(*points, strict=True), label=plain(cell.optimizer.label), linewidth=0.8, **style)
-    low, high = axes[0].dataLim.intervaly
-    guessing = math.log(cells[0].vocab_size)
-    if low < guessing and high > 1.5 * guessing:  # a run that blows up would squeeze the others
-        axes[0].set_ylim(0.97 * low, 1.5 * guessing)
-    axes[0].set_ylabel("training loss (nat/token)")
-    axes[1].set_ylabel(_axis_label(METRICS["mean_norm_ratio"]))
-    model = layout.labels[setups[largest.id]]
-    tokens = largest.tokens_label or readable_count(largest.n_tokens)
-    for ax in axes:
-        ax.set_xlabel("step")
-        ax.set_title(f"N = {plain(model)}, D = {plain(tokens)}")
+        axes[row][0].set_ylabel(f"{axis_label(metric)} {arrow}")
     add_legend(figure)
     return figure
 
@@ -139,7 +105,9 @@ def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path) -> N
         figures = {
             "loss_accuracy": _against_tokens(study, ("loss", "acc"), shared_scale=False),
             "embeddings": _against_tokens(study, ("isotropy", "mean_norm_ratio"), shared_scale=True),
-            "training": _training(study.layout, runs),
+            "loss_by_frequency": loss_by_frequency(study),
+            "training": training(study.layout, runs),
+            "geometry": geometry(study.layout, runs),
         }
         if theory_cells(plan):
             figures |= theory_figures(study.layout, runs)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from coupled_adam_bench.catalog.metrics import Metric
 from coupled_adam_bench.plan import Plan
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ def optimizer_styles(plan: Plan) -> dict[str, dict[str, str]]:
     """Return a style per optimizer of the study, the same in all figures."""
     keys = dict.fromkeys(cell.optimizer.key for cell in plan.cells.values())
     return {key: STYLES[index % len(STYLES)] for index, key in enumerate(keys)}
+
+
+def axis_label(metric: Metric) -> str:
+    """Return the symbol of a metric with its unit."""
+    return metric.latex if metric.unit == "1" else f"{metric.latex} ({metric.unit})"
 
 
 def plain(text: str) -> str:

@@ -123,6 +123,18 @@ def accumulating(module: nn.Module, last: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def reading(model: nn.Module) -> Iterator[None]:
+    """Compute forward passes without gradients; at the end a sharded model is in shards again.
+
+    FSDP2 leaves the root of a model whole after its forward pass, for the backward pass that does not come here.
+    """
+    with torch.no_grad():
+        yield
+    if isinstance(model, FSDPModule):
+        model.reshard()
+
+
+@contextlib.contextmanager
 def open_group(device: str, stall_seconds: float) -> Iterator[WorkerGroup]:
     """Yield the group of the processes that ``torchrun`` started, or a group of one without ``torchrun``."""
     name = pick_device(device)

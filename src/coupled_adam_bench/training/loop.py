@@ -23,11 +23,14 @@ from coupled_adam_bench.runs import cell_is_whole, run_damage, write_cell, write
 from coupled_adam_bench.training import environment
 from coupled_adam_bench.training.checks import is_trained, say_kept
 from coupled_adam_bench.training.distributed import RESUME_ME, StopVote, Watch, WorkerGroup, open_group, whole
+from coupled_adam_bench.training.live import VALIDATION_LOSS, LiveMeasurements
 from coupled_adam_bench.training.monitor import peak_flops, peak_memory_bytes
 from coupled_adam_bench.training.session import Attempt, attempt, locked, stop_requests
 from coupled_adam_bench.training.trainer import Trainer
 
 Job = Callable[[WorkerGroup], int]
+_SHOWN = ("loss", VALIDATION_LOSS, "mean_norm_ratio", "mfu")
+"""What the line of progress has of the last line of the history that has it."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Run:
         self.attempt, self.stop, self.trunk = attempt, stop, trunk
         self.trainer, self.cell, self.execution = trainer, trainer.cell, trainer.execution
         self.group, self.device, self.files = trainer.group, trainer.device, paths.RunFiles(trainer.run_dir)
+        self.live = trainer.group.run_on_all(lambda: LiveMeasurements(trainer))
         self._unread: list[tuple[Tensor, Tensor]] = []
         """Losses and gradient norms that have not been copied to the host yet."""
 
@@ -76,8 +80,8 @@ class Run:
         flops = self.cell.flops / self.cell.n_tokens
         return flops * tokens_per_second / (peak * self.group.size) if peak else None
 
-    def _log(self, grad_norm: float, tokens_per_second: float) -> dict[str, Any]:
-        """Return a line of the history, and append it to the file in the first process."""
+    def _log(self, grad_norm: float, tokens_per_second: float, measured: Mapping[str, float]) -> dict[str, Any]:
+        """Return a line of the history with what was ``measured``, and append it to the file in the first process."""
         training, losses = self.cell.training, self.trainer.state.interval_losses
         with torch.no_grad():
             embedding = self.trainer.model.embedding.weight
@@ -96,6 +100,7 @@ class Run:
             "peak_memory_bytes": peak_memory_bytes(self.device),
             "seconds_left": (self.cell.n_tokens - tokens) / tokens_per_second,
             "time": time.time(),
+            **measured,
         }
         if (mfu := self._mfu(tokens_per_second)) is not None:
             row["mfu"] = mfu
@@ -129,18 +134,21 @@ class Run:
                 stopping = vote(bool(self.stop))
                 state.step += 1
                 final = state.step == cell.steps
-                logs = (final and not self.trunk) or state.step % execution.log_every == 0
+                last = final and not self.trunk
+                measures = self.live.are_due(state.step, last)
+                logs = last or measures or state.step % execution.log_every == 0
                 saves = final or stopping or state.step % execution.checkpoint_every == 0
                 if logs or saves:  # the only steps after which the host waits for the device
                     grad_norm, bad_step = self._read()
                     now = time.perf_counter()
-                    state.seconds = seconds_before + now - started
                     if logs:
                         speed = (state.step - last_log[0]) * batch_tokens / (now - last_log[1])
-                        row = self._log(grad_norm, speed)
-                        shown = {key: row[key] for key in ("loss", "mean_norm_ratio", "mfu") if key in row}
+                        measured = self.live.after(state.step, last) if measures and bad_step is None else {}
+                        row = self._log(grad_norm, speed, measured)
+                        shown |= {key: row[key] for key in _SHOWN if key in row}
                         shown["peak_gb"] = row["peak_memory_bytes"] / 1e9
-                        last_log = (state.step, now)
+                        last_log = (state.step, time.perf_counter())
+                    state.seconds = seconds_before + time.perf_counter() - started
                     if bad_step is not None:
                         break
                     if saves:

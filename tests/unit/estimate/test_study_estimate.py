@@ -132,8 +132,23 @@ def estimated(settings: dict[str, Any], folder: Path, monkeypatch: pytest.Monkey
     return estimate_study(make_plan(parse_study(settings)))
 
 
+def test_validation_counts_as_forward_passes(tiny_study, tmp_path, monkeypatch):
+    settings = gpu_settings(tiny_study)
+
+    def seconds(**execution: Any) -> float:
+        settings["execution"] |= execution
+        return estimated(settings, tmp_path, monkeypatch).cells[0].seconds
+
+    without = seconds(eval_every=None)
+    # 60 steps of 4 sequences; a forward pass is a third of a step.
+    assert seconds(eval_every=1000) == pytest.approx(without * (1 + 1 * 4 / (3 * 60 * 4)))
+    assert seconds(eval_every=20) == pytest.approx(without * (1 + 3 * 4 / (3 * 60 * 4)))
+    assert seconds(eval_every=25, eval_sequences=50) == pytest.approx(without * (1 + 3 * 50 / (3 * 60 * 4)))
+
+
 def test_price_and_mfu_that_are_given(tiny_study, tmp_path, monkeypatch):
     settings = gpu_settings(tiny_study, budget={**BUDGET, "mfu": 0.5, "gpu": "A100"})
+    settings["execution"]["eval_every"] = None
     estimate = estimated(settings, tmp_path, monkeypatch)
     assert estimate.hours == pytest.approx(estimate.flops / (0.5 * 312e12) / 3600)
     assert estimate.cost(estimate.hours) == pytest.approx(2.5 * estimate.hours)

@@ -103,6 +103,8 @@ def write_fake_run(cell: Cell, files: Any) -> None:
             ratio = (0.03 if cell.optimizer.name == "coupled_adam" else 0.8) * (1 - math.exp(-6 * done))
             loss = values["loss"] + 4 * math.exp(-12 * done) + 0.03 * rng.normal()
             row = {"step": int(step), "loss": loss, "lr": 1e-4, "mean_norm": ratio, "mean_norm_ratio": ratio}
+            if step == cell.steps:
+                row["val_loss"] = loss + 0.1
             file.write(json.dumps(row) + "\n")
 
 

@@ -12,7 +12,15 @@ from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.collect import collect, read_results, write_results
 
 FILES = {
-    "test_loss": [("test", "loss", 3.25, "nat/token"), ("test", "perplexity", 25.8, "1")],
+    "test_loss": [
+        ("test", "loss", 3.25, "nat/token"),
+        ("test", "bits_per_byte", 1.1, "bit/byte"),
+        ("test", "loss_rarest", 9.0, "nat/token"),
+        ("test", "loss_rare", 7.0, "nat/token"),
+        ("test", "loss_frequent", 4.0, "nat/token"),
+        ("test", "loss_most_frequent", 2.0, "nat/token"),
+        ("test", "perplexity", 25.8, "1"),
+    ],
     "embeddings": [
         ("embeddings", "isotropy", 0.1, "1"),
         ("embeddings", "mean_norm", 1.5, "1"),
@@ -168,7 +176,7 @@ LOSS = ("test", "loss", 3.25, "nat/token")
     [
         ({"cell": "other"}, "cell is 'other'"),
         ({"stage": "downstream"}, "stage is 'downstream'"),
-        ({"version": 0}, "version is 0, not 1"),
+        ({"version": 0}, "version is 0, not 2"),
         ({"settings": {"split": "val"}}, "settings is {'split': 'val'}"),
         ({"settings": None}, "settings is None"),
         ({"model_sha256": "cd"}, "model_sha256 is 'cd'"),

@@ -1,0 +1,34 @@
+"""The frequency bands of the test loss, declared once: shares of the training text, from its rarest tokens on.
+
+The paper's claim is about rare tokens, which the mean loss hardly shows. A share is there in every corpus and for
+every vocabulary, where a count or a probability would move with both, and it says how much of the text a band is.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Band:
+    """Tokens of the vocabulary that are about equally frequent.
+
+    ``share`` is the share of the training text that this band and all rarer ones are; ``label`` is in print.
+    """
+
+    name: str
+    share: float
+    label: str
+
+    @property
+    def metric(self) -> str:
+        """The name of the band's loss in ``results.csv``."""
+        return f"loss_{self.name}"
+
+
+NEVER_SEEN = "never_seen"
+"""The tokens of the vocabulary that are not in the training text; only the detail of an evaluation has their loss."""
+BANDS = (
+    Band("rarest", 0.01, "rarest 1 %"),
+    Band("rare", 0.1, "1 to 10 %"),
+    Band("frequent", 0.5, "10 to 50 %"),
+    Band("most_frequent", 1.0, "50 to 100 %"),
+)

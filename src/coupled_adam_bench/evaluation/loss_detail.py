@@ -1,0 +1,97 @@
+"""What the losses of single targets say beside their mean: by frequency band, by window, and per byte of text.
+
+B: sequences of a batch    T: tokens of a window    N: windows    V: tokens of the vocabulary
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coupled_adam_bench.catalog.bands import BANDS
+from coupled_adam_bench.data.bins import UNIGRAM, load_meta, verified_file, verified_tree
+from coupled_adam_bench.data.check import TOKENIZER
+from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes, token_bytes
+from coupled_adam_bench.evaluation.frequency_bands import BandLosses, bands_of_tokens
+from coupled_adam_bench.evaluation.record import Evaluation, row
+from coupled_adam_bench.evaluation.window_losses import FILE, WindowLosses, pack
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What is known about the tokens of prepared data."""
+
+    unigram_counts: NDArray[np.int64]
+    bands: NDArray[np.int64]
+    bytes_of_tokens: TokenBytes | None
+    no_bytes: str
+    """Why the bytes of the tokens are not known, where they are not."""
+
+
+def open_vocabulary(folder: Path) -> Vocabulary:
+    """Return what the data in ``folder`` say about their tokens; ``ValueError`` for a damaged file."""
+    meta = load_meta(folder)
+    counts_V = np.zeros(meta.vocab_size, dtype=np.int64)
+    unigram_counts = np.load(verified_file(folder, UNIGRAM))
+    counts_V[: len(unigram_counts)] = unigram_counts
+    verified_tree(folder, TOKENIZER)
+    bytes_of_tokens, problem = None, ""
+    try:
+        bytes_of_tokens = token_bytes(folder / TOKENIZER, meta.vocab_size, meta.eot_id)
+    except ValueError as error:
+        problem = str(error)
+    return Vocabulary(counts_V, bands_of_tokens(counts_V), bytes_of_tokens, problem)
+
+
+class LossDetail:
+    """Takes the losses of single targets, batch by batch, and gives the evaluation of a model."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._bands = BandLosses(vocabulary.bands)
+        self._n_targets: list[int] = []
+        self._means: list[float] = []
+        self._n_bytes = self._n_unknown = 0
+
+    def add(self, batch: tuple[NDArray[np.int64], NDArray[np.int64]], losses_BT: NDArray[np.float64]) -> None:
+        """Add the losses of a batch of inputs and targets, all of shape (B, T)."""
+        inputs_BT, targets_BT = batch
+        self._bands.add(targets_BT, losses_BT)
+        self._n_targets += [targets_BT.shape[1]] * len(targets_BT)
+        self._means += losses_BT.mean(axis=1).tolist()
+        if self._vocabulary.bytes_of_tokens is not None:
+            bytes_BT = self._vocabulary.bytes_of_tokens.of(targets_BT, inputs_BT)
+            self._n_bytes += int(bytes_BT[bytes_BT != UNKNOWN].sum())
+            self._n_unknown += int((bytes_BT == UNKNOWN).sum())
+
+    def evaluation(self, loss: float, n_tokens: int, starts_N: NDArray[np.int64], device: str) -> Evaluation:
+        """Return the evaluation, given the mean ``loss`` over ``n_tokens``, and where the windows start, shape (N,)."""
+        problem = self._no_bytes()
+        bits = math.nan if problem else loss * n_tokens / math.log(2) / self._n_bytes
+        by_band = self._bands.means()
+        values = {"loss": loss, "bits_per_byte": bits} | {band.metric: by_band[band.name] for band in BANDS}
+        undefined = [f"bits_per_byte: {problem}"] if problem else []
+        for band in BANDS:
+            if not self._bands.n_targets[band.name]:
+                undefined.append(f"{band.metric}: no target is of the {band.label} of the training text")
+        if not math.isfinite(loss):
+            undefined.append(f"test loss of this model is {loss}")
+        detail = {
+            "n_predicted_tokens": n_tokens,
+            "n_predicted_bytes": None if problem else self._n_bytes,
+            "bands": self._bands.to_json(self._vocabulary.unigram_counts),
+            "device": device,
+        }
+        rows = [row("test", name, value if math.isfinite(value) else math.nan) for name, value in values.items()]
+        windows = WindowLosses(starts_N, np.array(self._n_targets), np.array(self._means))
+        return Evaluation(rows, undefined, detail, {FILE: pack(windows)})
+
+    def _no_bytes(self) -> str:
+        """Return why the bytes of the predicted text are not known; empty if they are."""
+        if self._n_unknown:
+            return f"{self._n_unknown} targets are tokens that stand for unknown text"
+        if self._vocabulary.bytes_of_tokens is not None and not self._n_bytes:
+            return "the targets stand for no text"
+        return self._vocabulary.no_bytes

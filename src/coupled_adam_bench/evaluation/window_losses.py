@@ -1,0 +1,92 @@
+"""The loss of each window of held-out tokens, kept beside the test loss, so that two cells can be compared in pairs.
+
+The file is a table in CSV, packed with gzip: where a window starts in its split, its targets, and their mean loss in
+nats. Floats have the fewest digits that read back as the same float64. N: windows, in the order of the evaluation.
+"""
+
+import csv
+import gzip
+import io
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coupled_adam_bench import paths
+from coupled_adam_bench.catalog.stages import STAGES
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.evaluation.stored import Measurement, measurement_of
+
+FILE = "windows.csv.gz"
+"""What the name of the file ends in, after that of the evaluation."""
+_HEADER = ["start", "n_targets", "loss"]
+
+
+@dataclass(frozen=True)
+class WindowLosses:
+    """Windows: position of the first input in the split, number of targets, and mean loss; each of shape (N,)."""
+
+    starts: NDArray[np.int64]
+    n_targets: NDArray[np.int64]
+    losses: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PairedWindows:
+    """The same windows under two cells: number of targets, and the mean loss of each cell; each of shape (N,)."""
+
+    n_targets: NDArray[np.int64]
+    first: NDArray[np.float64]
+    second: NDArray[np.float64]
+
+
+def pack(windows: WindowLosses) -> bytes:
+    """Return windows as the contents of their file, the same bytes for the same windows."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_HEADER)
+    columns = (windows.starts.tolist(), windows.n_targets.tolist(), map(repr, windows.losses.tolist()))
+    writer.writerows(zip(*columns, strict=True))
+    return gzip.compress(text.getvalue().encode(), mtime=0)
+
+
+def unpack(contents: bytes, path: Path) -> WindowLosses:
+    """Return the windows of a file's contents; ``ValueError`` with its ``path`` if they are none."""
+    try:
+        header, *rows = csv.reader(io.StringIO(gzip.decompress(contents).decode()))
+        if header != _HEADER:
+            raise ValueError(f"columns {header}, not {_HEADER}")
+        columns = list(zip(*rows, strict=True))
+        starts, counts, losses = columns if columns else ((), (), ())
+        return WindowLosses(np.array(starts, np.int64), np.array(counts, np.int64), np.array(losses, np.float64))
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise ValueError(f"{path}: not the losses of windows ({error}); delete it and start again") from None
+
+
+def read_windows(measurement: Measurement, cell_id: str) -> WindowLosses:
+    """Return the windows of a cell; ``ValueError`` if it has diverged, is not measured, or a file is damaged."""
+    record, evaluation = measurement.read(cell_id), measurement.find(cell_id)
+    if record["status"] == "diverged":
+        raise ValueError(f"{evaluation}: the cell has diverged, so there are no losses of windows")
+    path = measurement.file(cell_id, FILE)
+    return unpack(path.read_bytes(), path)
+
+
+def paired_windows(first: Cell, second: Cell, runs: Path = paths.RUNS) -> PairedWindows:
+    """Return the losses of two cells on the windows that both were measured on, in the order of the windows.
+
+    ``ValueError`` if these are not the same windows of the same text, or for what :func:`read_windows` refuses.
+    """
+    cells = (first, second)
+    measurements = [measurement_of(STAGES["test_loss"], cell.study, cell.data_id, runs) for cell in cells]
+    ours, theirs = (read_windows(measured, cell.id) for measured, cell in zip(measurements, cells, strict=True))
+    texts = {(cell.data_id, measured.settings["split"]) for cell, measured in zip(cells, measurements, strict=True)}
+    places = ((ours.starts, theirs.starts), (ours.n_targets, theirs.n_targets))
+    if len(texts) > 1 or not all(np.array_equal(*pair) for pair in places):
+        raise ValueError(
+            f"{first.id} and {second.id} were not measured on the same windows, so these make no pairs; compare cells "
+            "of one text, one training.seq_len and, with evaluation.test_loss.windows 'random', one seed"
+        )
+    return PairedWindows(ours.n_targets, ours.losses, theirs.losses)

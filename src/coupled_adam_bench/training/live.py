@@ -1,0 +1,139 @@
+"""What is measured on the weights of a run while it trains: validation loss and geometry; no weight changes.
+
+The numbers go into the history. So a resumed run has each of them once, and a checkpoint holds them.
+
+Shapes: B sequences of a pass, T = seq_len tokens, V = vocab_size, D = d_model, N windows.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coupled_adam_bench.data.bins import UNIGRAM, open_tokens, verified_file
+from coupled_adam_bench.embeddings.metrics import embedding_metrics
+from coupled_adam_bench.models.cross_entropy import IGNORED
+from coupled_adam_bench.training.distributed import reading, whole
+from coupled_adam_bench.training.trainer import Trainer
+
+VALIDATION_LOSS = "val_loss"
+
+
+def is_geometry_step(step: int, per_decade: int) -> bool:
+    """Tell whether ``step`` (from 1) is one of ``per_decade`` in each tenfold: 10^(k / per_decade), rounded.
+
+    The steps do not depend on the length of the run, so that cells that share a trunk have the same ones.
+    """
+    if per_decade == 0:
+        return False
+    below = math.floor(per_decade * math.log10(step))
+    # If a power rounds to this step, then one of the powers next to the step does.
+    return any(round(10 ** (k / per_decade)) == step for k in (below, below + 1))
+
+
+def validation_starts(n_tokens: int, seq_len: int, n_windows: int) -> NDArray[np.int64]:
+    """Return where ``n_windows`` windows without overlap start, evenly spread, shape (N,); of fewer there are all.
+
+    ``ValueError`` if the tokens are too few for one window.
+    """
+    there = (n_tokens - 1) // seq_len
+    if there < 1:
+        raise ValueError(
+            f"execution.eval_every: the split val has {n_tokens} token(s), and a window needs training.seq_len + 1 = "
+            f"{seq_len + 1}; raise data.split.val_fraction, or set eval_every to null"
+        )
+    n_windows = min(n_windows, there)
+    return np.arange(n_windows) * there // n_windows * seq_len
+
+
+class ValidationLoss:
+    """The mean loss of the weights on the same windows of the validation split, whatever the number of processes.
+
+    Each process computes its share of the windows, in passes of the size of a micro-batch.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer, training, group = trainer, trainer.cell.training, trainer.group
+        tokens = open_tokens(trainer.data_dir, "val", verify=group.is_first)
+        n_windows = trainer.execution.eval_sequences or training.batch_sequences
+        starts = validation_starts(len(tokens), training.seq_len, n_windows)
+        windows = np.stack([tokens[start : start + training.seq_len + 1] for start in starts]).astype(np.int64)
+        self.n_targets = len(starts) * training.seq_len
+        own = -(-len(starts) // group.size)
+        self._sequences = min(trainer.micro_batch_sequences, own)
+        self._windows = torch.from_numpy(windows[group.rank * own : (group.rank + 1) * own])
+        self._n_passes = -(-own // self._sequences)
+
+    def _passes(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and targets (shapes BT) of each pass, as many and as large in every process."""
+        for index in range(self._n_passes):
+            rows = self._windows[index * self._sequences : (index + 1) * self._sequences]
+            padding = (0, 0, 0, self._sequences - len(rows))
+            inputs = torch.nn.functional.pad(rows[:, :-1], padding)
+            targets = torch.nn.functional.pad(rows[:, 1:], padding, value=IGNORED)
+            yield inputs.to(self.trainer.device), targets.to(self.trainer.device)
+
+    def __call__(self) -> float:
+        """Return the mean loss in nats per token; all processes must call this, and get the same."""
+        model, device = self.trainer.model, self.trainer.device
+        total = torch.zeros((), dtype=torch.float64, device=device)
+        bf16 = self.trainer.cell.training.precision == "bf16"
+        with reading(model), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            for inputs_BT, targets_BT in self._passes():
+                total += model(inputs_BT, targets_BT, reduction="none").double().sum()
+        return self.trainer.group.sum(total).item() / self.n_targets
+
+
+class Geometry:
+    """The metrics of the embedding matrix, computed by the first process on the CPU in float64.
+
+    The isotropy is that of both signs: a run belongs to all studies that share it, whatever they evaluate.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self._unigram_counts = np.load(verified_file(trainer.data_dir, UNIGRAM))
+
+    def __call__(self) -> dict[str, float]:
+        """Return the metrics by name, in the first process; all processes must call this.
+
+        There are none of a matrix that is not finite: the next loss shows that the run has diverged.
+        """
+        weight_VD = whole(self.trainer.model.embedding.weight.detach())
+        if not self.trainer.group.is_first:
+            return {}
+        embeddings_VD = weight_VD.cpu().numpy().astype(np.float64)
+        if not np.isfinite(embeddings_VD).all():
+            return {}
+        return embedding_metrics(embeddings_VD, self._unigram_counts, "both_signs")
+
+
+class LiveMeasurements:
+    """The measurements that a study asks for during training, and the steps at which they are due."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._eval_every, self._per_decade = trainer.execution.eval_every, trainer.execution.geometry_per_decade
+        self._validation = None if self._eval_every is None else ValidationLoss(trainer)
+        self._geometry = Geometry(trainer) if self._per_decade else None
+
+    def _validates(self, step: int, last: bool) -> bool:
+        return self._eval_every is not None and (last or step % self._eval_every == 0)
+
+    def _measures_geometry(self, step: int, last: bool) -> bool:
+        return self._per_decade > 0 and (last or is_geometry_step(step, self._per_decade))
+
+    def are_due(self, step: int, last: bool) -> bool:
+        """Tell whether anything is measured after ``step`` (from 1), which may be the ``last`` of the run."""
+        return self._validates(step, last) or self._measures_geometry(step, last)
+
+    def after(self, step: int, last: bool) -> dict[str, float]:
+        """Return what is due after ``step`` by name, in the first process; all processes must call this."""
+        found: dict[str, float] = {}
+        if self._validation is not None and self._validates(step, last):
+            found[VALIDATION_LOSS] = self._validation()
+        if self._geometry is not None and self._measures_geometry(step, last):
+            found |= self._geometry()
+        return found

@@ -1,0 +1,227 @@
+"""The test loss by frequency band, per byte and per window, against slow formulas of their own."""
+
+import math
+import shutil
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planned import Planned
+
+from coupled_adam_bench import config, paths
+from coupled_adam_bench.catalog.bands import BANDS, NEVER_SEEN
+from coupled_adam_bench.catalog.stages import STAGES
+from coupled_adam_bench.data.synthetic import Language
+from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes
+from coupled_adam_bench.evaluation.frequency_bands import NAMES, BandLosses, bands_of_tokens
+from coupled_adam_bench.evaluation.loss_detail import LossDetail, Vocabulary
+from coupled_adam_bench.evaluation.stage import run_stage
+from coupled_adam_bench.evaluation.stored import measurement_of
+from coupled_adam_bench.evaluation.window_losses import (
+    FILE,
+    WindowLosses,
+    pack,
+    paired_windows,
+    read_windows,
+    unpack,
+)
+from coupled_adam_bench.models.export import load_model
+
+DONE = Path("stage.done")
+STAGE = STAGES["test_loss"]
+
+
+def band_in_plain_words(counts: list[int], token: int) -> str:
+    """The share of the text that is rarer than a token, with half of what is as frequent, in exact fractions."""
+    if counts[token] == 0:
+        return NEVER_SEEN
+    rarer = sum(count for count in counts if count < counts[token])
+    equal = sum(count for count in counts if count == counts[token])
+    place = Fraction(2 * rarer + equal, 2 * sum(counts))
+    return next(band.name for band in BANDS if place <= Fraction(str(band.share)))
+
+
+@given(st.lists(st.integers(0, 30) | st.integers(0, 10**12), min_size=1, max_size=40).filter(any), st.randoms())
+def test_bands_against_the_definition_and_in_any_order_of_the_vocabulary(counts, random):
+    found = bands_of_tokens(np.array(counts))
+    assert [NAMES[number] for number in found] == [band_in_plain_words(counts, token) for token in range(len(counts))]
+    order = random.sample(range(len(counts)), len(counts))
+    np.testing.assert_array_equal(bands_of_tokens(np.array(counts)[order]), found[order])
+    np.testing.assert_array_equal(bands_of_tokens(3 * np.array(counts)), found)
+
+
+def test_a_text_without_tokens_has_no_bands():
+    with pytest.raises(ValueError, match="unigram_counts: all counts are 0"):
+        bands_of_tokens(np.zeros(4, dtype=np.int64))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 9))
+def test_the_loss_of_a_band_is_the_mean_over_its_targets(seed, n_batches, seq_len):
+    rng = np.random.default_rng(seed)
+    bands = rng.integers(0, len(NAMES), 12)
+    losses = BandLosses(bands)
+    of_band: dict[str, list[float]] = {name: [] for name in NAMES}
+    for _ in range(n_batches):
+        targets, values = rng.integers(0, 12, (3, seq_len)), rng.exponential(size=(3, seq_len))
+        losses.add(targets, values)
+        for target, value in zip(targets.ravel(), values.ravel(), strict=True):
+            of_band[NAMES[bands[target]]].append(value)
+    assert losses.n_targets == {name: len(values) for name, values in of_band.items()}
+    for name, values in of_band.items():
+        expected = math.fsum(values) / len(values) if values else math.nan
+        assert losses.means()[name] == pytest.approx(expected, rel=1e-12, nan_ok=True)
+
+
+def measured(part: Planned, cell_ids: list[str]) -> list[dict]:
+    assert run_stage(STAGE, part.of(cell_ids), DONE) == 0
+    return [measurement_of(STAGE, part.study, part.data_id).read(cell_id) for cell_id in cell_ids]
+
+
+def losses_in_plain_words(part: Planned, cell_id: str) -> tuple[np.ndarray, np.ndarray]:
+    """The test split and the loss of each of its tokens but the first, one window at a time."""
+    tokens = np.fromfile(paths.data_dir(part.data_id) / "test.bin", dtype="<u2").astype(np.int64)
+    model = load_model(paths.run_dir(cell_id) / "model").double()
+    losses = []
+    for start in range(0, len(tokens) - 1, 40):
+        window = torch.from_numpy(tokens[start : start + 41])
+        with torch.no_grad():
+            log_p = torch.log_softmax(model.logits(window[None, :-1])[0], -1)
+        losses += [-row[target].item() for row, target in zip(log_p, window[1:], strict=True)]
+    return tokens, np.array(losses)
+
+
+def test_a_measured_cell_against_its_definition(part):
+    cell_id = next(iter(part.cells))
+    (record,) = measured(part, [cell_id])
+    tokens, losses = losses_in_plain_words(part, cell_id)
+    values = {found["metric"]: found["value"] for found in record["results"]}
+    counts = Counter(tokens.tolist())  # the fixture's splits are all the same
+    counted = [counts[token] for token in range(128)]
+    for described in record["bands"]:
+        of_band = [band_in_plain_words(counted, token) == described["band"] for token in range(128)]
+        chosen = [bool(of_band[token]) for token in tokens[1:]]
+        assert described["tokens"] == sum(of_band)
+        assert described["targets"] == sum(chosen)
+        if described["band"] == NEVER_SEEN:
+            assert (described["loss"], described["training_counts"]) == (None, [0, 0])
+            continue
+        assert described["loss"] == values[f"loss_{described['band']}"]
+        assert described["loss"] == pytest.approx(losses[chosen].mean(), rel=1e-6)
+        inside = [count for count, here in zip(counted, of_band, strict=True) if here]
+        assert described["training_counts"] == [min(inside), max(inside)]
+    words = [*Language(part.study.data.source).names, None]
+    documents = "".join(f" {words[token]}" if words[token] else "\n" for token in tokens).split("\n")
+    # The first word is no target: the rest of its document keeps the space before it.
+    first, *others = documents
+    text = first.removeprefix(f" {words[tokens[0]]}") if words[tokens[0]] else first
+    n_bytes = len(text.encode()) + sum(len(document.strip().encode()) for document in others)
+    assert record["n_predicted_bytes"] == n_bytes
+    assert values["bits_per_byte"] == pytest.approx(losses.sum() / math.log(2) / n_bytes, rel=1e-6)
+
+
+def test_the_loss_of_each_window(part):
+    cell_ids = list(part.cells)
+    measured(part, cell_ids)
+    cells = part.of(cell_ids)
+    pairs = paired_windows(*cells)
+    for cell_id, found in zip(cell_ids, (pairs.first, pairs.second), strict=True):
+        _, losses = losses_in_plain_words(part, cell_id)
+        windows = read_windows(measurement_of(STAGE, part.study, part.data_id), cell_id)
+        np.testing.assert_array_equal(windows.losses, found)
+        assert windows.starts.tolist() == list(range(0, 499, 40))
+        assert pairs.n_targets.tolist() == windows.n_targets.tolist() == [40] * 12 + [19]
+        np.testing.assert_allclose(found, [losses[s : s + 40].mean() for s in windows.starts], rtol=1e-6)
+    assert (pairs.first != pairs.second).any()
+    loss = measurement_of(STAGE, part.study, part.data_id).read(cell_ids[0])["results"][0]["value"]
+    assert (pairs.first * pairs.n_targets).sum() / 499 == pytest.approx(loss, rel=1e-12)
+
+
+def test_windows_that_are_not_the_same_make_no_pairs(part):
+    random = config.TestLoss(windows="random", n_batches=3, batch_sequences=2)
+    evaluation = part.study.evaluation.model_copy(update={"test_loss": random})
+    part = Planned(part.study.model_copy(update={"evaluation": evaluation}), part.data_id)
+    first, second = part.cells.values()
+    measured(part, [first.id])
+    shutil.copytree(paths.run_dir(first.id), paths.run_dir("other"))
+    other = replace(first, id="other", seed=2)
+    shutil.rmtree(paths.run_dir("other") / "evaluations")
+    assert run_stage(STAGE, [other], DONE) == 0
+    with pytest.raises(ValueError, match=r"and other were not measured on the same windows, .* one seed"):
+        paired_windows(first, other)
+    with pytest.raises(ValueError, match="no such file"):
+        paired_windows(first, second)
+    assert len(paired_windows(first, first).first) == 6
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**20), st.floats(width=64)), max_size=20))
+def test_windows_are_read_back_bit_for_bit_from_the_same_bytes(rows):
+    starts, counts, losses = zip(*rows, strict=True) if rows else ((), (), ())
+    windows = WindowLosses(np.array(starts, np.int64), np.array(counts, np.int64), np.array(losses, np.float64))
+    packed = pack(windows)
+    again = unpack(packed, Path("windows"))
+    assert pack(again) == packed
+    for name in ("starts", "n_targets", "losses"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(windows, name))
+
+
+def test_what_is_no_file_of_windows_is_named():
+    for contents in (b"", b"\x1f\x8b", b"start", pack(WindowLosses(*3 * [np.array([1])]))[:-9]):
+        with pytest.raises(ValueError, match=r"f\.gz: not the losses of windows"):
+            unpack(contents, Path("f.gz"))
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "the losses of windows, or other files beside an evaluation, are changed, cut or lost",
+    "The collection stops with a sentence that names the file; the next start measures the cell again, to the same "
+    "bytes.",
+)
+@pytest.mark.parametrize("damage", [lambda file: file.unlink(), lambda file: file.write_bytes(b"x")])
+def test_a_damaged_file_beside_an_evaluation_is_made_anew(part, damage, capsys):
+    cell_id = next(iter(part.cells))
+    measured(part, [cell_id])
+    measurement = measurement_of(STAGE, part.study, part.data_id)
+    file = measurement.file(cell_id, FILE)
+    contents = file.read_bytes()
+    damage(file)
+    assert str(file) in measurement.damage(cell_id)
+    measured(part, [cell_id])
+    assert f"evaluated again: {file}: " in capsys.readouterr().err
+    assert file.read_bytes() == contents
+
+
+def detail_of(bytes_of_tokens: TokenBytes | None, no_bytes: str = "") -> LossDetail:
+    bands = np.array([0, 2, 2, 4])
+    detail = LossDetail(Vocabulary(np.array([0, 5, 5, 90]), bands, bytes_of_tokens, no_bytes))
+    detail.add((np.array([[3, 1]]), np.array([[1, 3]])), np.array([[2.0, 1.0]]))
+    return detail
+
+
+@pytest.mark.parametrize(
+    ("bytes_of_tokens", "reason"),
+    [
+        (None, "cannot say"),
+        (TokenBytes(np.array([1, UNKNOWN, 1, 0]), np.array([1, 1, 1, 0]), 0), "1 targets are tokens that stand for"),
+        (TokenBytes(np.zeros(4, int), np.zeros(4, int), 0), "the targets stand for no text"),
+    ],
+)
+def test_bytes_that_nobody_knows_and_empty_bands_are_gaps_with_a_reason(bytes_of_tokens, reason):
+    found = detail_of(bytes_of_tokens, "cannot say").evaluation(1.5, 2, np.array([0]), "cpu")
+    values = {found["metric"]: found["value"] for found in found.results}
+    assert {name for name, value in values.items() if math.isnan(value)} == {
+        "bits_per_byte", "loss_rarest", "loss_frequent",
+    }  # fmt: skip
+    assert (values["loss_rare"], values["loss_most_frequent"]) == (2.0, 1.0)
+    assert found.undefined[0].startswith(f"bits_per_byte: {reason}")
+    assert found.undefined[1:] == [
+        "loss_rarest: no target is of the rarest 1 % of the training text",
+        "loss_frequent: no target is of the 10 to 50 % of the training text",
+    ]
+    assert found.detail["n_predicted_bytes"] is None

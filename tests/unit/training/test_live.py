@@ -1,0 +1,216 @@
+"""Validation loss and geometry while a cell trains: what they are, when they are measured, what they leave alone."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from planned import only
+from safetensors.numpy import load_file
+
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.embeddings.metrics import embedding_metrics
+from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.paths import trunk_dir
+from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.training.checkpoint import checkpoints
+from coupled_adam_bench.training.distributed import WorkerGroup
+from coupled_adam_bench.training.live import ValidationLoss, is_geometry_step, validation_starts
+from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.trainer import Trainer
+from coupled_adam_bench.training.trunk import train_trunk
+
+ALONE = WorkerGroup(torch.device("cpu"))
+STEPS = 14
+MEASURED = {"eval_every": 5, "eval_sequences": 7, "geometry_per_decade": 4}
+NOT_MEASURED = {"eval_every": None, "geometry_per_decade": 0}
+GEOMETRY_STEPS = [1, 2, 3, 6, 10, STEPS]
+
+
+def settings_of(tiny_study: Any, **execution: Any) -> dict[str, Any]:
+    """One step per line of the history, for comparisons of losses; some steps that are measured have checkpoints."""
+    settings: dict[str, Any] = tiny_study()
+    settings["grid"][0] |= {"table": None, "tokens": [{"steps": STEPS}], "optimizers": ["coupled_adam"], "seeds": [1]}
+    settings["execution"] |= {"log_every": 1, "checkpoint_every": 5, **execution}
+    return settings
+
+
+def cell_and_execution(settings: dict[str, Any]) -> tuple[Any, Any]:
+    plan = make_plan(parse_study(settings))
+    (cell,) = plan.cells.values()
+    return cell, only(plan).study.execution
+
+
+def history_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "history.jsonl").read_text().splitlines()]
+
+
+def rows_with(run_dir: Path, name: str) -> dict[int, float]:
+    return {row["step"]: row[name] for row in history_of(run_dir) if name in row}
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_study, tiny_data, tmp_path_factory) -> dict[str, Path]:
+    """The same cell with measurements, and without."""
+    folder = tmp_path_factory.mktemp("runs")
+    cells = set()
+    for name, execution in (("measured", MEASURED), ("not", NOT_MEASURED)):
+        cell, settings = cell_and_execution(settings_of(tiny_study, **execution))
+        cells.add(cell.id)
+        assert train(cell, settings, tiny_data, folder / name, ALONE) == 0
+    assert len(cells) == 1
+    return {name: folder / name for name in ("measured", "not")}
+
+
+@pytest.mark.parametrize("per_decade", [1, 2, 3, 4, 7, 10, 100, 1000])
+def test_the_steps_of_the_geometry_are_rounded_powers(per_decade):
+    powers = {round(10 ** (k / per_decade)) for k in range(4 * per_decade + 1)}
+    found = {step for step in range(1, 10_001) if is_geometry_step(step, per_decade)}
+    assert found == powers
+    assert not any(is_geometry_step(step, 0) for step in range(1, 100))
+    assert is_geometry_step(10**12, per_decade) and not is_geometry_step(10**12 + 1, 2)
+
+
+@given(st.integers(1, 3000), st.integers(1, 50), st.integers(1, 200))
+def test_validation_windows_are_whole_and_do_not_overlap(n_tokens, seq_len, n_windows):
+    if n_tokens <= seq_len:
+        with pytest.raises(ValueError, match=r"execution\.eval_every: the split val has .* raise data\.split\.val"):
+            validation_starts(n_tokens, seq_len, n_windows)
+        return
+    starts = validation_starts(n_tokens, seq_len, n_windows)
+    assert len(starts) == min(n_windows, (n_tokens - 1) // seq_len)
+    assert starts[0] == 0 and starts[-1] + seq_len < n_tokens
+    assert (np.diff(starts) >= seq_len).all()
+
+
+def test_the_validation_loss_is_the_mean_over_the_same_windows(runs, tiny_data):
+    losses = rows_with(runs["measured"], "val_loss")
+    assert list(losses) == [5, 10, STEPS]
+    model = load_model(runs["measured"] / "model").double()
+    tokens = np.fromfile(tiny_data / "val.bin", dtype="<u2").astype(np.int64)
+    each = []
+    for start in validation_starts(len(tokens), 16, 7):
+        with torch.no_grad():
+            log_p = torch.log_softmax(model.logits(torch.from_numpy(tokens[start : start + 16])[None])[0], -1)
+        each += [-row[token].item() for row, token in zip(log_p, tokens[start + 1 : start + 17], strict=True)]
+    assert len(each) == 7 * 16
+    assert losses[STEPS] == pytest.approx(math.fsum(each) / len(each), rel=1e-6)
+
+
+def test_the_geometry_is_that_of_the_weights(runs, tiny_data):
+    embeddings = load_model(runs["measured"] / "model").embedding.weight.detach().double().numpy()
+    metrics = embedding_metrics(embeddings, np.load(tiny_data / "unigram.npy"), "both_signs")
+    last = history_of(runs["measured"])[-1]
+    for name, value in metrics.items():
+        assert last[name] == value
+    assert list(rows_with(runs["measured"], "isotropy")) == GEOMETRY_STEPS
+    assert len(set(rows_with(runs["measured"], "isotropy").values())) == len(GEOMETRY_STEPS)
+
+
+def training_of(run_dir: Path) -> list[Any]:
+    return [(row["step"], row["loss"], row["grad_norm"], row["lr"]) for row in history_of(run_dir)]
+
+
+def test_they_change_no_bit_of_the_training(runs):
+    assert training_of(runs["measured"]) == training_of(runs["not"])
+    weights = {name: (run / "model/model.safetensors").read_bytes() for name, run in runs.items()}
+    assert weights["measured"] == weights["not"]
+    assert "val_loss" not in history_of(runs["not"])[-1] and "isotropy" not in history_of(runs["not"])[-1]
+
+
+@pytest.mark.parametrize("kept", ["step-00000005", "step-00000010"])
+def test_a_resumed_run_has_each_measurement_once(kept, runs, tiny_study, tiny_data, tmp_path):
+    shutil.copytree(runs["measured"], tmp_path / "run")
+    for path in [tmp_path / "run/run.json", tmp_path / "run/model", *checkpoints(tmp_path / "run/checkpoints")]:
+        if path.name != kept:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    cell, execution = cell_and_execution(settings_of(tiny_study, **MEASURED))
+    assert train(cell, execution, tiny_data, tmp_path / "run", ALONE) == 0
+    assert training_of(tmp_path / "run") == training_of(runs["measured"])
+    for name in ("val_loss", "isotropy", "kappa"):
+        assert rows_with(tmp_path / "run", name) == rows_with(runs["measured"], name)
+
+
+def test_a_cell_of_a_trunk_has_the_measurements_of_one_that_was_trained_alone(tiny_study, tiny_data, tmp_path):
+    settings = settings_of(tiny_study, **MEASURED, checkpoint_every=100)
+    settings["training"]["schedule"] = "wsd"
+    settings["grid"][0]["tokens"] = [{"steps": 12, "label": "short"}, {"steps": 18, "label": "long"}]
+    plan = make_plan(parse_study(settings))
+    execution = only(plan).study.execution
+    (trunk,) = plan.trunks.values()
+    folder = trunk_dir(trunk.run.id, tmp_path)
+    for prefix in sorted(trunk.prefixes.values(), key=lambda prefix: prefix.steps):
+        assert train_trunk(prefix, execution, tiny_data, folder, ALONE) == 0
+    for cell in plan.cells.values():
+        for name, results in (("alone", None), ("from", tmp_path)):
+            assert train(cell, execution, tiny_data, tmp_path / f"{name}-{cell.steps}", ALONE, results) == 0
+        alone, started = tmp_path / f"alone-{cell.steps}", tmp_path / f"from-{cell.steps}"
+        assert json.loads((started / "run.json").read_text())["trunk_steps"] > 0
+        assert training_of(alone) == training_of(started)
+        for name in ("val_loss", "isotropy"):
+            assert rows_with(started, name) == rows_with(alone, name) != {}
+
+
+@pytest.mark.parametrize(("parallel", "micro"), [("ddp", None), ("fsdp", 1)])
+def test_several_processes_measure_the_same(parallel, micro, runs, make_workspace, nursery, tiny_study):
+    """Seven windows do not divide among two, and a checkpoint follows a measurement."""
+
+    def trained(name: str, **execution: Any) -> Path:
+        several = {"parallel": parallel, "train_processes": 2, "micro_batch_sequences": micro}
+        workspace = make_workspace(settings_of(tiny_study, **execution, **several), name)
+        (cell_id,) = workspace.plan.cells
+        pids = nursery.start(workspace.command(cell_id), workspace.folder, 2)
+        assert [nursery.wait(pid) for pid in pids] == [0, 0], (workspace.folder / "rank-0.log").read_text()
+        return workspace.run_dir(cell_id)
+
+    measured = trained("measured", **MEASURED)
+    for name in ("val_loss", "isotropy", "mean_norm_ratio"):
+        found, expected = rows_with(measured, name), rows_with(runs["measured"], name)
+        assert list(found) == list(expected)
+        np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=2e-4, err_msg=name)
+    if parallel == "fsdp":
+        expected = load_file(trained("not", **NOT_MEASURED) / "model/model.safetensors")
+        for tensor, weight in load_file(measured / "model/model.safetensors").items():
+            np.testing.assert_array_equal(weight, expected[tensor])
+
+
+def test_more_processes_than_windows(tiny_study, tiny_data, tmp_path):
+    """The last process has no window of its own, and computes as many passes as the others."""
+    cell, execution = cell_and_execution(settings_of(tiny_study, eval_sequences=1))
+    trainer = Trainer(cell, execution, tiny_data, tmp_path, ALONE)
+    whole = ValidationLoss(trainer)()
+    shares = []
+    for rank in range(2):
+        trainer.group = WorkerGroup(ALONE.device, rank, 1)
+        measure = ValidationLoss(trainer)
+        own = [row for _, targets in measure._passes() for row in targets]
+        shares.append((measure(), len(own)))
+    assert shares == [(whole, 1), (0.0, 1)]
+
+
+def test_a_step_that_diverges_and_weights_that_are_not_finite(tiny_study, tiny_data, tmp_path):
+    settings = settings_of(tiny_study, eval_every=1, geometry_per_decade=10)
+    settings["models"][0]["learning_rate"] = 1e39  # more than float32 has
+    settings["training"] |= {"warmup_steps": 0, "schedule": "constant"}
+    for steps in (1, 5):
+        settings["grid"][0]["tokens"] = [{"steps": steps}]
+        cell, execution = cell_and_execution(settings)
+        assert train(cell, execution, tiny_data, tmp_path / str(steps), ALONE) == 0
+        assert json.loads((tmp_path / str(steps) / "run.json").read_text())["status"] == "diverged"
+        rows = history_of(tmp_path / str(steps))
+        # After the first update the weights are not finite, which the loss of the second step shows.
+        assert math.isnan(rows[0]["val_loss"]) and "isotropy" not in rows[0]
+        assert not any({"val_loss", "isotropy"} & row.keys() for row in rows[1:])
+
+
+@pytest.mark.parametrize("value", [0, -5, 1.5, True])
+@pytest.mark.parametrize("name", ["eval_every", "eval_sequences"])
+def test_numbers_that_cannot_be(name, value, tiny_study):
+    with pytest.raises(ValueError, match=rf"execution\.{name}"):
+        parse_study(settings_of(tiny_study, **{name: value}))
