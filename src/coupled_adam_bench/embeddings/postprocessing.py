@@ -6,7 +6,7 @@ V: rows    D: width    K: removed directions
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.embeddings.metrics import principal_directions
+from coupled_adam_bench.embeddings.spectrum import principal_directions
 
 Array = NDArray[np.float64]
 _ROWS = 4096  # rows per block: bounds the extra memory

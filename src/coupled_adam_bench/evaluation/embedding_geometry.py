@@ -13,7 +13,8 @@ from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Study
 from coupled_adam_bench.data.bins import UNIGRAM
 from coupled_adam_bench.data.check import TOKENIZER, WORD_SIMILARITY, verified_file, verified_tree
-from coupled_adam_bench.embeddings.metrics import Isotropy, embedding_metrics, isotropy
+from coupled_adam_bench.embeddings.isotropy import Isotropy, isotropy
+from coupled_adam_bench.embeddings.metrics import embedding_metrics
 from coupled_adam_bench.embeddings.postprocessing import all_but_the_top, subtract_mean
 from coupled_adam_bench.evaluation.own_metrics import load_metrics, own_value
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files

@@ -8,6 +8,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coupled_adam_bench.embeddings import isotropy as isotropies
 from coupled_adam_bench.embeddings import metrics
 from coupled_adam_bench.embeddings.postprocessing import all_but_the_top, subtract_mean
 
@@ -56,7 +57,7 @@ def test_isotropy_does_not_overflow():
 
 
 def test_isotropy_in_blocks_of_directions():
-    embeddings = matrix(3, n_rows=200, width=2 * metrics._COLUMNS + 3)
+    embeddings = matrix(3, n_rows=200, width=2 * isotropies._COLUMNS + 3)
     one_by_one = [embeddings @ c for c in np.linalg.svd(embeddings)[2]]
     z = [np.exp(sign * projection).sum() for projection in one_by_one for sign in (1, -1)]
     assert isotropy(embeddings) == pytest.approx(min(z) / max(z), rel=1e-9)
@@ -122,7 +123,7 @@ def test_isotropy_of_the_authors_is_that_of_some_signs(seed):
 
 
 def test_isotropy_of_the_authors_with_the_signs_of_the_solver():
-    embeddings = matrix(14, n_rows=300, width=2 * metrics._COLUMNS + 3, shift=0.01).astype(np.float32)
+    embeddings = matrix(14, n_rows=300, width=2 * isotropies._COLUMNS + 3, shift=0.01).astype(np.float32)
     directions = np.linalg.eig(embeddings.T @ embeddings)[1]
     z = [math.fsum(math.exp(float(c @ row)) for row in embeddings) for c in np.real(directions).T]
     assert metrics.isotropy(embeddings.astype(np.float64), "eig_float32") == pytest.approx(min(z) / max(z), abs=0.6e-4)
@@ -183,7 +184,7 @@ def test_all_metrics_are_those_of_the_single_functions():
         assert found[name] == pytest.approx(getattr(metrics, name)(embeddings), rel=1e-12)
     assert found["isotropy"] == pytest.approx(isotropy(embeddings), rel=1e-12)
     as_authors = metrics.embedding_metrics(embeddings, np.arange(40), "eig_float32")
-    assert as_authors["isotropy"] == metrics.isotropy_eig_float32(embeddings)
+    assert as_authors["isotropy"] == isotropies.isotropy_eig_float32(embeddings)
     assert {**as_authors, "isotropy": found["isotropy"]} == found
 
 
