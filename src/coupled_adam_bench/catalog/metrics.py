@@ -184,7 +184,7 @@ METRICS: dict[str, Metric] = {
             higher_is_better=True,
             digits=0,
             description="effective rank: exponential of the entropy of the singular values",
-            low=1.0 - _ROUNDING,
+            low=0.0,
             high=inf,
         ),
         Metric(
@@ -197,7 +197,7 @@ METRICS: dict[str, Metric] = {
             higher_is_better=True,
             digits=0,
             description="participation ratio: how many directions share the squared norm",
-            low=1.0 - _ROUNDING,
+            low=0.0,
             high=inf,
         ),
     )

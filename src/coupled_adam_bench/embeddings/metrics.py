@@ -43,7 +43,7 @@ def embedding_geometry(embeddings_VD: Array, unigram_counts: NDArray[np.integer]
     them are NaN without them. ``variant`` selects the isotropy. A NaN anywhere in the matrix makes all metrics NaN.
     """
     singular_values_K, directions_DD = principal_components(embeddings_VD)
-    known = {
+    known: dict[str, Any] = {
         "embeddings_VD": embeddings_VD,
         "variant": variant,
         "directions_DD": directions_DD,

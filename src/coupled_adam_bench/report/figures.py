@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.cells import readable_count
+from coupled_adam_bench.cells import Cell, readable_count
 from coupled_adam_bench.files import atomic_path
 from coupled_adam_bench.paths import RunFiles
 from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.report.geometry_figure import geometry_of_study
 from coupled_adam_bench.report.style import RC, add_legend, optimizer_styles, plain
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES, theory_figures
 from coupled_adam_bench.report.theory.records import theory_cells
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 FIGURES = {
     "loss_accuracy": "Loss and mean accuracy against training tokens (App. G.1); bars: standard deviation over seeds.",
     "embeddings": "Isotropy and mean embedding against training tokens; bars: standard deviation over seeds.",
+    "geometry": "Singular values of the embeddings, and their norms against the frequency of tokens; a line per seed.",
     "training": "Training loss (up to 1.5 times that of guessing) and mean embedding at each step; a line per seed.",
 }
 """Names and captions of the figures of every study."""
@@ -96,17 +98,24 @@ def _against_tokens(study: StudyResults, names: tuple[str, str], shared_scale: b
     return figure
 
 
-def _training(layout: Layout, runs: Path) -> "Figure":
-    """Draw loss and mean-norm ratio against the step for the largest size at most tokens; of several, the first."""
-    from matplotlib.figure import Figure
-
+def _largest(layout: Layout) -> tuple[list[Cell], str]:
+    """Return the cells of the largest size at most tokens, of several the first, and what a title calls them."""
     plan, setups = layout.plan, layout.setups
     largest = max(plan.cells.values(), key=lambda cell: (cell.n_params, cell.n_tokens))
     place = (setups[largest.id], largest.n_tokens)
     cells = [cell for cell in plan.cells.values() if (setups[cell.id], cell.n_tokens) == place]
+    tokens = largest.tokens_label or readable_count(largest.n_tokens)
+    return cells, f"N = {layout.labels[setups[largest.id]]}, D = {tokens}"
+
+
+def _training(layout: Layout, runs: Path) -> "Figure":
+    """Draw loss and mean-norm ratio against the step for the largest size at most tokens."""
+    from matplotlib.figure import Figure
+
+    cells, title = _largest(layout)
     figure = Figure(figsize=(7.2, 3.2), layout="constrained")
     axes = figure.subplots(1, 2)
-    styles = optimizer_styles(plan)
+    styles = optimizer_styles(layout.plan)
     for cell in cells:
         # In partial results a cell may not be trained yet: it has no line, and the report's list of runs says why.
         rows = read_history(RunFiles(runs / cell.id).history)
@@ -121,11 +130,9 @@ def _training(layout: Layout, runs: Path) -> "Figure":
         axes[0].set_ylim(0.97 * low, 1.5 * guessing)
     axes[0].set_ylabel("training loss (nat/token)")
     axes[1].set_ylabel(_axis_label(METRICS["mean_norm_ratio"]))
-    model = layout.labels[setups[largest.id]]
-    tokens = largest.tokens_label or readable_count(largest.n_tokens)
     for ax in axes:
         ax.set_xlabel("step")
-        ax.set_title(f"N = {plain(model)}, D = {plain(tokens)}")
+        ax.set_title(plain(title))
     add_legend(figure)
     return figure
 
@@ -135,10 +142,12 @@ def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path) -> N
     from matplotlib import rc_context
 
     study = load_results(plan, results_csv)
+    cells, title = _largest(study.layout)
     with rc_context(RC):
         figures = {
             "loss_accuracy": _against_tokens(study, ("loss", "acc"), shared_scale=False),
             "embeddings": _against_tokens(study, ("isotropy", "mean_norm_ratio"), shared_scale=True),
+            "geometry": geometry_of_study(study.layout, runs, {cell.id for cell in cells}, title),
             "training": _training(study.layout, runs),
         }
         if theory_cells(plan):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coupled_adam_bench.embeddings import isotropy as isotropies
-from coupled_adam_bench.embeddings import metrics
-from coupled_adam_bench.embeddings.postprocessing import all_but_the_top, subtract_mean
+from coupled_adam_bench.embeddings import metrics, postprocessing
+from coupled_adam_bench.embeddings.postprocessing import all_but_the_top, subtract_mean, subtract_scaled_mean
 
 
 def isotropy(embeddings: np.ndarray) -> float:
@@ -222,6 +222,26 @@ def test_subtract_mean():
     centered = subtract_mean(embeddings)
     np.testing.assert_allclose(centered.mean(axis=0), 0, atol=1e-15)
     np.testing.assert_allclose(centered[3] - centered[11], embeddings[3] - embeddings[11], atol=1e-15)
+
+
+def test_subtract_scaled_mean_in_plain_words(monkeypatch):
+    monkeypatch.setattr(postprocessing, "_ROWS", 7)
+    embeddings = np.vstack([matrix(10), np.zeros(5)])
+    before = embeddings.copy()
+    directions = [row / math.sqrt(math.fsum(row * row)) for row in embeddings[:-1]]
+    mean = [math.fsum(column) / 40 for column in zip(*directions, strict=True)]
+    expected = [[x - math.sqrt(math.fsum(row * row)) * m for x, m in zip(row, mean, strict=True)] for row in embeddings]
+    np.testing.assert_allclose(subtract_scaled_mean(embeddings), expected, atol=1e-14)
+    np.testing.assert_array_equal(embeddings, before)
+    np.testing.assert_array_equal(subtract_scaled_mean(np.zeros((3, 2))), np.zeros((3, 2)))
+
+
+def test_in_place_is_the_same():
+    for change in (subtract_mean, subtract_scaled_mean):
+        embeddings = matrix(10)
+        expected = change(embeddings)
+        assert change(embeddings, out=embeddings) is embeddings
+        np.testing.assert_array_equal(embeddings, expected)
 
 
 @pytest.mark.parametrize("n_directions", [0, 1, 3, 5])

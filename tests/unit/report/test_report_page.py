@@ -16,6 +16,7 @@ import pytest
 
 from coupled_adam_bench import versions
 from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.report.figures import FIGURES
 from coupled_adam_bench.report.manifest import write_manifest
 from coupled_adam_bench.report.page import published_numbers, write_report
 from coupled_adam_bench.results.study_results import StudyResults, load_results
@@ -57,7 +58,7 @@ def test_page_is_self_contained_and_well_formed(page: str) -> None:
     tags = Page(page).tags
     assert not {"script", "link", "iframe"} & {tag for tag, _ in tags}
     sources = [attributes["src"] or "" for _, attributes in tags if "src" in attributes]
-    assert len(sources) == 3
+    assert len(sources) == len(FIGURES)
     assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
     links = [attributes["href"] or "" for _, attributes in tags if "href" in attributes]
     assert all(link.startswith(("#", "../")) for link in links)
@@ -153,7 +154,7 @@ def test_manifest(fake: Any) -> None:
     assert manifest["protocol"]["versions"]["statistics"] == versions.STATISTICS
     assert manifest["packages"]["numpy"] == version("numpy")
     assert "ruff" not in manifest["packages"]
-    assert len(manifest["sha256"]) == 2 + 6 + 6
+    assert len(manifest["sha256"]) == 2 + 6 + 2 * len(FIGURES)
     for name, digest in manifest["sha256"].items():
         assert hashlib.sha256((fake.study_dir / name).read_bytes()).hexdigest() == digest
     assert [cell["cell"] for cell in manifest["cells"]] == list(fake.plan.cells)
