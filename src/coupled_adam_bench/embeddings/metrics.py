@@ -4,7 +4,6 @@ V: rows, one per token of the vocabulary, including tokens that never occur    D
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -39,8 +38,8 @@ def embedding_geometry(embeddings_VD: Array, unigram_counts: NDArray[np.integer]
     """Return all metrics of a matrix that the catalogue declares for the task ``embeddings``, and its spectrum.
 
     Each metric is the function of its name in this module, which is given what its parameters name. ``unigram_counts``
-    are the occurrences of each token in the training text; rows beyond them count as never seen. Metrics that need
-    them are NaN without them. ``variant`` selects the isotropy. A NaN anywhere in the matrix makes all metrics NaN.
+    are the occurrences of each token in the training text; rows beyond them count as never seen. Without them, the
+    metrics that need them are left out. ``variant`` selects the isotropy. A NaN in the matrix makes all metrics NaN.
     """
     singular_values_K, directions_DD = principal_components(embeddings_VD)
     known: dict[str, Any] = {
@@ -52,14 +51,14 @@ def embedding_geometry(embeddings_VD: Array, unigram_counts: NDArray[np.integer]
     if unigram_counts is not None:
         known["unigram_counts"] = unigram_counts
         known["log_probability_V"] = log_unigram_probability(unigram_counts, len(embeddings_VD))
-    names = [metric.name for metric in METRICS.values() if metric.task == "embeddings"]
-    return Geometry({name: _value(globals()[name], known) for name in names}, singular_values_K)
-
-
-def _value(function: Callable[..., float], known: dict[str, Any]) -> float:
-    """Return a metric's value; NaN if something that it needs is not known."""
-    parameters = signature(function).parameters
-    return function(**{name: known[name] for name in parameters}) if parameters.keys() <= known.keys() else math.nan
+    functions = {metric.name: globals()[metric.name] for metric in METRICS.values() if metric.task == "embeddings"}
+    needs = {name: signature(function).parameters.keys() for name, function in functions.items()}
+    values = {
+        name: function(**{parameter: known[parameter] for parameter in needs[name]})
+        for name, function in functions.items()
+        if needs[name] <= known.keys()
+    }
+    return Geometry(values, singular_values_K)
 
 
 def embedding_metrics(

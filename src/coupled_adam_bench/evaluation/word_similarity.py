@@ -54,10 +54,14 @@ def similarities(embeddings_VD: NDArray[np.float64], pairs: TokenPairs) -> dict[
 
 def set_correlations(embeddings_VD: NDArray[np.float64], pairs: TokenPairs) -> dict[str, float]:
     """Return the correlations of a set by name; NaN with fewer than 3 pairs, a zero vector or no variance."""
-    found = similarities(embeddings_VD, pairs)
-    enough = pairs.n_pairs >= MIN_PAIRS
+    return correlations_of(similarities(embeddings_VD, pairs), pairs.ratings)
+
+
+def correlations_of(found: dict[str, NDArray[np.float64]], ratings_P: NDArray[np.float64]) -> dict[str, float]:
+    """Return the correlations of similarities with ratings by name; see :func:`set_correlations`."""
+    enough = len(ratings_P) >= MIN_PAIRS
     return {
-        f"{name}_{kind}": correlation(values_P, pairs.ratings) if enough else math.nan
+        f"{name}_{kind}": correlation(values_P, ratings_P) if enough else math.nan
         for kind, values_P in found.items()
         for name, (correlation, _) in CORRELATIONS.items()
     }
@@ -68,8 +72,8 @@ def set_agreement(embeddings_VD: NDArray[np.float64], pairs: TokenPairs) -> SetA
 
     The resamples depend on the set's name and number of pairs only, so those of two models are the same.
     """
-    correlations = set_correlations(embeddings_VD, pairs)
     found = similarities(embeddings_VD, pairs)
+    correlations = correlations_of(found, pairs.ratings)
     counts_BP = resamples(pairs.n_pairs, zlib.crc32(pairs.name.encode()))
     intervals, kept = {}, np.full(len(counts_BP), math.nan)
     for name, value in correlations.items():

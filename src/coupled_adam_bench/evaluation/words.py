@@ -5,7 +5,7 @@ P: kept pairs    W: words    S: pieces of all words
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,11 +48,6 @@ class TokenPairs:
     def coverage(self) -> float:
         """The share of the file's pairs that are kept."""
         return self.n_pairs / self.n_read
-
-    def among(self, places: NDArray[np.int64]) -> "TokenPairs":
-        """Return the set with only those of its pairs that have one of these places in the file."""
-        kept = np.isin(self.places, places)
-        return replace(self, words=self.words[kept], ratings=self.ratings[kept], places=self.places[kept])
 
 
 def load_tokenizer(folder: Path) -> "Tokenizer":

@@ -192,17 +192,6 @@ def test_no_second_space_for_a_tokenizer_that_adds_one_itself():
         assert tokens_of(kept) == [[1, 2]]
 
 
-def test_pairs_that_others_have_too():
-    embeddings = np.random.default_rng(1).normal(size=(20, 6))
-    _, kept = some_pairs()
-    fewer = kept.among(np.array([1, 4, 9, 16, 25, 99]))
-    assert (fewer.places.tolist(), fewer.n_pairs, fewer.n_read) == ([1, 4, 9, 16, 25], 5, 30)
-    pairs, _ = some_pairs()
-    vocabulary = Tokenizer(models.WordLevel({f"w{i}": i for i in range(20)}))
-    alone = single_token_pairs("s", [pairs[i] for i in (1, 4, 9, 16, 25)], vocabulary, True, True)
-    assert set_correlations(embeddings, fewer) == set_correlations(embeddings, alone)
-
-
 def test_intervals_are_of_the_pairs_and_always_the_same():
     embeddings = np.random.default_rng(1).normal(size=(20, 6))
     _, kept = some_pairs()
