@@ -207,7 +207,7 @@ DAMAGES = {
 
 
 @pytest.mark.fault(
-    "measure",
+    "evaluation",
     "A model that is measured has NaN weights, integer weights, another vocabulary size than it says, no embedding, "
     "pickled weights only, code of its own, no configuration, or a damaged file.",
     "It is refused with a sentence; other models of the command are measured.",
@@ -225,7 +225,7 @@ def test_models_that_cannot_be_measured_are_refused(saved, tmp_path, damage, cap
 
 
 @pytest.mark.fault(
-    "measure",
+    "evaluation",
     "The tokenizer of a model that is measured has more tokens than its embedding has rows, cannot be read, or is not "
     "there.",
     "Word similarity is missing with this reason, and the geometry is measured.",
