@@ -1,6 +1,6 @@
 """Measures time and memory of all metrics of an embedding matrix, and how many times faster they are than directly.
 
-The direct way is that of the authors' analysis in float64: a general eigensolver, one product per eigenvector and sign,
+The direct way is that of the authors' analysis in float64: a general eigensolver, one product per eigenvector,
 and a full singular value decomposition. The matrices are drawn: one like Adam's, with a mean that dominates and norms
 that follow the frequency, and one like Coupled Adam's. Both ways take turns. Prints JSON: seconds and CPU seconds (the
 minima), their ratios, the largest relative difference of the isotropy, and the peak memory of our way.
@@ -42,7 +42,7 @@ def drawn(kind: str, n_rows: int, width: int) -> tuple[Array, NDArray[np.int64]]
 def direct_metrics(embeddings: Array, counts: NDArray[np.int64]) -> dict[str, float]:
     """Return the paper's metrics by their formulas, one after another."""
     directions = np.real(np.linalg.eig(embeddings.T @ embeddings).eigenvectors)
-    z = [np.exp(sign * (embeddings @ c)).sum() for c in directions.T for sign in (1, -1)]
+    z = [np.exp(signed).sum() for c in directions.T for p in (embeddings @ c,) for signed in (p, -p)]
     singular = np.linalg.svd(embeddings, full_matrices=False)[1]
     lengths = np.linalg.norm(embeddings, axis=1)
     mean = embeddings.mean(axis=0)

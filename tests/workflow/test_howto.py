@@ -66,7 +66,7 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
     assert all(0 <= value <= 1 for value in before.values())
     assert {row["metric"] for row in rows(study / "tests.csv")} == {"loss", "isotropy", "top_share"}
     table = (study / "tables/mine.tex").read_text()
-    assert "top" in table and r"\mathrm{Acc}" not in table
+    assert "share" in table and r"\mathrm{Acc}" not in table
     assert "My table" in (study / "report/index.html").read_text()
     assert "Nothing to be done" in run(tmp_path, "--cores", "2")
 
