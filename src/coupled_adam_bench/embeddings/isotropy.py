@@ -83,7 +83,7 @@ def _may_be_extreme(embeddings_VD: Array, directions_DK: Array, longest: float) 
         z_2K[1] += np.reciprocal(z_RK, out=z_RK).sum(axis=0)
     log_z_2K = np.log(z_2K)
     # Beside the product and the sum: both factors are rounded, and exp and the reciprocal err by a few units.
-    error = _UNIT_ROUNDOFF_FLOAT32 * (2 * (width + 2) * longest + 2 * (_ROWS + 8))
+    error = _UNIT_ROUNDOFF_FLOAT32 * ((width + 4) * longest + _ROWS + 8)
     near = (log_z_2K <= log_z_2K.min() + 2 * error) | (log_z_2K >= log_z_2K.max() - 2 * error)
     found: NDArray[np.bool_] = near.any(axis=0)
     return found

@@ -9,7 +9,9 @@ import pytest
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report.figures import FIGURES, write_figures
+from coupled_adam_bench.report.geometry_figure import geometry_of_study
 from coupled_adam_bench.results.collect import collect, write_results
+from coupled_adam_bench.results.groups import layout_of
 
 
 def test_all_figures_in_both_formats_the_same_bytes_again(fake: Any, tmp_path: Path) -> None:
@@ -60,3 +62,25 @@ def test_labels_are_text_and_not_formulas(tiny_study: Callable[..., dict[str, An
         text = (tmp_path / "figures" / f"{name}.svg").read_text()
         ElementTree.fromstring(text)
         assert r"<!-- $\frac{$ -->" in text  # matplotlib's note of what it drew
+
+
+def test_spectrum_and_norms_of_the_cells_that_are_measured(
+    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path, stored: Any
+) -> None:
+    plan = make_plan(parse_study(tiny_study()))
+    first, second, diverged = list(plan.cells)[:3]
+    files = stored(plan, tmp_path / "runs")
+    curve = {"count": [0.0, 3.0, 20.0], "mean_norm": [9.0, 1.0, 2.0], "sd_norm": [0.0] * 3, "n_tokens": [1, 2, 3]}
+    for cell, singular in ((first, [4.0, 2.0, 1.0]), (second, [0.0, 0.0])):
+        files.run(cell)
+        detail = {"shape": [6, 3], "singular_values": singular, "norm_frequency": curve}
+        files.evaluation(cell, "embeddings", [], matrices={"embeddings": detail})
+    files.run(diverged, status="diverged")
+    files.evaluation(diverged, "embeddings", [])
+    figure = geometry_of_study(layout_of(plan), tmp_path / "runs", {first, second, diverged}, "N = 1$")
+    spectrum, norms = figure.axes
+    (line,) = spectrum.get_lines()  # a matrix of zeros has no spectrum
+    assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([1, 2, 3], [1.0, 0.5, 0.25])
+    # Tokens that never occur have no place on a logarithmic axis.
+    assert [line.get_xdata().tolist() for line in norms.get_lines()] == [[3.0, 20.0]] * 2
+    assert [line.get_ydata().tolist() for line in norms.get_lines()] == [[1.0, 2.0]] * 2
