@@ -224,6 +224,7 @@ rule report_page:
             file=(
                 "report.html.j2",
                 "variants.html.j2",
+                "word_similarity.html.j2",
                 "theory.html.j2",
                 "cost.html.j2",
                 "table.html.j2",

@@ -9,13 +9,14 @@ from pathlib import Path
 from coupled_adam_bench import paths
 from coupled_adam_bench.catalog.stages import STAGES, Stage
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import Execution
+from coupled_adam_bench.config import Execution, Paths
 from coupled_adam_bench.data.mirror import BYTES_PER_TOKEN
 from coupled_adam_bench.outputs import check_outputs, write_checksums
 from coupled_adam_bench.plan import Plan, load_plan, study_of
 
 Handler = Callable[[argparse.Namespace], int | None]
 """A function that runs a stage and returns its exit status, None for 0."""
+FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 Outputs = Callable[[argparse.Namespace], list[Path]]
 """A function that names the files that a stage has written."""
 
@@ -158,6 +159,26 @@ def _rehearse(arguments: argparse.Namespace) -> int:
     return rehearse_plan(_plan(arguments), arguments.templates, arguments.gpu_gb, main)
 
 
+def _measure(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.files import write_json
+    from coupled_adam_bench.measure import compare, inputs
+
+    if arguments.figure is not None and arguments.figure.suffix not in FIGURE_ENDINGS:
+        raise ValueError(f"--figure: {arguments.figure} must end in {' or '.join(FIGURE_ENDINGS)}")
+    lists = inputs.read_word_lists(arguments.word_similarity, Path(Paths().word_similarity))
+    counts = None if arguments.counts is None else inputs.read_counts(arguments.counts)
+    models, failed = compare.measure_models(arguments.models, lists, arguments.text, counts)
+    if models:
+        print(compare.table_of(models), end="")
+        if arguments.json is not None:
+            write_json(arguments.json, compare.to_json(models))
+        if arguments.figure is not None:
+            from coupled_adam_bench.report.spectrum_figure import write_spectrum_figure
+
+            write_spectrum_figure(compare.details_of(models), arguments.figure)
+    return 1 if failed else 0
+
+
 def _collect(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.results.collect import collect, write_results
 
@@ -283,6 +304,20 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
         sub.add_argument("--done", type=Path, required=True, help="an empty file, written when all cells succeeded")
         sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
+    summary = (
+        "measure the embeddings of any causal or masked language model; exit status 1 if one could not be measured"
+    )
+    sub = stage("measure", _measure, summary, plan=False)
+    sub.add_argument("models", nargs="+", metavar="MODEL", help="the folder of a model, or its name on the hub")
+    frequencies = sub.add_mutually_exclusive_group()
+    frequencies.add_argument("--text", nargs="+", type=Path, default=[], help="text files, for the counts of tokens")
+    frequencies.add_argument("--counts", type=Path, help="the counts of tokens, as results/data/<data id>/unigram.npy")
+    lists = "a list of word pairs, or a folder with the paper's lists"
+    sub.add_argument(
+        "--word-similarity", type=Path, help=f"{lists} (default: {Paths().word_similarity}, if it is there)"
+    )
+    sub.add_argument("--json", type=Path, help="where to write all numbers, spectra and curves")
+    sub.add_argument("--figure", type=Path, help=f"where to draw spectra and curves: {', '.join(FIGURE_ENDINGS)}")
     sub = stage("collect", _collect, "gather all evaluations into results.csv")
     sub.add_argument("--partial", action="store_true", help="write NaN where nothing is evaluated yet")
     out(sub, "results.csv")

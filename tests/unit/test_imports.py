@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "tracking_store": {"tracking_uri"},
     "tracking_uri": set(),
     "fetch": {"data", "evaluation"},
+    "measure": {"embeddings", "evaluation"},
     "guard": {"data.check", "evaluation.stored"},
     "schema_json": set(),
     "cli": {
@@ -49,6 +50,7 @@ MAY_IMPORT = {
         "tracking",
         "schema_json",
         "rehearsal",
+        "measure",
     },
     "__main__": {"cli"},
 } | {module: set() for module in BASE}
@@ -57,8 +59,8 @@ ONLY_IN = {
     "mlflow": {"tracking", "tracking_client", "tracking_store"},
     "lm_eval": {"evaluation"},
     "snakemake": set(),
-    "torch": {"device", "models", "optim", "training", "embeddings", "evaluation", "theory", "rehearsal"},
-    "transformers": {"models", "training", "evaluation"},
+    "torch": {"device", "models", "optim", "training", "embeddings", "evaluation", "theory", "rehearsal", "measure"},
+    "transformers": {"models", "training", "evaluation", "measure"},
     "datasets": {"data", "evaluation"},
     "pyarrow": {"data"},
     "zstandard": {"data"},
@@ -152,7 +154,7 @@ def test_results_and_statistics_need_nothing_that_renders():
 
 
 def test_training_and_evaluation_start_without_the_pipeline():
-    modules = modules_of("optim", "models", "data", "training", "embeddings", "evaluation", "theory")
+    modules = modules_of("optim", "models", "data", "training", "embeddings", "evaluation", "theory", "measure")
     libraries = ("lm_eval", "mlflow", "snakemake", "transformers", "datasets", "pyarrow", "pandas", "matplotlib")
     assert loaded_by(modules, libraries) == ""
 

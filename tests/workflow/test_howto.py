@@ -57,26 +57,26 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
     run(tmp_path, "--cores", "2")
     study = tmp_path / "results/geometry"
 
-    def cosines() -> dict[str, float]:
+    def shares() -> dict[str, float]:
         found = rows(study / "results.csv")
-        return {row["cell"]: float(row["value"]) for row in found if row["metric"] == "mean_cosine"}
+        return {row["cell"]: float(row["value"]) for row in found if row["metric"] == "top_share"}
 
-    before = cosines()
+    before = shares()
     assert len(before) == 6
     assert all(0 <= value <= 1 for value in before.values())
-    assert {row["metric"] for row in rows(study / "tests.csv")} == {"loss", "isotropy", "mean_cosine"}
+    assert {row["metric"] for row in rows(study / "tests.csv")} == {"loss", "isotropy", "top_share"}
     table = (study / "tables/mine.tex").read_text()
-    assert "cos" in table and r"\mathrm{Acc}" not in table
+    assert "share" in table and r"\mathrm{Acc}" not in table
     assert "My table" in (study / "report/index.html").read_text()
     assert "Nothing to be done" in run(tmp_path, "--cores", "2")
 
     # A change of the function's file measures again, and trains nothing.
-    changed = blocks["my_metrics.py"].replace("** 2", "** 2 + 0.5")
+    changed = blocks["my_metrics.py"].replace(".sum()", ".sum() + 0.5")
     (tmp_path / "my_metrics.py").write_text(changed, encoding="utf-8")
     announced = run(tmp_path, "-n")
     assert "rule embeddings:" in announced and "rule train_cells:" not in announced
     run(tmp_path, "--cores", "2")
-    assert cosines() == {cell: value + 0.5 for cell, value in before.items()}
+    assert shares() == {cell: value + 0.5 for cell, value in before.items()}
 
 
 def test_a_metric_an_optimizer_and_a_stage_for_everybody(tmp_path):

@@ -39,7 +39,7 @@ STAGES = {
         ),
         Stage(
             name="embeddings",
-            version=1,
+            version=2,
             opener="evaluation.embedding_geometry:open_evaluator",
             settings="evaluation.settings:embeddings",
             summary="measure the embeddings of trained cells, word similarity included",

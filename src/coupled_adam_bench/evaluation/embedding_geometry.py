@@ -1,7 +1,7 @@
 """The stage ``embeddings``: geometry and word similarity of a model's embedding matrix; it needs no torch."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,27 +9,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coupled_adam_bench import paths
+from coupled_adam_bench.catalog.names import HEAD
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Study
-from coupled_adam_bench.data.bins import UNIGRAM
+from coupled_adam_bench.data.bins import UNIGRAM, load_meta
 from coupled_adam_bench.data.check import TOKENIZER, WORD_SIMILARITY, verified_file, verified_tree
-from coupled_adam_bench.embeddings.metrics import Isotropy, embedding_metrics, isotropy
-from coupled_adam_bench.embeddings.postprocessing import all_but_the_top, subtract_mean
+from coupled_adam_bench.embeddings.isotropy import Isotropy, isotropy
+from coupled_adam_bench.embeddings.postprocessing import (
+    remove_directions,
+    subtract_mean,
+    subtract_scaled_mean,
+    top_directions,
+)
+from coupled_adam_bench.embeddings.spectrum import principal_directions
+from coupled_adam_bench.evaluation.matrix_geometry import matrix_geometry
 from coupled_adam_bench.evaluation.own_metrics import load_metrics, own_value
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
 from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, ResultRow, row
-from coupled_adam_bench.evaluation.word_similarity import (
-    TokenPairs,
-    load_tokenizer,
-    r_bar,
-    set_correlations,
-    single_token_pairs,
-    word_similarity_rows,
-)
+from coupled_adam_bench.evaluation.settings import measures_head
+from coupled_adam_bench.evaluation.word_similarity import r_bar_of, word_similarity_rows
+from coupled_adam_bench.evaluation.words import TokenPairs, load_tokenizer, single_token_pairs, subword_pairs
 
-# The name of the input embedding in an exported model, by architecture.
+EMBEDDINGS = "embeddings"
+# The names of the input embedding and of an untied head in an exported model, by architecture.
 EMBEDDING_KEYS = {"gpt2": "transformer.wte.weight", "stablelm": "model.embed_tokens.weight"}
-VARIANTS = {"embeddings_centered": subtract_mean, "embeddings_abtt": all_but_the_top}
+HEAD_KEY = "lm_head.weight"
+CENTERED, SCALED, TOP, TOP_2 = (f"{EMBEDDINGS}_{name}" for name in ("centered", "norm_scaled", "abtt", "abtt2"))
+VARIANTS = (CENTERED, SCALED, TOP, TOP_2)
+"""Tasks of the embedding matrix after post-processing."""
+
+Matrix = NDArray[np.float64]
 
 
 @contextmanager
@@ -37,43 +46,72 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
     """Yield the evaluator, with the word pairs and unigram counts read once."""
     folder = paths.data_dir(data_id)
     unigram_counts = np.load(verified_file(folder, UNIGRAM))
+    n_vocab = load_meta(folder).n_vocab
     verified_tree(folder, TOKENIZER)
     verified_tree(folder, WORD_SIMILARITY)
     tokenizer = load_tokenizer(folder / TOKENIZER)
-    word_level = study.data.tokenizer == "word"
     evaluation = study.evaluation
     own = load_metrics(study)
-    sets = [
-        single_token_pairs(spec.name, read_pairs(path, spec), tokenizer, word_level, evaluation.leading_space)
-        for spec, path in set_files(study, folder)
-    ]
+    read = [(spec.name, read_pairs(path, spec)) for spec, path in set_files(study, folder)]
+    how = (tokenizer, study.data.tokenizer == "word", evaluation.leading_space)
+    sets = [single_token_pairs(name, pairs, *how) for name, pairs in read]
+    subword_sets = [subword_pairs(name, pairs, *how) for name, pairs in read]
 
     def evaluate(cell: Cell, model: Path) -> Evaluation:
-        embeddings_VD = read_embeddings(model, EMBEDDING_KEYS[cell.model.architecture])
-        metrics = embedding_metrics(embeddings_VD, unigram_counts, evaluation.isotropy)
-        rows = [row("embeddings", name, value) for name, value in metrics.items()]
-        similarity_rows, reasons = word_similarity_rows(embeddings_VD, sets)
+        def embeddings() -> Matrix:
+            return read_embeddings(model, EMBEDDING_KEYS[cell.model.architecture])
+
+        # Each part reads the matrix anew and may overwrite it, so that no more than one is in memory.
+        matrix_VD = embeddings()
+        own_rows, reasons = [], []
         for metric, function in own:
-            value = own_value(metric, function, embeddings_VD, unigram_counts)
-            rows.append(row("embeddings", metric.name, value, metric.unit))
+            value = own_value(metric, function, matrix_VD, unigram_counts)
+            own_rows.append(row(EMBEDDINGS, metric.name, value, metric.unit))
             if math.isnan(value):
                 reasons.append(f"{metric.name}: {metric.path} is NaN for this matrix")
-        for task, transform in VARIANTS.items():
-            rows += _variant_rows(task, transform(embeddings_VD), sets, evaluation.isotropy)
-        return Evaluation(rows + similarity_rows, reasons, {"shape": list(embeddings_VD.shape)})
+        similarity_rows, similarity_reasons = word_similarity_rows(matrix_VD, sets, subword_sets)
+        geometry = matrix_geometry(EMBEDDINGS, matrix_VD, unigram_counts, n_vocab, evaluation.isotropy)
+        del matrix_VD
+        parts = [geometry]
+        if measures_head(study):
+            read_head = embeddings if cell.model.tied else lambda: read_embeddings(model, HEAD_KEY)
+            parts.append(matrix_geometry(HEAD, read_head(), unigram_counts, n_vocab, evaluation.isotropy))
+        variants = variant_rows(embeddings, sets, evaluation.isotropy)
+        return Evaluation(
+            [each for part in parts for each in part.results] + own_rows + variants + similarity_rows,
+            [reason for part in parts for reason in part.undefined] + reasons + similarity_reasons,
+            {"matrices": {name: found for part in parts for name, found in part.detail.items()}},
+        )
 
     yield evaluate
 
 
-def _variant_rows(
-    task: str, changed_VD: NDArray[np.float64], sets: list[TokenPairs], variant: Isotropy
-) -> list[ResultRow]:
-    cosines = [set_correlations(changed_VD, pairs)["pearson_cosine"] for pairs in sets]
-    return [row(task, "isotropy", isotropy(changed_VD, variant)), row(task, "r_bar", r_bar(cosines))]
+def variant_rows(read: Callable[[], Matrix], sets: Sequence[TokenPairs], variant: Isotropy) -> list[ResultRow]:
+    """Return isotropy and ``r_bar`` of a matrix after each post-processing; ``read`` gives the matrix anew."""
+
+    def rows(task: str, changed_VD: Matrix, directions_DD: Matrix) -> list[ResultRow]:
+        value = isotropy(changed_VD, variant, directions_DD)
+        return [row(task, "isotropy", value), row(task, "r_bar", r_bar_of(changed_VD, sets))]
+
+    matrix_VD = read()
+    subtract_scaled_mean(matrix_VD, out=matrix_VD)
+    found = {SCALED: rows(SCALED, matrix_VD, principal_directions(matrix_VD))}
+    del matrix_VD
+    matrix_VD = read()
+    width = matrix_VD.shape[1]
+    subtract_mean(matrix_VD, out=matrix_VD)
+    # Without its largest components, a matrix has the same directions.
+    directions_DD = principal_directions(matrix_VD)
+    found[CENTERED] = rows(CENTERED, matrix_VD, directions_DD)
+    removed = {TOP: top_directions(width), TOP_2: min(2, width)}
+    for task in sorted(removed, key=lambda task: removed[task]):
+        remove_directions(matrix_VD, directions_DD[:, width - removed[task] :], out=matrix_VD)
+        found[task] = rows(task, matrix_VD, directions_DD)
+    return [each for task in VARIANTS for each in found[task]]
 
 
-def read_embeddings(model: Path, key: str) -> NDArray[np.float64]:
-    """Return the embedding matrix (V, D) of a model folder in float64; ``key`` is its name there."""
+def read_embeddings(model: Path, key: str) -> Matrix:
+    """Return a matrix (V, D) of a model folder in float64; ``key`` is its name there."""
     from safetensors import safe_open
 
     with safe_open(model / paths.WEIGHTS, framework="numpy") as tensors:

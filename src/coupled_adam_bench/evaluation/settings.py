@@ -36,8 +36,14 @@ def embeddings(study: Study, data_id: str) -> dict[str, Any]:
         "isotropy": study.evaluation.isotropy,
         "tokenizer": study.data.tokenizer,
         "word_similarity": _word_similarity(study, data_id),
+        "head": measures_head(study),
         "metrics": own_metrics(study),
     }
+
+
+def measures_head(study: Study) -> bool:
+    """Tell whether the output matrix is measured: in all cells of a study that has an untied model."""
+    return any(not model.tied for model in study.models)
 
 
 def downstream(study: Study, data_id: str) -> dict[str, Any]:

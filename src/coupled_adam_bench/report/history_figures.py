@@ -33,7 +33,7 @@ def largest_size(layout: Layout) -> Shown:
     place = (setups[largest.id], largest.n_tokens)
     cells = [cell for cell in plan.cells.values() if (setups[cell.id], cell.n_tokens) == place]
     tokens = largest.tokens_label or readable_count(largest.n_tokens)
-    return Shown(cells, f"N = {plain(layout.labels[setups[largest.id]])}, D = {plain(tokens)}")
+    return Shown(cells, f"N = {layout.labels[setups[largest.id]]}, D = {tokens}")
 
 
 def _draw(
@@ -52,7 +52,7 @@ def _two_axes(shown: Shown) -> "tuple[Figure, Sequence[Axes]]":
     axes: Sequence[Axes] = figure.subplots(1, 2)
     for ax in axes:
         ax.set_xlabel("step")
-        ax.set_title(shown.title)
+        ax.set_title(plain(shown.title))
     return figure, axes
 
 

@@ -21,6 +21,7 @@ from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
 from coupled_adam_bench.report.theory.section import theory_section
 from coupled_adam_bench.report.variants import variant_section
+from coupled_adam_bench.report.word_similarity import word_similarity_section
 from coupled_adam_bench.results.comparisons import BETTER
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults, load_results
@@ -124,6 +125,7 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         tables=build_tables(study),
         titles={name: table.title for name, table in study.tables.items()},
         variants=variant_section(study),
+        word_similarity=word_similarity_section(study),
         figures={name: figure for name, figure in figures.items() if name not in THEORY_FIGURES},
         theory=theory_section(study.layout, runs),
         theory_figures={name: figure for name, figure in figures.items() if name in THEORY_FIGURES},

@@ -11,7 +11,12 @@ from coupled_adam_bench.statistics.t_test import summarize
 
 SHOWN = (METRICS["isotropy"], METRICS["r_bar"])
 AS_TRAINED = "as trained"
-TREATMENTS = {"embeddings_centered": "minus the mean", "embeddings_abtt": "all-but-the-top"}
+TREATMENTS = {
+    "embeddings_centered": "minus the mean",
+    "embeddings_norm_scaled": "minus the mean, norm-scaled",
+    "embeddings_abtt": "all-but-the-top",
+    "embeddings_abtt2": "all-but-the-top, 2 directions",
+}
 """The label of each treatment, by its task in ``results.csv``."""
 
 

@@ -1,6 +1,6 @@
 """The evaluations of all cells of a study as one long table, ``results.csv``."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +19,16 @@ _TYPES: dict[str, type] = {name: int if name in _INTEGERS else str for name in R
 _KEY = ("study", "cell", "task", "metric")
 
 
-def _cell_rows(cell: Cell, measurements: list[Measurement], partial: bool) -> list[tuple[str, str, float, str]]:
-    """Return (task, metric, value, unit) of one cell, with NaN for what a diverged one would have been measured on."""
-    rows: list[tuple[str, str, float, str]] = []
+Row = tuple[str, str, float, str]
+"""Task, metric, value and unit."""
+
+
+def _cell_rows(cell: Cell, measurements: list[Measurement], partial: bool) -> tuple[list[Row], bool]:
+    """Return the rows of one cell, and whether it has all of them, which a diverged cell has not.
+
+    What the stages always measure is NaN in a cell that has not all.
+    """
+    rows: list[Row] = []
     diverged = missing = False
     for measurement in measurements:
         if partial and not measurement.is_there(cell.id):
@@ -40,24 +47,32 @@ def _cell_rows(cell: Cell, measurements: list[Measurement], partial: bool) -> li
                         "measured anew"
                     )
                 rows.append((task, name, float("nan"), unit))
-    return rows
+    return rows, not (diverged or missing)
+
+
+def _same_rows(found: dict[str, tuple[Cell, list[Row], bool]]) -> Iterator[tuple[Cell, str, str, float, str]]:
+    """Yield the rows of all cells; a cell that has not all gets NaN for what the other cells of its study have."""
+    of_study: dict[str, dict[tuple[str, str], str]] = {}
+    for cell, rows, _ in found.values():
+        of_study.setdefault(cell.study.name, {}).update({row[:2]: row[3] for row in rows})
+    for cell, rows, whole in found.values():
+        measured = {row[:2] for row in rows}
+        others = of_study[cell.study.name].items()
+        lacking = [] if whole else [(*key, float("nan"), unit) for key, unit in others if key not in measured]
+        yield from ((cell, *row) for row in (*rows, *lacking))
 
 
 def collect(plan: Plan, runs: Path = paths.RUNS, partial: bool = False) -> "DataFrame":
     """Return the results of all cells of a plan, one value per row, with the columns ``RESULT_COLUMNS``.
 
-    Only what was measured under the settings of this plan counts. A diverged cell has NaN for every metric of the
-    tables, and so has, if ``partial``, one that is not evaluated yet. Raises ``ValueError`` for a missing or damaged
-    evaluation.
+    Only what was measured under the settings of this plan counts. A diverged cell has NaN for every metric that the
+    other cells of its study have, and so has, if ``partial``, one that is not evaluated yet. Raises ``ValueError`` for
+    a missing or damaged evaluation.
     """
-    return results_frame(
-        plan,
-        (
-            (cell, *row)
-            for cell, measurements in measured_cells(plan, runs)
-            for row in _cell_rows(cell, measurements, partial)
-        ),
-    )
+    found = {
+        cell.id: (cell, *_cell_rows(cell, measurements, partial)) for cell, measurements in measured_cells(plan, runs)
+    }
+    return results_frame(plan, _same_rows(found))
 
 
 def results_frame(plan: Plan, rows: Iterable[tuple[Cell, str, str, float, str]]) -> "DataFrame":

@@ -8,8 +8,9 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coupled_adam_bench.embeddings import metrics
-from coupled_adam_bench.embeddings.postprocessing import all_but_the_top, subtract_mean
+from coupled_adam_bench.embeddings import isotropy as isotropies
+from coupled_adam_bench.embeddings import metrics, postprocessing
+from coupled_adam_bench.embeddings.postprocessing import all_but_the_top, subtract_mean, subtract_scaled_mean
 
 
 def isotropy(embeddings: np.ndarray) -> float:
@@ -56,7 +57,7 @@ def test_isotropy_does_not_overflow():
 
 
 def test_isotropy_in_blocks_of_directions():
-    embeddings = matrix(3, n_rows=200, width=2 * metrics._COLUMNS + 3)
+    embeddings = matrix(3, n_rows=200, width=2 * isotropies._COLUMNS + 3)
     one_by_one = [embeddings @ c for c in np.linalg.svd(embeddings)[2]]
     z = [np.exp(sign * projection).sum() for projection in one_by_one for sign in (1, -1)]
     assert isotropy(embeddings) == pytest.approx(min(z) / max(z), rel=1e-9)
@@ -122,7 +123,7 @@ def test_isotropy_of_the_authors_is_that_of_some_signs(seed):
 
 
 def test_isotropy_of_the_authors_with_the_signs_of_the_solver():
-    embeddings = matrix(14, n_rows=300, width=2 * metrics._COLUMNS + 3, shift=0.01).astype(np.float32)
+    embeddings = matrix(14, n_rows=300, width=2 * isotropies._COLUMNS + 3, shift=0.01).astype(np.float32)
     directions = np.linalg.eig(embeddings.T @ embeddings)[1]
     z = [math.fsum(math.exp(float(c @ row)) for row in embeddings) for c in np.real(directions).T]
     assert metrics.isotropy(embeddings.astype(np.float64), "eig_float32") == pytest.approx(min(z) / max(z), abs=0.6e-4)
@@ -183,7 +184,7 @@ def test_all_metrics_are_those_of_the_single_functions():
         assert found[name] == pytest.approx(getattr(metrics, name)(embeddings), rel=1e-12)
     assert found["isotropy"] == pytest.approx(isotropy(embeddings), rel=1e-12)
     as_authors = metrics.embedding_metrics(embeddings, np.arange(40), "eig_float32")
-    assert as_authors["isotropy"] == metrics.isotropy_eig_float32(embeddings)
+    assert as_authors["isotropy"] == isotropies.isotropy_eig_float32(embeddings)
     assert {**as_authors, "isotropy": found["isotropy"]} == found
 
 
@@ -221,6 +222,26 @@ def test_subtract_mean():
     centered = subtract_mean(embeddings)
     np.testing.assert_allclose(centered.mean(axis=0), 0, atol=1e-15)
     np.testing.assert_allclose(centered[3] - centered[11], embeddings[3] - embeddings[11], atol=1e-15)
+
+
+def test_subtract_scaled_mean_in_plain_words(monkeypatch):
+    monkeypatch.setattr(postprocessing, "_ROWS", 7)
+    embeddings = np.vstack([matrix(10), np.zeros(5)])
+    before = embeddings.copy()
+    directions = [row / math.sqrt(math.fsum(row * row)) for row in embeddings[:-1]]
+    mean = [math.fsum(column) / 40 for column in zip(*directions, strict=True)]
+    expected = [[x - math.sqrt(math.fsum(row * row)) * m for x, m in zip(row, mean, strict=True)] for row in embeddings]
+    np.testing.assert_allclose(subtract_scaled_mean(embeddings), expected, atol=1e-14)
+    np.testing.assert_array_equal(embeddings, before)
+    np.testing.assert_array_equal(subtract_scaled_mean(np.zeros((3, 2))), np.zeros((3, 2)))
+
+
+def test_in_place_is_the_same():
+    for change in (subtract_mean, subtract_scaled_mean):
+        embeddings = matrix(10)
+        expected = change(embeddings)
+        assert change(embeddings, out=embeddings) is embeddings
+        np.testing.assert_array_equal(embeddings, expected)
 
 
 @pytest.mark.parametrize("n_directions", [0, 1, 3, 5])

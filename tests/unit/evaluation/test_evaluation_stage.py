@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from coupled_adam_bench import paths
 from coupled_adam_bench.catalog.metrics import METRICS, columns_of
 from coupled_adam_bench.catalog.stages import STAGES
 from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.data.check import checksum
 from coupled_adam_bench.embeddings.metrics import embedding_metrics, isotropy
 from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDING_KEYS, read_embeddings
 from coupled_adam_bench.evaluation.stage import run_stage
@@ -99,9 +100,70 @@ def test_embedding_rows(part):
 
     top = np.linalg.svd(centered, full_matrices=False)[2][:1]
     assert values["synthetic", "n_pairs"] == 60
+    assert values["synthetic", "coverage"] == 1.0
+    top_2 = np.linalg.svd(centered, full_matrices=False)[2][:2]
+    without_2 = centered - centered @ top_2.T @ top_2
+    assert values["embeddings_abtt2", "r_bar"] == pytest.approx(r_bar(without_2), rel=1e-9)
+    assert values["embeddings_abtt2", "isotropy"] == pytest.approx(isotropy(without_2, "both_signs"), rel=1e-9)
+    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    scaled = embeddings - lengths * (embeddings / lengths).mean(axis=0)
+    assert values["embeddings_norm_scaled", "r_bar"] == pytest.approx(r_bar(scaled), rel=1e-9)
+    assert values["embeddings_norm_scaled", "isotropy"] == pytest.approx(isotropy(scaled, "both_signs"), rel=1e-9)
+    # A word-level vocabulary has no pieces.
+    assert values["synthetic_subwords", "pearson_dot"] == values["synthetic", "pearson_dot"]
+    assert values["word_similarity", "r_bar_low"] < values["word_similarity", "r_bar"]
     assert values["word_similarity", "r_bar"] == pytest.approx(r_bar(embeddings), rel=1e-9)
     assert values["embeddings_centered", "r_bar"] == pytest.approx(r_bar(centered), rel=1e-9)
     assert values["embeddings_abtt", "r_bar"] == pytest.approx(r_bar(centered - centered @ top.T @ top), rel=1e-9)
+
+
+def test_rows_that_no_text_trains_are_left_out(part):
+    cell_id = next(iter(part.cells))
+    folder = paths.data_dir(part.data_id)
+    counts = np.load(folder / "unigram.npy")
+    counts[[3, 77, 100]] = 0
+    np.save(folder / "unigram.npy", counts)
+    meta = read_sealed(folder / "meta.json")
+    meta["files"]["unigram.npy"] = asdict(checksum(folder / "unigram.npy"))
+    write_sealed(folder / "meta.json", meta)
+    assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
+    values = values_of(cell_id, "embeddings")
+    embeddings = load_model(paths.run_dir(cell_id) / "model").embedding.weight.detach().double().numpy()
+    parts = {
+        "embeddings": (embeddings, counts),
+        "embeddings_unpadded": (embeddings[:121], counts),  # the vocabulary has 121 tokens, the matrix 128 rows
+        "embeddings_seen": (embeddings[:121][counts > 0], counts[counts > 0]),
+    }
+    for task, (rows, of_rows) in parts.items():
+        for name, value in embedding_metrics(rows, of_rows, "both_signs").items():
+            assert values[task, name] == pytest.approx(value, rel=1e-12), (task, name)
+        assert values[task, "n_rows"] == len(rows)
+    assert values["embeddings_seen", "n_rows"] == np.count_nonzero(counts) < 121
+    matrix = read_sealed(file_of(cell_id, "embeddings"))["matrices"]["embeddings"]
+    assert matrix["shape"] == [128, 8]
+    np.testing.assert_allclose(matrix["singular_values"], np.linalg.svd(embeddings, compute_uv=False), rtol=1e-9)
+    assert sum(matrix["norm_frequency"]["n_tokens"]) == 128
+    assert not any(task.startswith("head") for task, _ in values)
+
+
+def test_the_output_matrix_is_measured_where_a_model_of_the_study_is_untied(part, save_cell):
+    cell_id, cell = next(iter(part.cells.items()))
+    settings = part.study.model_dump(mode="json")
+    untied = settings["models"][0] | {"name": "untied", "tied": False}
+    study = parse_study(settings | {"models": [*settings["models"], untied]})
+    counts = np.load(paths.data_dir(part.data_id) / "unigram.npy")
+    for tied in (True, False):
+        model = cell.model.model_copy(update={"tied": tied})
+        saved = save_cell(part, replace(cell, model=model), 3, eot_id=120)
+        changed = replace(cell, model=model, study=study)
+        assert run_stage(STAGES["embeddings"], [changed], DONE) == 0
+        file = max(files_of(cell_id, "embeddings"), key=lambda file: file.stat().st_mtime_ns)
+        values = values_in(file)
+        head = (saved.embedding if tied else saved.head).weight.detach().double().numpy()
+        for name, value in embedding_metrics(head, counts, "both_signs").items():
+            assert values["head", name] == pytest.approx(value, rel=1e-12), name
+        assert (values["head", "isotropy"] == values["embeddings", "isotropy"]) == tied
+        assert values["head_unpadded", "n_rows"] == 121
 
 
 def test_embedding_rows_under_the_protocol_official(part):
@@ -194,7 +256,10 @@ def test_an_undefined_value_has_its_reason(part):
     assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
     record = read_sealed(file_of(cell_id, "embeddings"))
     assert record["status"] == "ok"
-    assert record["reason"] == "own: 0 of 1 pairs are single tokens, 3 are needed"
+    assert record["reason"].split("; ") == [
+        "own: 0 of 1 pairs are single tokens, 3 are needed",
+        "own_subwords: 0 of 1 pairs have known words, 3 are needed",
+    ]
     values = values_of(cell_id, "embeddings")
     assert math.isnan(values["word_similarity", "r_bar"]) and math.isfinite(values["embeddings", "isotropy"])
 
@@ -247,16 +312,17 @@ def test_a_damaged_evaluation_is_made_anew(part, damage, capsys):
 )
 @pytest.mark.parametrize("value", [7.0, -0.1])
 def test_an_impossible_number_is_never_written(part, value, capsys, monkeypatch):
-    from coupled_adam_bench.evaluation import embedding_geometry
+    from coupled_adam_bench.evaluation import matrix_geometry
 
     bad, good = part.cells
-    right = embedding_geometry.embedding_metrics
+    right = matrix_geometry.embedding_geometry
 
     def wrong(embeddings_VD, *arguments):
         spoilt = embeddings_VD[0, 0] == read_embeddings(paths.run_dir(bad) / "model", EMBEDDING_KEYS["gpt2"])[0, 0]
-        return right(embeddings_VD, *arguments) | ({"isotropy": value} if spoilt else {})
+        found = right(embeddings_VD, *arguments)
+        return replace(found, metrics=found.metrics | ({"isotropy": value} if spoilt else {}))
 
-    monkeypatch.setattr(embedding_geometry, "embedding_metrics", wrong)
+    monkeypatch.setattr(matrix_geometry, "embedding_geometry", wrong)
     assert run_stage(STAGES["embeddings"], part.of([bad, good]), DONE) == 1
     assert not files_of(bad, "embeddings") and files_of(good, "embeddings")
     assert f"embeddings: {bad}: FAILED: ValueError: embeddings isotropy is {value!r}" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from coupled_adam_bench.files import read_sealed
 MODULE = """
 import numpy as np
 
-def mean_cosine(embeddings):
+def all_cosine(embeddings):
     unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     return float(np.square(unit.sum(0)).sum() / len(unit) ** 2)
 
@@ -77,18 +77,18 @@ def values_of(study: Planned) -> dict[str, float]:
 
 
 def test_own_metrics_stand_beside_the_others(own):
-    study = own(metric("mean_cosine", unit="cos"), metric("frequent_norm"))
+    study = own(metric("all_cosine", unit="cos"), metric("frequent_norm"))
     assert run_stage(STAGES["embeddings"], list(study.cells.values())[:1], DONE) == 0
     values = values_of(study)
     cell_id = next(iter(study.cells))
     matrix = read_embeddings(paths.run_dir(cell_id) / "model", EMBEDDING_KEYS["gpt2"])
     cosines = [a @ b / np.sqrt(a @ a * (b @ b)) for a in matrix for b in matrix]
-    assert values["mean_cosine"] == pytest.approx(np.mean(cosines), rel=1e-12)
+    assert values["all_cosine"] == pytest.approx(np.mean(cosines), rel=1e-12)
     counts = np.load(paths.data_dir(study.data_id) / "unigram.npy")
     assert values["frequent_norm"] == np.linalg.norm(matrix[counts.argmax()])
     assert values["isotropy"] > 0
     record = measurement_of(STAGES["embeddings"], study.study, study.data_id).read(cell_id)
-    assert {row["unit"] for row in record["results"] if row["metric"] == "mean_cosine"} == {"cos"}
+    assert {row["unit"] for row in record["results"] if row["metric"] == "all_cosine"} == {"cos"}
 
 
 def test_a_changed_metric_and_an_added_one_are_measured(own):
@@ -98,11 +98,11 @@ def test_a_changed_metric_and_an_added_one_are_measured(own):
         assert run_stage(STAGES["embeddings"], [study.cells[cell.id]], DONE) == 0
         return measurement_of(STAGES["embeddings"], study.study, study.data_id).find(cell.id)
 
-    plain, one = measured(own()), measured(own(metric("mean_cosine")))
-    assert measured(own(metric("mean_cosine"))) == one != plain
-    assert measured(own(metric("mean_cosine"), metric("frequent_norm"))) not in (plain, one)
+    plain, one = measured(own()), measured(own(metric("all_cosine")))
+    assert measured(own(metric("all_cosine"))) == one != plain
+    assert measured(own(metric("all_cosine"), metric("frequent_norm"))) not in (plain, one)
     Path("my_metrics.py").write_text(MODULE.replace("** 2", "** 3"))
-    assert measured(own(metric("mean_cosine"))) != one
+    assert measured(own(metric("all_cosine"))) != one
     assert read_sealed(one)["results"] != []
 
 
@@ -129,18 +129,18 @@ def test_nan_has_its_reason(own):
         ("fails", "fails (RuntimeError: no)"),
         ("draws", "a metric is a pure function"),
         ("number", "is int, not a function"),
-        ("mean_cosin", "has no 'mean_cosin'; did you mean 'mean_cosine'?"),
+        ("all_cosin", "has no 'all_cosin'; did you mean 'all_cosine'?"),
     ],
 )
 def test_what_is_no_metric_is_refused_before_the_first_job(own, function, message):
     with pytest.raises(ValueError) as raised:
-        try_metrics(own(metric("mean_cosine"), metric(function)).study)
+        try_metrics(own(metric("all_cosine"), metric(function)).study)
     assert "evaluation.metrics.1.path: " in str(raised.value)
     assert message in str(raised.value)
 
 
 def test_a_module_that_is_not_there_is_found_without_importing_anything(own):
-    study = own(metric("mean_cosine", path="no_such_module.f"))
+    study = own(metric("all_cosine", path="no_such_module.f"))
     with pytest.raises(ValueError, match=r"evaluation\.metrics\.0\.path: there is no module 'no_such_module' here"):
         check_evaluation(study.study)
 
@@ -157,10 +157,10 @@ def test_a_module_that_is_not_there_is_found_without_importing_anything(own):
 )
 def test_wrong_declarations_are_named(own, changes, message):
     with pytest.raises(ValueError) as raised:
-        own(metric("mean_cosine") | changes)
+        own(metric("all_cosine") | changes)
     assert message in str(raised.value)
 
 
 def test_two_metrics_of_one_name_are_refused(own):
-    with pytest.raises(ValueError, match=r"evaluation\.metrics: 'mean_cosine' is declared more than once"):
-        own(metric("mean_cosine"), metric("frequent_norm", name="mean_cosine"))
+    with pytest.raises(ValueError, match=r"evaluation\.metrics: 'all_cosine' is declared more than once"):
+        own(metric("all_cosine"), metric("frequent_norm", name="all_cosine"))

@@ -240,7 +240,7 @@ def test_pairs_count_and_their_layout_does_not(here):
         return settings.embeddings(make_study({"word_similarity": [spec]}), DATA_ID)
 
     before = embeddings()
-    assert before.keys() == {"leading_space", "isotropy", "tokenizer", "word_similarity", "metrics"}
+    assert before.keys() == {"leading_space", "isotropy", "tokenizer", "word_similarity", "head", "metrics"}
     (here / "words/pairs.tsv").write_text("\n" + PAIRS.replace("\t", "  "))
     assert embeddings() == before
     assert embeddings(columns=(0, 1, 3)) != before

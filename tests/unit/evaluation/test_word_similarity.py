@@ -10,12 +10,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from coupled_adam_bench.config import WordSimilaritySet, parse_study
 from coupled_adam_bench.evaluation.pairs import Pair, read_pairs, set_files
 from coupled_adam_bench.evaluation.word_similarity import (
-    load_tokenizer,
     r_bar,
+    r_bar_interval,
+    set_agreement,
     set_correlations,
-    single_token_pairs,
     word_similarity_rows,
+    word_vectors,
 )
+from coupled_adam_bench.evaluation.words import TokenPairs, load_tokenizer, single_token_pairs, subword_pairs
 
 SPEC = WordSimilaritySet(name="s", file="s.txt")
 
@@ -72,6 +74,12 @@ def test_not_utf8(tmp_path):
         read_pairs(path, SPEC)
 
 
+def tokens_of(kept: TokenPairs) -> list[list[int]]:
+    """The single tokens of both words of each pair."""
+    assert kept.starts.tolist() == list(range(len(kept.pieces)))
+    return kept.pieces[kept.words].tolist()
+
+
 def byte_level_tokenizer() -> Tokenizer:
     """GPT-2's form: a word inside a sentence starts with the sign for a space."""
     words = ["Ġsun", "Ġmoon", "cat", "Ġ", "Ġdog"]
@@ -88,7 +96,7 @@ def test_subword_tokens_are_those_behind_a_space():
     pairs = [Pair("sun", "moon", 1.0), Pair("sun", "cat", 2.0), Pair("dog", "sun", 3.0)]
     kept = single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=True)
     ids = {word: tokenizer.token_to_id(f"Ġ{word}") for word in ("sun", "moon", "dog")}
-    assert kept.tokens.tolist() == [[ids["sun"], ids["moon"]], [ids["dog"], ids["sun"]]]
+    assert tokens_of(kept) == [[ids["sun"], ids["moon"]], [ids["dog"], ids["sun"]]]
     assert kept.ratings.tolist() == [1.0, 3.0]
     assert kept.n_read == 3
 
@@ -97,7 +105,7 @@ def test_subword_tokens_without_a_space():
     tokenizer = byte_level_tokenizer()
     pairs = [Pair("cat", "cat", 1.0), Pair("cat", "sun", 2.0)]
     bare = single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=False)
-    assert bare.tokens.tolist() == [[tokenizer.token_to_id("cat")] * 2]
+    assert tokens_of(bare) == [[tokenizer.token_to_id("cat")] * 2]
     assert len(single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=True).ratings) == 0
 
 
@@ -105,11 +113,11 @@ def test_words_of_a_word_level_vocabulary():
     tokenizer = Tokenizer(models.WordLevel({"sun": 0, "moon": 1, "cat": 2}))
     pairs = [Pair("moon", "sun", 1.0), Pair("sun", "elephant", 2.0)]
     kept = single_token_pairs("s", pairs, tokenizer, word_level=True, leading_space=True)
-    assert kept.tokens.tolist() == [[1, 0]]
+    assert tokens_of(kept) == [[1, 0]]
     bare = single_token_pairs("s", pairs, tokenizer, word_level=True, leading_space=False)
-    np.testing.assert_array_equal(bare.tokens, kept.tokens)
+    assert tokens_of(bare) == tokens_of(kept)
     none = single_token_pairs("s", pairs[1:], tokenizer, word_level=True, leading_space=True)
-    assert none.tokens.shape == (0, 2)
+    assert (none.words.shape, none.n_pairs, none.coverage) == ((0, 2), 0, 0.0)
 
 
 def test_missing_tokenizer(tmp_path):
@@ -141,12 +149,67 @@ def test_correlations_against_plain_loops_and_scipy():
     assert found["pearson_cosine"] == pytest.approx(scipy.stats.pearsonr(cosines, ratings).statistic, abs=1e-12)
     assert found["spearman_cosine"] == pytest.approx(scipy.stats.spearmanr(cosines, ratings).statistic, abs=1e-12)
     assert found["pearson_dot"] == pytest.approx(scipy.stats.pearsonr(dots, ratings).statistic, abs=1e-12)
+    assert found["spearman_dot"] == pytest.approx(scipy.stats.spearmanr(dots, ratings).statistic, abs=1e-12)
+    assert list(found) == ["pearson_cosine", "spearman_cosine", "pearson_dot", "spearman_dot"]
     scaled = set_correlations(embeddings * np.linspace(1, 9, 20)[:, None], kept)
     assert scaled["pearson_cosine"] == pytest.approx(found["pearson_cosine"], abs=1e-12)
 
 
+def test_a_word_is_the_mean_of_its_pieces():
+    tokenizer = byte_level_tokenizer()
+    pairs = [Pair("sun", "moon", 1.0), Pair("suncat", "dog", 2.0), Pair("moon", "cat", 3.0)]
+    kept = subword_pairs("s", pairs, tokenizer, word_level=False, leading_space=True)
+    assert (kept.n_pairs, kept.coverage, kept.places.tolist()) == (3, 1.0, [0, 1, 2])
+    rng = np.random.default_rng(0)
+    embeddings = rng.normal(size=(tokenizer.get_vocab_size(), 4))
+    for pair, (first, second) in zip(pairs, word_vectors(embeddings, kept)[kept.words], strict=True):
+        for word, vector in ((pair.word1, first), (pair.word2, second)):
+            ids = tokenizer.encode(f" {word}").ids
+            mean = [math.fsum(column) / len(ids) for column in zip(*embeddings[ids].tolist(), strict=True)]
+            np.testing.assert_allclose(vector, mean, rtol=1e-14)
+    single = single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=True)
+    assert single.places.tolist() == [0]
+    assert len(tokenizer.encode(" suncat").ids) > 1
+
+
+def test_a_word_with_an_unknown_part_is_no_word():
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "sun": 1, "moon": 2, "##s": 3}, unk_token="[UNK]"))
+    pairs = [Pair("sun", "moon", 1.0), Pair("suns", "moon", 2.0), Pair("sun", "xyz", 3.0), Pair("qq", "zz", 4.0)]
+    single = single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=False)
+    assert (single.places.tolist(), single.n_read, single.coverage) == ([0], 4, 0.25)
+    subwords = subword_pairs("s", pairs, tokenizer, word_level=False, leading_space=False)
+    assert subwords.places.tolist() == [0, 1]
+    unigram = Tokenizer(models.Unigram([("<unk>", 0.0), ("sun", -1.0), ("moon", -1.0)], unk_id=0))
+    assert subword_pairs("s", pairs, unigram, word_level=False, leading_space=False).places.tolist() == [0]
+
+
+def test_no_second_space_for_a_tokenizer_that_adds_one_itself():
+    tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("▁sun", -1.0), ("▁moon", -1.0), ("▁", -2.0)], unk_id=0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    pairs = [Pair("sun", "moon", 1.0)]
+    for leading_space in (True, False):
+        kept = single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=leading_space)
+        assert tokens_of(kept) == [[1, 2]]
+
+
+def test_intervals_are_of_the_pairs_and_always_the_same():
+    embeddings = np.random.default_rng(1).normal(size=(20, 6))
+    _, kept = some_pairs()
+    found = set_agreement(embeddings, kept)
+    assert found.correlations == set_correlations(embeddings, kept)
+    for name, value in found.correlations.items():
+        low, high = found.intervals[name]
+        assert -1 <= low < value < high <= 1
+    assert set_agreement(embeddings, kept).intervals == found.intervals
+    low, high = r_bar_interval([found, found])
+    assert (low, high) == pytest.approx(tuple(100 * end for end in found.intervals["pearson_cosine"]))
+    rows, _ = rows_of(embeddings, [kept])
+    assert (rows["s", "pearson_dot_low"], rows["s", "pearson_dot_high"]) == found.intervals["pearson_dot"]
+    assert rows["s", "coverage"] == 1.0
+
+
 def rows_of(embeddings, sets):
-    rows, reasons = word_similarity_rows(embeddings, sets)
+    rows, reasons = word_similarity_rows(embeddings, sets, [])
     return {(row["task"], row["metric"]): row["value"] for row in rows}, reasons
 
 
@@ -190,7 +253,8 @@ def test_undefined_similarities_are_nan_with_a_reason(change):
 )
 def test_no_sets_are_nan_with_a_reason():
     rows, reasons = rows_of(np.random.default_rng(1).normal(size=(20, 6)), [])
-    assert list(rows) == [("word_similarity", "r_bar")]
+    names = [("word_similarity", name) for name in ("r_bar", "r_bar_low", "r_bar_high")]
+    assert list(rows) == [*names, ("word_similarity_subwords", "r_bar")]
     assert math.isnan(rows["word_similarity", "r_bar"])
     assert reasons == ["r_bar: evaluation.word_similarity has no sets"]
 

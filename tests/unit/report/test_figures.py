@@ -14,7 +14,8 @@ from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report.band_figure import differences
 from coupled_adam_bench.report.figures import FIGURES, GEOMETRY_FIGURE, figures_of, write_figures
-from coupled_adam_bench.report.history_figures import geometry, training
+from coupled_adam_bench.report.history_figures import Shown, geometry, training
+from coupled_adam_bench.report.spectrum_figure import spectrum_of_study
 from coupled_adam_bench.report.style import RC
 from coupled_adam_bench.results.collect import collect, write_results
 from coupled_adam_bench.results.groups import layout_of
@@ -108,7 +109,30 @@ def test_labels_are_text_and_not_formulas(tiny_study: Callable[..., dict[str, An
         (tmp_path / "runs" / cell_id / "history.jsonl").write_text('{"step": 1, "loss": 2.5, "mean_norm_ratio": 0.1}\n')
     write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
     write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / "figures")
-    for name in FIGURES:
+    for name in FIGURES.keys() - {"spectrum"}:  # which has no line of a cell that is not measured
         text = (tmp_path / "figures" / f"{name}.svg").read_text()
         ElementTree.fromstring(text)
         assert r"<!-- $\frac{$ -->" in text  # matplotlib's note of what it drew
+
+
+def test_spectrum_and_norms_of_the_cells_that_are_measured(
+    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path, stored: Any
+) -> None:
+    plan = make_plan(parse_study(tiny_study()))
+    first, second, diverged = list(plan.cells)[:3]
+    files = stored(plan, tmp_path / "runs")
+    curve = {"count": [0.0, 3.0, 20.0], "mean_norm": [9.0, 1.0, 2.0], "sd_norm": [0.0] * 3, "n_tokens": [1, 2, 3]}
+    for cell, singular in ((first, [4.0, 2.0, 1.0]), (second, [0.0, 0.0])):
+        files.run(cell)
+        detail = {"shape": [6, 3], "singular_values": singular, "norm_frequency": curve}
+        files.evaluation(cell, "embeddings", [], matrices={"embeddings": detail})
+    files.run(diverged, status="diverged")
+    files.evaluation(diverged, "embeddings", [])
+    shown = Shown([plan.cells[cell] for cell in (first, second, diverged)], "N = 1$")
+    figure = spectrum_of_study(layout_of(plan), tmp_path / "runs", shown)
+    spectrum, norms = figure.axes
+    (line,) = spectrum.get_lines()  # a matrix of zeros has no spectrum
+    assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([1, 2, 3], [1.0, 0.5, 0.25])
+    # Tokens that never occur have no place on a logarithmic axis.
+    assert [line.get_xdata().tolist() for line in norms.get_lines()] == [[3.0, 20.0]] * 2
+    assert [line.get_ydata().tolist() for line in norms.get_lines()] == [[1.0, 2.0]] * 2

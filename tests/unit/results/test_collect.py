@@ -30,6 +30,9 @@ FILES = {
         ("embeddings", "rho", -0.5, "1"),
         ("embeddings", "mean_projection_correlation", 0.3, "1"),
         ("embeddings", "kappa", 1.0, "percent"),
+        ("embeddings", "mean_cosine", 0.6, "1"),
+        ("embeddings", "effective_rank", 5.5, "1"),
+        ("embeddings", "participation_ratio", 4.5, "1"),
     ],
     "downstream": [("hellaswag", "acc", 0.25, "1"), ("average", "acc", 0.3, "1")],
 }
@@ -157,7 +160,10 @@ def test_a_diverged_cell_is_nan_whether_its_files_say_so_in_rows_or_not(
     files.evaluation(cell, "embeddings", nan_rows)
     results = collect(tiny_plan, runs)
     own = results[results["value"].isna()]
-    assert sorted(own["metric"]) == sorted(METRICS)
+    # Also what the others have beside the metrics of tables: all cells have the same rows.
+    assert sorted(own["metric"]) == sorted([*METRICS, "perplexity", "acc"])
+    assert {row.metric: row.unit for row in own.itertuples()}["perplexity"] == "1"
+    assert set(results.groupby("cell").size()) == {ROWS_PER_CELL}
     assert set(own["seed"]) == {1}
     assert set(own["optimizer"]) == {"adamw"}
 

@@ -1,0 +1,1 @@
+"""The command ``measure``: the embeddings of any causal or masked language model of transformers."""

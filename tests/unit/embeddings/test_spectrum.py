@@ -1,0 +1,157 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coupled_adam_bench.catalog.metrics import METRICS
+from coupled_adam_bench.embeddings import isotropy as isotropies
+from coupled_adam_bench.embeddings.metrics import embedding_geometry, embedding_metrics, mean_cosine
+from coupled_adam_bench.embeddings.spectrum import effective_rank, participation_ratio, principal_components
+
+
+def matrix(seed: int, n_rows: int = 40, width: int = 5, shift: float = 0.3) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n_rows, width)) * np.linspace(0.2, 1.0, width) + shift
+
+
+def slow_mean_cosine(rows: np.ndarray) -> float:
+    """The mean over all pairs, with loops."""
+    cosines = []
+    for a, b in itertools.combinations(rows.tolist(), 2):
+        norms = math.sqrt(math.fsum(x * x for x in a)) * math.sqrt(math.fsum(x * x for x in b))
+        cosines.append(math.fsum(x * y for x, y in zip(a, b, strict=True)) / norms)
+    return math.fsum(cosines) / len(cosines)
+
+
+def slow_effective_rank(rows: np.ndarray) -> float:
+    singular = np.linalg.svd(rows, compute_uv=False).tolist()
+    shares = [value / math.fsum(singular) for value in singular]
+    return math.prod(share**-share for share in shares if share > 0)
+
+
+def slow_participation_ratio(rows: np.ndarray) -> float:
+    """From traces, without singular values."""
+    gram = rows.T @ rows
+    return float(np.trace(gram) ** 2 / np.trace(gram @ gram))
+
+
+SLOW = {
+    "mean_cosine": slow_mean_cosine,
+    "effective_rank": slow_effective_rank,
+    "participation_ratio": slow_participation_ratio,
+}
+TRAINED_LIKE = np.random.default_rng(5).normal(size=(60, 12)) * np.geomspace(1, 0.05, 12) * 0.1 + 0.2
+MATRICES = {
+    "random": matrix(0),
+    "a huge mean": matrix(1, shift=1e4),
+    "wide": matrix(2, n_rows=3, width=7),
+    "rank one": np.outer(np.arange(1.0, 8.0), [1.0, -2.0, 0.5]),
+    "constant": np.full((6, 4), -0.7),
+    "like trained": TRAINED_LIKE,
+    "tiny": 1e-8 * matrix(3),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+@pytest.mark.parametrize("metric", SLOW)
+def test_against_slow_formulas(name, metric):
+    found = embedding_metrics(MATRICES[name], np.arange(1, len(MATRICES[name]) + 1), "both_signs")
+    assert found[metric] == pytest.approx(SLOW[metric](MATRICES[name]), rel=1e-6, abs=1e-12)
+    assert METRICS[metric].low <= found[metric] <= METRICS[metric].high
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
+def test_invariances(seed):
+    embeddings = matrix(seed)
+    rng = np.random.default_rng(seed)
+    rotation = np.linalg.qr(rng.normal(size=(5, 5)))[0]
+    counts = np.arange(1, 41)
+    first = embedding_metrics(embeddings, counts, "both_signs")
+    for changed in (embeddings @ rotation, -embeddings, rng.permutation(embeddings), 3.7 * embeddings):
+        found = embedding_metrics(changed, counts, "both_signs")
+        for metric in SLOW:
+            assert found[metric] == pytest.approx(first[metric], rel=1e-9, abs=1e-12)
+
+
+def test_by_hand():
+    # Cosines of the pairs: 0, -1, 0; a row of zeros has no direction.
+    rows = np.array([[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [0.0, 0.0]])
+    assert mean_cosine(rows) == pytest.approx(-1 / 3, rel=1e-15)
+    assert effective_rank(np.array([2.0, 2.0, 2.0, 2.0])) == pytest.approx(4, rel=1e-15)
+    assert effective_rank(np.array([5.0, 0.0])) == 1.0
+    assert participation_ratio(np.array([1.0, 1.0, 0.0])) == pytest.approx(2, rel=1e-15)
+    assert participation_ratio(np.array([2e160, 1e160])) == pytest.approx(25 / 17, rel=1e-15)
+
+
+def test_where_they_are_undefined():
+    assert math.isnan(mean_cosine(np.zeros((4, 3)))) and math.isnan(mean_cosine(np.ones((1, 3))))
+    assert math.isnan(effective_rank(np.zeros(3))) and math.isnan(participation_ratio(np.zeros(3)))
+    embeddings = matrix(4)
+    embeddings[7, 2] = math.nan
+    found = embedding_geometry(embeddings, None, "both_signs")
+    assert all(math.isnan(value) for value in found.metrics.values())
+    assert np.isnan(found.singular_values).all()
+
+
+def test_metrics_of_frequency_are_left_out_without_counts():
+    with_counts = embedding_metrics(matrix(4), np.arange(40), "both_signs")
+    found = embedding_metrics(matrix(4), None, "both_signs")
+    assert with_counts.keys() - found.keys() == {"rho", "mean_projection_correlation"}
+    assert found == {name: with_counts[name] for name in found}
+
+
+@pytest.mark.parametrize("shape", [(40, 5), (5, 5), (3, 5), (1, 4), (7, 1)])
+def test_the_whole_spectrum(shape):
+    embeddings = matrix(6, *shape)
+    singular, directions = principal_components(embeddings)
+    np.testing.assert_allclose(singular, np.linalg.svd(embeddings, compute_uv=False), rtol=1e-9)
+    np.testing.assert_allclose(directions.T @ directions, np.eye(shape[1]), atol=1e-12)
+
+
+def test_small_singular_values_keep_their_digits():
+    left = np.linalg.qr(np.random.default_rng(0).normal(size=(50, 4)))[0]
+    singular, _ = principal_components(left * np.array([1.0, 1e-2, 1e-4, 1e-7]))
+    np.testing.assert_allclose(singular, [1.0, 1e-2, 1e-4, 1e-7], rtol=1e-8)
+
+
+def isotropy_of_all(embeddings: np.ndarray) -> float:
+    """The definition in float64, by products with the directions of an SVD, all of them."""
+    projections = embeddings @ np.linalg.svd(embeddings)[2].T
+    log_z = []
+    for signed in (projections, -projections):
+        peak = signed.max(axis=0)
+        log_z.append(peak + np.log(np.exp(signed - peak).sum(axis=0)))
+    return math.exp(np.min(log_z) - np.max(log_z))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 0.02, 1.0, 30.0, 400.0])
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_the_pass_in_float32_changes_nothing(scale, shift):
+    width = isotropies._COLUMNS + 30
+    embeddings = scale * matrix(7, n_rows=isotropies._ROWS + 300, width=width, shift=shift)
+    assert isotropies.isotropy(embeddings, "both_signs") == pytest.approx(isotropy_of_all(embeddings), rel=1e-9)
+
+
+def test_the_pass_in_float32_leaves_few_directions_and_never_the_extremes():
+    embeddings = matrix(8, n_rows=isotropies._ROWS + 40, width=isotropies._COLUMNS + 60, shift=0.05)
+    directions = principal_components(embeddings)[1]
+    longest = float(np.linalg.norm(embeddings, axis=1).max())
+    kept = isotropies._may_be_extreme(embeddings, directions, longest)
+    projections = embeddings @ directions
+    log_z = np.log([np.exp(projections).sum(axis=0), np.exp(-projections).sum(axis=0)])
+    assert kept[log_z.min(axis=0).argmin()] and kept[log_z.max(axis=0).argmax()]
+    assert kept.sum() < 10
+    # Where all are closer together than float32 can tell, all are left.
+    assert isotropies._may_be_extreme(1e-6 * embeddings, directions, 1e-6 * longest).all()
+    assert isotropies._may_be_extreme(embeddings, directions, 1e3).all()
+
+
+def test_the_two_ways_to_sum_agree_where_both_work():
+    projections = np.random.default_rng(0).normal(scale=3.0, size=(50, 7))
+    first = isotropies._log_z(projections.copy(), longest=20.0)
+    second = isotropies._log_z(projections.copy(), longest=math.inf)
+    np.testing.assert_allclose(first, second, rtol=1e-14)
