@@ -27,7 +27,6 @@ from coupled_adam_bench.presets import PAPER_TASKS
 
 DATA_ID = "benchmark-0123456789"
 SIDES = {"hf": "lm-eval's hf", "ours": "ours"}
-SYNTHETIC_TASKS = ("synthetic_grammar", "synthetic_topic")
 TOLERANCE = 1e-4
 SCRIPT = str(Path(__file__).resolve())
 
@@ -43,7 +42,8 @@ def make_study(arguments: argparse.Namespace) -> Study:
     chosen = {"limit": arguments.limit or None, "precision": arguments.precision}
     if arguments.data is None:
         source = {"kind": "synthetic", "n_words": 4000, "n_task_items": 400, "n_tokens": 100_000}
-        values["data"] = {"name": "words", "source": source, "tokenizer": "word", "vocab_size": 4096}
+        split = {"val_fraction": 0.05, "test_fraction": 0.05}
+        values["data"] = {"name": "words", "source": source, "tokenizer": "word", "vocab_size": 4096, "split": split}
         values["evaluation"] = {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic"} | chosen}
     else:
         data = arguments.data

@@ -1,7 +1,8 @@
 """Log-likelihoods of continuations under a causal language model of transformers.
 
 The model's layers read each common beginning once, and its head is applied only where a token of a continuation is
-predicted, to a chunk of hidden states at a time.
+predicted, to a chunk of hidden states at a time. Its logits must be what the head makes of the last hidden states, as
+those of GPT-2 and StableLM are.
 
 B: trees    T: nodes of a tree    N: nodes that predict    S: scored tokens    D: width    V: vocabulary
 """
