@@ -21,7 +21,7 @@ _OTHER_NAMES = {"lm_head.weight": ("embed_out.weight",)}
 
 
 @dataclass(frozen=True)
-class Tensor:
+class StoredMatrix:
     """A matrix in a file of safetensors."""
 
     file: Path
@@ -62,8 +62,8 @@ class Matrices:
     """The input and the output matrix of a model; ``head`` is None if it is tied, or not in the checkpoint."""
 
     architecture: str
-    embeddings: Tensor
-    head: Tensor | None
+    embeddings: StoredMatrix
+    head: StoredMatrix | None
     tied: bool
 
 
@@ -134,7 +134,7 @@ def _architecture(folder: Path) -> tuple[str, _Wanted, _Wanted | None, bool]:
     return type(model).__name__, embeddings, head, bool(getattr(text_config, "tie_word_embeddings", False))
 
 
-def _locator(folder: Path, file_of: Callable[[str], Path | None]) -> Callable[[_Wanted], Tensor | None]:
+def _locator(folder: Path, file_of: Callable[[str], Path | None]) -> Callable[[_Wanted], StoredMatrix | None]:
     """Return a function that finds a matrix in one file, or by the index in one of several."""
     index = file_of(INDEX)
     if index is not None:
@@ -154,14 +154,14 @@ def _locator(folder: Path, file_of: Callable[[str], Path | None]) -> Callable[[_
         with _opened(file) as tensors:
             weight_map = dict.fromkeys(tensors.keys(), WEIGHTS)
 
-    def locate(wanted: _Wanted) -> Tensor | None:
+    def locate(wanted: _Wanted) -> StoredMatrix | None:
         name = next((name for name in wanted.names if name in weight_map), None)
         if name is None:
             return None
         file = file_of(weight_map[name])
         if file is None:
             raise ValueError(f"{folder}: {weight_map[name]} is missing, which has {name}; fetch it again")
-        return Tensor(file, name)
+        return StoredMatrix(file, name)
 
     return locate
 
@@ -177,7 +177,7 @@ def _opened(file: Path) -> Iterator[Any]:
         raise ValueError(f"{file}: not a whole file of safetensors ({error}); fetch it again") from None
 
 
-def _equal(first: Tensor, second: Tensor) -> bool:
+def _equal(first: StoredMatrix, second: StoredMatrix) -> bool:
     """Compare two matrices a few rows at a time."""
     if first.shape != second.shape:
         return False

@@ -19,16 +19,16 @@ _TYPES: dict[str, type] = {name: int if name in _INTEGERS else str for name in R
 _KEY = ("study", "cell", "task", "metric")
 
 
-Row = tuple[str, str, float, str]
+CellRow = tuple[str, str, float, str]
 """Task, metric, value and unit."""
 
 
-def _cell_rows(cell: Cell, measurements: list[Measurement], partial: bool) -> tuple[list[Row], bool]:
+def _cell_rows(cell: Cell, measurements: list[Measurement], partial: bool) -> tuple[list[CellRow], bool]:
     """Return the rows of one cell, and whether it has all of them, which a diverged cell has not.
 
     What the stages always measure is NaN in a cell that has not all.
     """
-    rows: list[Row] = []
+    rows: list[CellRow] = []
     diverged = missing = False
     for measurement in measurements:
         if partial and not measurement.is_there(cell.id):
@@ -50,7 +50,7 @@ def _cell_rows(cell: Cell, measurements: list[Measurement], partial: bool) -> tu
     return rows, not (diverged or missing)
 
 
-def _same_rows(found: dict[str, tuple[Cell, list[Row], bool]]) -> Iterator[tuple[Cell, str, str, float, str]]:
+def _same_rows(found: dict[str, tuple[Cell, list[CellRow], bool]]) -> Iterator[tuple[Cell, str, str, float, str]]:
     """Yield the rows of all cells; a cell that has not all gets NaN for what the other cells of its study have."""
     of_study: dict[str, dict[tuple[str, str], str]] = {}
     for cell, rows, _ in found.values():
