@@ -7,6 +7,7 @@ Shapes: B sequences of a pass, T = seq_len tokens, V = vocab_size, D = d_model, 
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,19 +35,23 @@ def is_geometry_step(step: int, per_decade: int) -> bool:
     return any(round(10 ** (k / per_decade)) == step for k in (below, below + 1))
 
 
-def validation_starts(n_tokens: int, seq_len: int, n_windows: int) -> NDArray[np.int64]:
-    """Return where ``n_windows`` windows without overlap start, evenly spread, shape (N,); of fewer there are all.
+def validation_windows(tokens: NDArray[np.integer[Any]], seq_len: int, n_windows: int) -> NDArray[np.int64]:
+    """Return ``n_windows`` windows without overlap, evenly spread, with the target of their last token: (N, T + 1).
 
-    ``ValueError`` if the tokens are too few for one window.
+    Of fewer windows there are all, and of a split that is shorter than one, the whole split. ``ValueError`` if there is
+    nothing to predict.
     """
-    there = (n_tokens - 1) // seq_len
-    if there < 1:
+    if len(tokens) < 2:
         raise ValueError(
-            f"execution.eval_every: the split val has {n_tokens} token(s), and a window needs training.seq_len + 1 = "
-            f"{seq_len + 1}; raise data.split.val_fraction, or set eval_every to null"
+            f"execution.eval_every: the split val has {len(tokens)} token(s), which predict nothing; raise "
+            "data.split.val_fraction, or set eval_every to null"
         )
+    length = min(seq_len, len(tokens) - 1)
+    there = (len(tokens) - 1) // length
     n_windows = min(n_windows, there)
-    return np.arange(n_windows) * there // n_windows * seq_len
+    starts_N = np.arange(n_windows) * there // n_windows * length
+    windows: NDArray[np.int64] = tokens[starts_N[:, None] + np.arange(length + 1)].astype(np.int64)
+    return windows
 
 
 class ValidationLoss:
@@ -59,10 +64,9 @@ class ValidationLoss:
         self.trainer, training, group = trainer, trainer.cell.training, trainer.group
         tokens = open_tokens(trainer.data_dir, "val", verify=group.is_first)
         n_windows = trainer.execution.eval_sequences or training.batch_sequences
-        starts = validation_starts(len(tokens), training.seq_len, n_windows)
-        windows = np.stack([tokens[start : start + training.seq_len + 1] for start in starts]).astype(np.int64)
-        self.n_targets = len(starts) * training.seq_len
-        own = -(-len(starts) // group.size)
+        windows = validation_windows(tokens, training.seq_len, n_windows)
+        self.n_targets = windows[:, 1:].size
+        own = -(-len(windows) // group.size)
         self._sequences = min(trainer.micro_batch_sequences, own)
         self._windows = torch.from_numpy(windows[group.rank * own : (group.rank + 1) * own])
         self._n_passes = -(-own // self._sequences)

@@ -21,7 +21,7 @@ from coupled_adam_bench.paths import trunk_dir
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.live import ValidationLoss, is_geometry_step, validation_starts
+from coupled_adam_bench.training.live import ValidationLoss, is_geometry_step, validation_windows
 from coupled_adam_bench.training.loop import train
 from coupled_adam_bench.training.trainer import Trainer
 from coupled_adam_bench.training.trunk import train_trunk
@@ -79,14 +79,16 @@ def test_the_steps_of_the_geometry_are_rounded_powers(per_decade):
 
 @given(st.integers(1, 3000), st.integers(1, 50), st.integers(1, 200))
 def test_validation_windows_are_whole_and_do_not_overlap(n_tokens, seq_len, n_windows):
-    if n_tokens <= seq_len:
+    tokens = np.arange(n_tokens)  # each says its place
+    if n_tokens == 1:
         with pytest.raises(ValueError, match=r"execution\.eval_every: the split val has .* raise data\.split\.val"):
-            validation_starts(n_tokens, seq_len, n_windows)
+            validation_windows(tokens, seq_len, n_windows)
         return
-    starts = validation_starts(n_tokens, seq_len, n_windows)
-    assert len(starts) == min(n_windows, (n_tokens - 1) // seq_len)
-    assert starts[0] == 0 and starts[-1] + seq_len < n_tokens
-    assert (np.diff(starts) >= seq_len).all()
+    windows = validation_windows(tokens, seq_len, n_windows)
+    length = min(seq_len, n_tokens - 1)  # a split that is shorter than a window is one
+    assert windows.shape == (min(n_windows, (n_tokens - 1) // length), length + 1)
+    assert (np.diff(windows, axis=1) == 1).all()
+    assert windows[0, 0] == 0 and (np.diff(windows[:, 0]) >= length).all()
 
 
 def test_the_validation_loss_is_the_mean_over_the_same_windows(runs, tiny_data):
@@ -95,10 +97,10 @@ def test_the_validation_loss_is_the_mean_over_the_same_windows(runs, tiny_data):
     model = load_model(runs["measured"] / "model").double()
     tokens = np.fromfile(tiny_data / "val.bin", dtype="<u2").astype(np.int64)
     each = []
-    for start in validation_starts(len(tokens), 16, 7):
+    for window in validation_windows(tokens, 16, 7):
         with torch.no_grad():
-            log_p = torch.log_softmax(model.logits(torch.from_numpy(tokens[start : start + 16])[None])[0], -1)
-        each += [-row[token].item() for row, token in zip(log_p, tokens[start + 1 : start + 17], strict=True)]
+            log_p = torch.log_softmax(model.logits(torch.from_numpy(window[:-1])[None])[0], -1)
+        each += [-row[token].item() for row, token in zip(log_p, window[1:], strict=True)]
     assert len(each) == 7 * 16
     assert losses[STEPS] == pytest.approx(math.fsum(each) / len(each), rel=1e-6)
 
