@@ -85,9 +85,11 @@ def test_the_contract_of_files(finished):
         assert names >= {
             "cell.json", "history.jsonl", "checkpoints", "model", "evaluations", "run.json",
         }  # fmt: skip
-        stages = [path.name.rpartition("-")[0] for path in sorted((run / "evaluations").iterdir())]
-        assert stages == ["downstream", "downstream", "embeddings", "test_loss"]
-        assert len(list((run / "evaluations").glob("downstream-*.documents.jsonl.gz"))) == 1
+        files = [re.sub(r"-\w+\.", ".", path.name) for path in sorted((run / "evaluations").iterdir())]
+        assert files == [
+            "downstream.documents.jsonl.gz", "downstream.json", "embeddings.json", "test_loss.json",
+            "test_loss.windows.csv.gz",
+        ]  # fmt: skip
     with (study / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     columns = "study,n_params,n_tokens,optimizer,seed,task,metric,value,unit,protocol,cell,model,data"
