@@ -459,17 +459,17 @@ def test_a_plain_second_start_mends(victim):
             text = path.read_text()
             place = next(index for index, sign in enumerate(text) if sign in "12345678" and index > 20)
             path.write_text(text[:place] + "9" + text[place + 1 :])
-        said = finish(folder, "report")
+        said = finish(folder)
         for what, path in paths.items():
             assert path.is_file(), what
             assert str(path.relative_to(folder)) in said, what
         assert outputs(folder) == victim.tables
         for what, path in reversed(paths.items()):  # the first made last, of which nothing else is made
             path.unlink()
-            finish(folder, "report")
+            finish(folder)
             assert path.is_file(), what
             assert outputs(folder) == victim.tables, what
-        assert "Nothing to be done" in finish(folder, "report")
+        assert "Nothing to be done" in finish(folder)
     finally:
         victim.restore()
 
