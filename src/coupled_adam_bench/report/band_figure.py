@@ -74,6 +74,6 @@ def loss_by_frequency(study: StudyResults) -> "Figure":
     for ax in (whole, difference):
         ax.set_xticks(range(len(BANDS)), labels=[band.label for band in BANDS], fontsize=8)
         ax.set_xlabel("share of the training text, from its rarest tokens")
-        ax.set_title(shown.title)
+        ax.set_title(plain(shown.title))
     add_legend(figure)
     return figure
