@@ -111,7 +111,8 @@ def test_a_metric_an_optimizer_and_a_stage_for_everybody(tmp_path):
     run(folder, "--cores", "2", project=project)
     study = folder / "results/geometry"
     found = rows(study / "results.csv")
-    values = {(row["cell"], row["metric"]): float(row["value"]) for row in found}
+    whole = [row for row in found if not row["task"].startswith("embeddings_")]  # not of a part of the rows
+    values = {(row["cell"], row["metric"]): float(row["value"]) for row in whole}
     cells = {row["cell"]: row["optimizer"] for row in found}
     assert sorted(cells.values()) == 2 * ["adagrad_f1"] + 2 * ["adamw"] + 2 * ["coupled_adam"]
     for cell in cells:
