@@ -235,7 +235,7 @@ def test_jobs_ask_for_what_their_cells_need(tmp_path, tiny_study):
 )
 def test_a_killed_job_asks_for_more_memory(tmp_path, tiny_study):
     settings = small(tiny_study())
-    settings["grid"][0]["tokens"] = [{"steps": 2000}]
+    settings["grid"][0]["tokens"] = [{"steps": 100_000}]  # none ends by itself before it is stopped
     settings["execution"] |= {"train_mem_mb": 1000, "train_cells_per_job": 1}
     write(tmp_path, settings)
     process = begin(tmp_path)
