@@ -1,6 +1,8 @@
-"""Names that the claims of the paper are about: optimizers, and the matrices with a row for each token."""
+"""Names that several parts share: optimizers, the matrices with a row for each token, an ending of tasks."""
 
 ADAM, COUPLED_ADAM, SGD = "adamw", "coupled_adam", "sgd"
 """Names of optimizers, and keys of Adam and Coupled Adam as the paper uses them."""
 EMBEDDING, HEAD = "embedding", "head"
 """The matrices that the stage ``theory`` measures; a tied embedding is both in one."""
+SUBWORDS = "_subwords"
+"""Ending of the tasks of word similarity in which a word is the mean of its pieces."""

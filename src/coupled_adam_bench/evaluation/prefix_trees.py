@@ -36,11 +36,11 @@ class Tree:
     """Requests that begin alike; nodes stand in the order in which a walk into the depth meets them."""
 
     tokens: list[int] = field(default_factory=list)
-    """Of each node its token, length T."""
+    """The token of each node, length T."""
     depths: list[int] = field(default_factory=list)
-    """Of each node its position in the texts that it belongs to, length T."""
+    """The position of each node in the texts that it belongs to, length T."""
     ends: list[int] = field(default_factory=list)
-    """Of each node the node after the last one below it, length T: node j is above node i if j <= i < ends[j]."""
+    """For each node the node after the last one below it, length T: node j is above node i if j <= i < ends[j]."""
     scored: list[tuple[int, list[int], TokenIds]] = field(default_factory=list)
     """For each request its number, the nodes that predict its continuation, and the continuation."""
     _path: list[int] = field(default_factory=list)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coupled_adam_bench.catalog.names import SUBWORDS
 from coupled_adam_bench.embeddings.bootstrap import interval, pearson_resamples, resamples, spearman_resamples
 from coupled_adam_bench.embeddings.correlation import pearson, spearman
 from coupled_adam_bench.evaluation.record import ResultRow, row
@@ -19,8 +20,6 @@ from coupled_adam_bench.evaluation.words import TokenPairs
 MIN_PAIRS = 3  # two points always correlate perfectly
 COSINE, DOT = "cosine", "dot"
 CORRELATIONS = {"pearson": (pearson, pearson_resamples), "spearman": (spearman, spearman_resamples)}
-SUBWORDS = "_subwords"
-"""Ending of the tasks in which a word is the mean of its pieces."""
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,20 @@ from typing import Any
 import numpy as np
 
 from coupled_adam_bench.catalog.metrics import METRICS
-from coupled_adam_bench.catalog.names import HEAD
+from coupled_adam_bench.catalog.names import HEAD, SUBWORDS
 from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDINGS, VARIANTS
 from coupled_adam_bench.evaluation.matrix_geometry import SEEN, UNPADDED
 from coupled_adam_bench.evaluation.record import row
-from coupled_adam_bench.evaluation.word_similarity import SUBWORDS, correlations_of, r_bar
+from coupled_adam_bench.evaluation.word_similarity import correlations_of, r_bar
 from coupled_adam_bench.measure.inputs import WordLists
 from coupled_adam_bench.measure.model import Counts, Measured, measure_model
 
 SHARED = "_shared"
 """Ending of the tasks over the pairs that all models have."""
 _MISSING = "-"
+_METRICS = [metric.name for metric in METRICS.values() if metric.task == EMBEDDINGS]
+_ENDS = ("", "_low", "_high")
+_KINDS = ((SUBWORDS, "of pieces"), (SHARED, "of shared pairs"))
 
 
 def measure_models(
@@ -85,11 +88,6 @@ def table_of(models: Sequence[Measured]) -> str:
     reasons = [f"{label}: {reason}" for label, model in zip(_labels(models), models, strict=True) for reason in
                model.undefined]  # fmt: skip
     return text + "".join(f"{_MISSING}  {reason}\n" for reason in reasons)
-
-
-_METRICS = [metric.name for metric in METRICS.values() if metric.task == EMBEDDINGS]
-_ENDS = ("", "_low", "_high")
-_KINDS = ((SUBWORDS, "of pieces"), (SHARED, "of shared pairs"))
 
 
 def to_json(models: Sequence[Measured]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from torch.distributed import device_mesh
 from torch.distributed.tensor import DTensor
 
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import CustomSettings, Execution
 from coupled_adam_bench.data.bins import SPLITS, Bin, Meta, token_dtype, write_meta
 from coupled_adam_bench.device import LOGITS_CHUNK
 from coupled_adam_bench.estimate.memory import pieces
@@ -29,8 +28,8 @@ from coupled_adam_bench.evaluation.test_loss import mean_loss
 from coupled_adam_bench.models import cross_entropy
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.optim.coupled_adam.shards import local
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.rehearsal import fake_gpu
+from coupled_adam_bench.rehearsal.combinations import Combination
 from coupled_adam_bench.rehearsal.watch import Finding, Watch, found
 from coupled_adam_bench.training import distributed, micro_batch
 from coupled_adam_bench.training.batches import Batches
@@ -41,37 +40,6 @@ Measured = dict[str, int]
 """What passes take, the same for all optimizers of a model: see ``micro_batch.measure``, and an evaluation batch."""
 _MICRO_BATCHES = 2  # of the step: the second adds its gradients to those of the first, and all others do as it does
 _DATA_TOKENS = 2**16
-
-
-@dataclass(frozen=True)
-class Combination:
-    """Cells that differ in nothing that fake tensors can see: one of them, and the number of all."""
-
-    cell: Cell
-    n_cells: int
-
-    @property
-    def execution(self) -> Execution:
-        """How the cell's study trains."""
-        return self.cell.study.execution
-
-    @property
-    def uses_ddp(self) -> bool:
-        """Whether several processes each hold the whole model."""
-        return self.execution.processes > 1 and self.execution.parallel == "ddp"
-
-    @property
-    def work(self) -> str:
-        """What decides the memory of a forward and backward pass: everything but the optimizer."""
-        return repr((self.cell.vocab_size, self.cell.model, self.cell.training, self.execution))
-
-    @property
-    def label(self) -> str:
-        """Model, optimizer, processes and precision."""
-        execution = self.execution
-        processes = f"{execution.processes} x {execution.parallel}" if execution.processes > 1 else "1 process"
-        key = self.cell.optimizer.key if isinstance(self.cell.optimizer, CustomSettings) else self.cell.optimizer.name
-        return f"{self.cell.model.name}, {key}, {processes}, {self.cell.training.precision}"
 
 
 @dataclass
@@ -87,23 +55,6 @@ class Rehearsed:
     evaluation_bytes: int | None = None
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
-
-
-def combinations(plan: Plan) -> list[Combination]:
-    """Return what a plan's cells combine: model, kind of optimizer, recipe, processes; numbers alone make no other."""
-    cells: dict[str, list[Cell]] = {}
-    for cell in plan.cells.values():
-        execution, training = cell.study.execution, cell.training
-        key = (
-            cell.vocab_size,
-            cell.model.model_dump(exclude={"name", "label", "learning_rate"}),
-            cell.optimizer.model_dump() if isinstance(cell.optimizer, CustomSettings) else cell.optimizer.name,
-            [training.seq_len, training.batch_sequences, training.precision, training.core_optimizer],
-            [execution.gpus, execution.processes, execution.parallel, execution.micro_batch_sequences],
-            execution.evaluation_batch_sequences,
-        )
-        cells.setdefault(repr(key), []).append(cell)
-    return [Combination(alike[0], len(alike)) for alike in cells.values()]
 
 
 class _OneOfMany(WorkerGroup):

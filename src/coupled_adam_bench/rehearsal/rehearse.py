@@ -12,7 +12,8 @@ from pathlib import Path
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.progress import Progress
 from coupled_adam_bench.rehearsal import fake_gpu
-from coupled_adam_bench.rehearsal.fake import Combination, Measured, Rehearsed, combinations, rehearse
+from coupled_adam_bench.rehearsal.combinations import Combination, combinations
+from coupled_adam_bench.rehearsal.fake import Measured, Rehearsed, rehearse
 from coupled_adam_bench.rehearsal.stages import Run, run_miniature, stage_names
 from coupled_adam_bench.rehearsal.watch import Finding
 
@@ -29,12 +30,13 @@ def rehearse_plan(plan: Plan, templates: Path, gpu_gb: float, run: Run) -> int:
     """
     started = time.perf_counter()
     stages = stage_names(plan, templates)
-    with _on_fake_tensors(plan, gpu_gb) as works:
+    found = combinations(plan)
+    with _on_fake_tensors(found, gpu_gb) as works:
         with Progress(len(stages), "stages", "rehearse in miniature") as progress:
             stopped = run_miniature(plan, templates, run, lambda name: progress.update(1, stage=name))
         seconds = time.perf_counter() - started
         rehearsed = []
-        with Progress(len(combinations(plan)), "combinations", "rehearse on fake tensors") as progress:
+        with Progress(len(found), "combinations", "rehearse on fake tensors") as progress:
             for work in works:
                 rehearsed += work.result()
                 progress.update(len(work.result()), last=rehearsed[-1].combination.label)
@@ -47,9 +49,9 @@ def rehearse_plan(plan: Plan, templates: Path, gpu_gb: float, run: Run) -> int:
 
 
 @contextmanager
-def _on_fake_tensors(plan: Plan, gpu_gb: float) -> Iterator[list[Future[list[Rehearsed]]]]:
-    """Yield the rehearsals of a plan's combinations, those of the same work together, in a process of its own."""
-    found = sorted(combinations(plan), key=lambda combination: combination.work)
+def _on_fake_tensors(found: Sequence[Combination], gpu_gb: float) -> Iterator[list[Future[list[Rehearsed]]]]:
+    """Yield the rehearsals of combinations, those of the same work together, in a process of its own."""
+    found = sorted(found, key=lambda combination: combination.work)
     # Not a fork: threads of this process may hold locks.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         yield [pool.submit(_rehearse_all, list(alike), gpu_gb) for _, alike in groupby(found, lambda each: each.work)]

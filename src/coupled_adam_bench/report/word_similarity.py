@@ -4,14 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from coupled_adam_bench.catalog.names import SUBWORDS
 from coupled_adam_bench.report.formats import MISSING, shorthand
 from coupled_adam_bench.report.table import Value, aligned
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.t_test import summarize
 
-SUBWORDS = "_subwords"
-"""Ending of the tasks in which a word is the mean of its pieces."""
 COLUMNS = {
     "Pearson, cosine": ("", "pearson_cosine"),
     "Spearman, cosine": ("", "spearman_cosine"),

@@ -18,7 +18,8 @@ from coupled_adam_bench.files import write_json
 from coupled_adam_bench.models import stablelm
 from coupled_adam_bench.plan import load_plan, make_plan
 from coupled_adam_bench.rehearsal import fake, fake_gpu
-from coupled_adam_bench.rehearsal.fake import Combination, combinations, rehearse
+from coupled_adam_bench.rehearsal.combinations import Combination, combinations
+from coupled_adam_bench.rehearsal.fake import rehearse
 from coupled_adam_bench.rehearsal.miniature import miniature
 from coupled_adam_bench.rehearsal.rehearse import table
 from coupled_adam_bench.rehearsal.stages import run_miniature

@@ -1,0 +1,55 @@
+"""What the cells of a plan combine: model, kind of optimizer, recipe and processes."""
+
+from dataclasses import dataclass
+
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.config import CustomSettings, Execution
+from coupled_adam_bench.plan import Plan
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Cells that differ in nothing that fake tensors can see: one of them, and the number of all."""
+
+    cell: Cell
+    n_cells: int
+
+    @property
+    def execution(self) -> Execution:
+        """How the cell's study trains."""
+        return self.cell.study.execution
+
+    @property
+    def uses_ddp(self) -> bool:
+        """Whether several processes each hold the whole model."""
+        return self.execution.processes > 1 and self.execution.parallel == "ddp"
+
+    @property
+    def work(self) -> str:
+        """What decides the memory of a forward and backward pass: everything but the optimizer."""
+        return repr((self.cell.vocab_size, self.cell.model, self.cell.training, self.execution))
+
+    @property
+    def label(self) -> str:
+        """Model, optimizer, processes and precision."""
+        execution = self.execution
+        processes = f"{execution.processes} x {execution.parallel}" if execution.processes > 1 else "1 process"
+        key = self.cell.optimizer.key if isinstance(self.cell.optimizer, CustomSettings) else self.cell.optimizer.name
+        return f"{self.cell.model.name}, {key}, {processes}, {self.cell.training.precision}"
+
+
+def combinations(plan: Plan) -> list[Combination]:
+    """Return what a plan's cells combine: model, kind of optimizer, recipe, processes; numbers alone make no other."""
+    cells: dict[str, list[Cell]] = {}
+    for cell in plan.cells.values():
+        execution, training = cell.study.execution, cell.training
+        key = (
+            cell.vocab_size,
+            cell.model.model_dump(exclude={"name", "label", "learning_rate"}),
+            cell.optimizer.model_dump() if isinstance(cell.optimizer, CustomSettings) else cell.optimizer.name,
+            [training.seq_len, training.batch_sequences, training.precision, training.core_optimizer],
+            [execution.gpus, execution.processes, execution.parallel, execution.micro_batch_sequences],
+            execution.evaluation_batch_sequences,
+        )
+        cells.setdefault(repr(key), []).append(cell)
+    return [Combination(alike[0], len(alike)) for alike in cells.values()]
