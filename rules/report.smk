@@ -4,6 +4,7 @@
 
 import time
 
+from coupled_adam_bench.catalog.tables import TABLE_ENDINGS
 from coupled_adam_bench.report.figures import figures_of
 
 
@@ -20,7 +21,7 @@ localrules:
 
 
 TABLES = list(LAYOUT.tables)
-TABLE_FILES = expand(STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, format=("tex", "html"))
+TABLE_FILES = expand(STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, format=TABLE_ENDINGS)
 FIGURE_FILES = expand(STUDY_DIR / "figures" / "{figure}.{format}", figure=figures_of(PLAN), format=("svg", "pdf"))
 # A hash of what labels, groups and notes are made of: its change renders again and computes nothing else.
 LABELS = digest(
@@ -132,7 +133,7 @@ rule tables:
 
 
 rule tables_of_study:
-    """Print the tables in LaTeX and HTML."""
+    """Print the tables in LaTeX, HTML, Markdown and CSV."""
     input:
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
@@ -142,6 +143,7 @@ rule tables_of_study:
             folder=TEMPLATES,
             file=(
                 "latex/table.tex.j2",
+                "latex/tabular.tex.j2",
                 "html/table.html.j2",
                 "html/table_page.html.j2",
                 "html/style.css",

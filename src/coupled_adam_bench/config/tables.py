@@ -19,6 +19,17 @@ TableName = Annotated[
 ]
 
 
+_LENGTH = r"[0-9]*[1-9][0-9]*(?:\.[0-9]+)?|0?\.0*[1-9][0-9]*"
+TableWidth = Annotated[
+    str,
+    Field(
+        pattern=rf"^(?:column|text|(?:{_LENGTH})(?:pt|mm|cm|in))$",
+        max_length=20,
+        description="column, text, or a length of LaTeX in pt, mm, cm or in, such as 5.5in.",
+    ),
+]
+
+
 class TableSettings(Settings):
     """A table of a study's own. One with the name of a table of the paper changes all but its comparison."""
 
@@ -31,6 +42,11 @@ class TableSettings(Settings):
     """Metrics that the study measures, in this order. A study's own table needs them."""
     min_seeds: int | None = Field(None, ge=1, le=10**4)
     """The fewest seeds that a block of the table may have; 2 with a t-test and 1 without, if not given."""
+    width: TableWidth | None = None
+    """What the table fits into in LaTeX: ``column``, ``text`` (both columns; if not given), or a length such as
+    ``5.5in``. Its type gets smaller until it fits."""
+    landscape: bool | None = None
+    """Whether the table has a page of its own in LaTeX, turned on its side (package rotating)."""
 
 
 _NEEDED = ("title", "comparison", "columns")

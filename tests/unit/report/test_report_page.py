@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from coupled_adam_bench import versions
+from coupled_adam_bench.catalog.tables import TABLE_ENDINGS
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.figures import FIGURES
 from coupled_adam_bench.report.manifest import write_manifest
@@ -154,7 +155,7 @@ def test_manifest(fake: Any) -> None:
     assert manifest["protocol"]["versions"]["statistics"] == versions.STATISTICS
     assert manifest["packages"]["numpy"] == version("numpy")
     assert "ruff" not in manifest["packages"]
-    assert len(manifest["sha256"]) == 2 + 6 + 2 * len(FIGURES)
+    assert len(manifest["sha256"]) == 2 + 3 * len(TABLE_ENDINGS) + 2 * len(FIGURES)
     for name, digest in manifest["sha256"].items():
         assert hashlib.sha256((fake.study_dir / name).read_bytes()).hexdigest() == digest
     assert [cell["cell"] for cell in manifest["cells"]] == list(fake.plan.cells)
