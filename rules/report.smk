@@ -225,6 +225,11 @@ rule report_page:
             folder=TEMPLATES,
             file=(
                 "report.html.j2",
+                "verdict.html.j2",
+                "scores.html.j2",
+                "published.html.j2",
+                "reproduce.html.j2",
+                "page.js",
                 "variants.html.j2",
                 "word_similarity.html.j2",
                 "theory.html.j2",

@@ -1,6 +1,7 @@
 """Writes ``report/index.html``, a page that says whether the paper was reproduced and needs no other file."""
 
 import base64
+import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,26 @@ from coupled_adam_bench.report.word_similarity import word_similarity_section
 from coupled_adam_bench.results.comparisons import BETTER
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults, load_results
-from coupled_adam_bench.statistics.scores import CLAIMED, LOSS, scorecards, verdicts
+from coupled_adam_bench.statistics.scores import (
+    CLAIMED,
+    CONSISTENT,
+    LOSS,
+    NOT_JUDGED,
+    NOT_REPRODUCED,
+    PARTLY,
+    REPRODUCED,
+    scorecards,
+    verdicts,
+)
 from coupled_adam_bench.statistics.t_test import summarize
+
+TABLE_FILES = {
+    "tex": "LaTeX", "tabular.tex": "LaTeX, rows alone", "html": "HTML", "md": "Markdown", "csv": "CSV",
+}  # fmt: skip
+"""What the page calls each format of ``TABLE_ENDINGS``."""
+VERDICT_TONES = {REPRODUCED: "good", PARTLY: "middle", NOT_REPRODUCED: "bad", NOT_JUDGED: "open"} | dict.fromkeys(
+    CONSISTENT.values(), "open"
+)
 
 
 @dataclass(frozen=True)
@@ -103,6 +122,19 @@ def estimate_tables(plan: Plan, results: Path) -> dict[str, Any]:
     }
 
 
+def study_files(plan: Plan) -> dict[str, str]:
+    """Return study files that give this plan again, by name; their ``paths`` are left out."""
+    import yaml
+
+    files = {
+        study.name: study.model_dump(mode="json", exclude={"paths"}, exclude_unset=True)
+        for study in plan.studies.values()
+    }
+    if plan.name not in files:
+        files = {plan.name: {"study": plan.name, "title": plan.title, "studies": list(files)}, **files}
+    return {f"{name}.yaml": yaml.safe_dump(values, sort_keys=False, width=100) for name, values in files.items()}
+
+
 def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = paths.RUNS) -> None:
     """Write ``report/index.html`` from the results, tests, figures and manifest in ``study_dir``, and from ``runs``."""
     study = load_results(plan, study_dir / "results.csv", study_dir / "tests.csv")
@@ -116,11 +148,12 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         "p_value": formats.p_value,
         "plural": formats.plural,
     }
+    script = (templates_dir / "html" / "page.js").read_text(encoding="utf-8")
     page = environment.get_template("report.html.j2").render(
         plan=plan,
         generated=any(study.data.source.kind == "synthetic" for study in plan.studies.values()),
         statuses=Counter(cell["status"] for cell in manifest["cells"]),
-        verdicts=verdicts(cards),
+        verdicts=verdicts(study, cards),
         cards=cards,
         tables=build_tables(study),
         titles={name: table.title for name, table in study.tables.items()},
@@ -146,5 +179,10 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         environments=_environments(manifest["cells"]),
         candidate=COUPLED_ADAM,
         reference=ADAM,
+        verdict_tones=VERDICT_TONES,
+        table_files=TABLE_FILES,
+        study_files=study_files(plan),
+        script=script,
+        script_hash="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
     write_text(study_dir / "report" / "index.html", page)
