@@ -3,12 +3,11 @@
 import base64
 import hashlib
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.estimate.study import estimate_study
 from coupled_adam_bench.estimate.text import basis, memory_table, totals, training_table
@@ -16,7 +15,7 @@ from coupled_adam_bench.files import read_json, write_text
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report import formats
 from coupled_adam_bench.report.figures import figures_of
-from coupled_adam_bench.report.published import PUBLISHED
+from coupled_adam_bench.report.published import published_section
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
@@ -24,8 +23,7 @@ from coupled_adam_bench.report.theory.section import theory_section
 from coupled_adam_bench.report.variants import variant_section
 from coupled_adam_bench.report.word_similarity import word_similarity_section
 from coupled_adam_bench.results.comparisons import BETTER
-from coupled_adam_bench.results.groups import Group
-from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.results.study_results import load_results
 from coupled_adam_bench.statistics.scores import (
     CLAIMED,
     CONSISTENT,
@@ -37,7 +35,6 @@ from coupled_adam_bench.statistics.scores import (
     scorecards,
     verdicts,
 )
-from coupled_adam_bench.statistics.t_test import summarize
 
 TABLE_FILES = {
     "tex": "LaTeX", "tabular.tex": "LaTeX, rows alone", "html": "HTML", "md": "Markdown", "csv": "CSV",
@@ -46,50 +43,6 @@ TABLE_FILES = {
 VERDICT_TONES = {REPRODUCED: "good", PARTLY: "middle", NOT_REPRODUCED: "bad", NOT_JUDGED: "open"} | dict.fromkeys(
     CONSISTENT.values(), "open"
 )
-
-
-@dataclass(frozen=True)
-class PublishedNumber:
-    """A published number and ours."""
-
-    source: str
-    tokens_label: str
-    model_label: str
-    optimizer: str
-    metric: Metric
-    published: str
-    ours: str
-    difference: str
-
-
-def published_numbers(study: StudyResults) -> list[PublishedNumber]:
-    """Return the paper's numbers for the sizes and tokens that this study has too, each with ours."""
-    places: dict[Any, Group] = {}
-    for groups in study.groups.values():
-        for group in groups:
-            places.setdefault((group.setup, group.n_tokens), group)
-    rows = []
-    for published in PUBLISHED:
-        for group in places.values():
-            size = (group.tokens_label, group.first.model.label)
-            if size != (published.tokens_label, published.model_label) or published.optimizer not in group.cells:
-                continue
-            for name, value in published.means.items():
-                metric = METRICS[name]
-                ours = summarize(study.samples(group, metric)[published.optimizer])
-                rows.append(
-                    PublishedNumber(
-                        source=published.source,
-                        tokens_label=group.tokens_label,
-                        model_label=group.model_label,
-                        optimizer=group.optimizer_labels[published.optimizer],
-                        metric=metric,
-                        published=formats.fixed(value, metric.digits),
-                        ours=str(formats.shorthand(ours, metric.digits)),
-                        difference=formats.fixed(ours.mean - value, metric.digits),
-                    )
-                )
-    return rows
 
 
 def _figure(path: Path) -> str:
@@ -162,7 +115,7 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         figures={name: figure for name, figure in figures.items() if name not in THEORY_FIGURES},
         theory=theory_section(study.layout, runs),
         theory_figures={name: figure for name, figure in figures.items() if name in THEORY_FIGURES},
-        published=published_numbers(study),
+        published=published_section(study),
         comparisons=[
             (group, metric, row)
             for name, groups in study.groups.items()

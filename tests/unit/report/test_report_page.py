@@ -23,7 +23,7 @@ from coupled_adam_bench.config import parse_any_study
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.report.figures import FIGURES
 from coupled_adam_bench.report.manifest import write_manifest
-from coupled_adam_bench.report.page import published_numbers, study_files, write_report
+from coupled_adam_bench.report.page import study_files, write_report
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.statistics.scores import Verdict, scorecards, verdicts
 
@@ -202,26 +202,6 @@ def test_the_study_of_the_page_is_in_it(fake: Any, fake_in_parts: Any, page: str
         "&#34;", '"'
     )
     assert "snakemake --cores all --configfile fake.yaml" in page
-
-
-def test_published_numbers_stand_beside_ours(fake: Any, study: StudyResults, page: str) -> None:
-    rows, results = published_numbers(study), study.results
-    # 3 sizes x 2 optimizers x 4 metrics at 20B, and 2 x 2 x 3 of the large scale.
-    assert len(rows) == 24 + 12
-    first = rows[0]
-    assert (first.source, first.tokens_label, first.model_label, first.metric.name) == (
-        "Table 1",
-        "20B",
-        "125M",
-        "loss",
-    )
-    assert first.published == "3.03"
-    cell = next(c for c in fake.plan.cells.values() if c.model.label == "125M" and c.tokens_label == "20B")
-    own = results[(results["n_params"] == cell.n_params) & (results["n_tokens"] == cell.n_tokens)]
-    mean = own[(own["metric"] == "loss") & (own["optimizer"] == "adamw")]["value"].mean()
-    assert first.ours.startswith(f"{mean:.2f} (")
-    assert first.difference.replace("\u2212", "-") == f"{mean - 3.03:.2f}"
-    assert 'id="published"' in page
 
 
 def test_manifest(fake: Any) -> None:
