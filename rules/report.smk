@@ -5,7 +5,7 @@
 import time
 
 from coupled_adam_bench.catalog.tables import TABLE_ENDINGS
-from coupled_adam_bench.report.figures import figures_of
+from coupled_adam_bench.report.figures import FIGURE_ENDINGS, FIGURE_FORMATS, figures_of
 
 
 localrules:
@@ -22,7 +22,12 @@ localrules:
 
 TABLES = list(LAYOUT.tables)
 TABLE_FILES = expand(STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, format=TABLE_ENDINGS)
-FIGURE_FILES = expand(STUDY_DIR / "figures" / "{figure}.{format}", figure=figures_of(PLAN), format=("svg", "pdf"))
+FIGURE_FILES = expand(
+    STUDY_DIR / "figures" / "{figure}{width}.{format}",
+    figure=figures_of(PLAN),
+    width=FIGURE_ENDINGS,
+    format=FIGURE_FORMATS,
+)
 # A hash of what labels, groups and notes are made of: its change renders again and computes nothing else.
 LABELS = digest(
     {
