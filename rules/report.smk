@@ -4,7 +4,7 @@
 
 import time
 
-from coupled_adam_bench.catalog.tables import TABLE_ENDINGS
+from coupled_adam_bench.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
 from coupled_adam_bench.report.figures import FIGURE_ENDINGS, FIGURE_FORMATS, figures_of
 
 
@@ -22,6 +22,8 @@ localrules:
 
 TABLES = list(LAYOUT.tables)
 TABLE_FILES = expand(STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, format=TABLE_ENDINGS)
+if TABLES:
+    TABLE_FILES += expand(STUDY_DIR / "tables" / "{name}.tex", name=SETUP_TABLES)
 FIGURE_FILES = expand(
     STUDY_DIR / "figures" / "{figure}{width}.{format}",
     figure=figures_of(PLAN),
@@ -149,6 +151,8 @@ rule tables_of_study:
             file=(
                 "latex/table.tex.j2",
                 "latex/tabular.tex.j2",
+                "latex/fit.tex.j2",
+                "latex/setup.tex.j2",
                 "html/table.html.j2",
                 "html/table_page.html.j2",
                 "html/style.css",
@@ -233,6 +237,7 @@ rule report_page:
                 "verdict.html.j2",
                 "scores.html.j2",
                 "published.html.j2",
+                "setup.html.j2",
                 "reproduce.html.j2",
                 "page.js",
                 "variants.html.j2",

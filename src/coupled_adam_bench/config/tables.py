@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from coupled_adam_bench.catalog.tables import COMPARISONS, TABLES, ComparisonName, Table
+from coupled_adam_bench.catalog.tables import COMPARISONS, SETUP_TABLES, TABLES, ComparisonName, Table
 from coupled_adam_bench.config.base import NAME_LENGTH, Label, Settings, Term, duplicates
 
 TableName = Annotated[
@@ -63,6 +63,8 @@ def problems(own: Mapping[str, TableSettings], metrics: Collection[str], used: C
         if folded[name.casefold()] > 1:
             other = next(each for each in (*TABLES, *own) if each != name and each.casefold() == name.casefold())
             yield f"{place}: {other} is a table too, and on some machines their files would be the same; rename it"
+        if name.casefold() in SETUP_TABLES:
+            yield f"{place}: the table of the study's settings has this name; allowed is any other; rename it"
         missing = [field for field in _NEEDED if getattr(settings, field) is None]
         if paper is None and missing:
             yield f"{place}.{missing[0]}: missing; a study's own table needs {', '.join(_NEEDED)}"

@@ -70,7 +70,7 @@ def loss_by_frequency(study: StudyResults) -> "Figure":
     difference.set_ylabel(f"difference to {labels[reference]} (nat/token)")
     for ax in (whole, difference):
         ax.set_xticks(range(len(BANDS)), labels=[band.label for band in BANDS], fontsize=8)
-        ax.set_xlabel("share of the training text, from its rarest tokens")
+        ax.set_xlabel("share of the text, rarest tokens first")
         ax.set_title(plain(shown.title))
     add_legend(figure)
     return figure

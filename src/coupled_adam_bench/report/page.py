@@ -17,6 +17,7 @@ from coupled_adam_bench.report import formats
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.published import published_section
 from coupled_adam_bench.report.render import html_environment
+from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
 from coupled_adam_bench.report.theory.section import theory_section
@@ -116,6 +117,7 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         theory=theory_section(study.layout, runs),
         theory_figures={name: figure for name, figure in figures.items() if name in THEORY_FIGURES},
         published=published_section(study),
+        setup=setup_tables(plan),
         comparisons=[
             (group, metric, row)
             for name, groups in study.groups.items()

@@ -12,6 +12,7 @@ from coupled_adam_bench.files import write_text
 from coupled_adam_bench.markup import latex_escape
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.plain_table import markdown, numbers
+from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.table import PrintedTable, build_tables
 from coupled_adam_bench.results.study_results import load_results
 from coupled_adam_bench.results.tidy import write_csv
@@ -93,16 +94,23 @@ def render_tabular(table: PrintedTable, templates_dir: Path) -> str:
     return latex_environment(templates_dir).get_template("tabular.tex.j2").render(table=table)
 
 
+def render_setup(table: SetupTable, templates_dir: Path) -> str:
+    """Return a table of settings as a LaTeX float that needs the package booktabs."""
+    return latex_environment(templates_dir).get_template("setup.tex.j2").render(table=table)
+
+
 def render_html(table: PrintedTable, templates_dir: Path) -> str:
     """Return a table as a self-contained HTML page."""
     return html_environment(templates_dir).get_template("table_page.html.j2").render(table=table)
 
 
 def write_tables(plan: Plan, results_csv: Path, tests_csv: Path, out_dir: Path, templates_dir: Path) -> None:
-    """Write every table that the study defines in each format of ``TABLE_ENDINGS``."""
+    """Write every table that the study defines in each format of ``TABLE_ENDINGS``, and its settings in LaTeX."""
     for table in build_tables(load_results(plan, results_csv, tests_csv)):
         write_text(out_dir / f"{table.name}.tex", render_latex(table, templates_dir))
         write_text(out_dir / f"{table.name}.tabular.tex", render_tabular(table, templates_dir))
         write_text(out_dir / f"{table.name}.html", render_html(table, templates_dir))
         write_text(out_dir / f"{table.name}.md", markdown(table))
         write_csv(numbers(table), out_dir / f"{table.name}.csv")
+    for setup in setup_tables(plan):
+        write_text(out_dir / f"{setup.name}.tex", render_setup(setup, templates_dir))

@@ -63,10 +63,18 @@ def panels(n_rows: int, n_columns: int, height: float = 2.6, **options: Any) -> 
     return figure, list(figure.subplots(n_rows, n_columns, squeeze=False, **options).flat)
 
 
+def _style(index: int) -> dict[str, str]:
+    """Return the style of an optimizer by its number; after as many as there are colours, markers are hollow."""
+    cycle, place = divmod(index, len(STYLES))
+    if cycle % 2 == 0:
+        return STYLES[place]
+    return STYLES[place] | {"markerfacecolor": "white", "linestyle": STYLES[(place + 1) % len(STYLES)]["linestyle"]}
+
+
 def optimizer_styles(plan: Plan) -> dict[str, dict[str, str]]:
     """Return a style per optimizer of the study, the same in all figures."""
     keys = dict.fromkeys(cell.optimizer.key for cell in plan.cells.values())
-    return {key: STYLES[index % len(STYLES)] for index, key in enumerate(keys)}
+    return {key: _style(index) for index, key in enumerate(keys)}
 
 
 def axis_label(metric: Metric) -> str:

@@ -25,7 +25,7 @@ from coupled_adam_bench.report.history_figures import Shown, _draw, geometry, tr
 from coupled_adam_bench.report.plane_figure import plane
 from coupled_adam_bench.report.scale_figure import scale, scaled_places
 from coupled_adam_bench.report.spectrum_figure import spectrum_of_study
-from coupled_adam_bench.report.style import RC
+from coupled_adam_bench.report.style import RC, optimizer_styles
 from coupled_adam_bench.results.collect import collect, write_results
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import load_results
@@ -199,6 +199,11 @@ def test_the_plane_has_each_place_once_beside_the_line_of_the_paper(fake: Any) -
     np.testing.assert_allclose(np.divide(line.get_xdata(), line.get_ydata()), 20)
 
 
+def test_more_optimizers_than_colours_differ(fake: Any) -> None:
+    styles = optimizer_styles(fake.plan)
+    assert len(styles) == 8 == len({tuple(sorted(style.items())) for style in styles.values()})
+
+
 def test_scales_of_coupled_adam_are_drawn_with_their_spread(
     tiny_study: Callable[..., dict[str, Any]], results_of: Any
 ) -> None:
@@ -220,4 +225,5 @@ def test_scales_of_coupled_adam_are_drawn_with_their_spread(
     for ax in (losses, isotropy):
         line = ax.lines[0]
         np.testing.assert_array_equal(line.get_xdata(), [-1, 0, 2])
-        np.testing.assert_allclose(line.get_ydata(), [2.92, 3.02, math.nan])  # a missing seed is not averaged away
+        # A missing seed is not averaged away.
+        np.testing.assert_allclose(np.asarray(line.get_ydata(), float), [2.92, 3.02, math.nan])

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from coupled_adam_bench import versions
-from coupled_adam_bench.catalog.tables import TABLE_ENDINGS
+from coupled_adam_bench.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
 from coupled_adam_bench.config import parse_any_study
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.report.figures import FIGURES
@@ -211,7 +211,7 @@ def test_manifest(fake: Any) -> None:
     assert manifest["protocol"]["versions"]["statistics"] == versions.STATISTICS
     assert manifest["packages"]["numpy"] == version("numpy")
     assert "ruff" not in manifest["packages"]
-    assert len(manifest["sha256"]) == 2 + 3 * len(TABLE_ENDINGS) + 4 * len(FIGURES)
+    assert len(manifest["sha256"]) == 2 + 3 * len(TABLE_ENDINGS) + len(SETUP_TABLES) + 4 * len(FIGURES)
     for name, digest in manifest["sha256"].items():
         assert hashlib.sha256((fake.study_dir / name).read_bytes()).hexdigest() == digest
     assert [cell["cell"] for cell in manifest["cells"]] == list(fake.plan.cells)

@@ -12,7 +12,7 @@ import pytest
 from jinja2 import UndefinedError
 
 from coupled_adam_bench.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.catalog.tables import PAPER_COLUMNS, TABLE_ENDINGS
+from coupled_adam_bench.catalog.tables import PAPER_COLUMNS, SETUP_TABLES, TABLE_ENDINGS
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.plan import make_plan
@@ -139,7 +139,8 @@ def test_golden_files(small: StudyResults, templates: Path, tmp_path: Path) -> N
     write_tests(plan, tmp_path / "results.csv", tmp_path / "tests.csv")
     write_tables(plan, tmp_path / "results.csv", tmp_path / "tests.csv", tmp_path / "tables", templates)
     names = sorted(f"{name}.{ending}" for name in ("table1", "table2", "table7") for ending in TABLE_ENDINGS)
-    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == names
+    written = {path.name for path in (tmp_path / "tables").iterdir()}
+    assert written == {*names, *(f"{name}.tex" for name in SETUP_TABLES)}
     for name in names:
         text = (tmp_path / "tables" / name).read_text()
         if name.endswith("html"):  # the style is no part of a table
