@@ -5,7 +5,7 @@
 import time
 
 from coupled_adam_bench.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
-from coupled_adam_bench.report.figures import FIGURE_ENDINGS, FIGURE_FORMATS, figures_of
+from coupled_adam_bench.report.figures import FIGURE_ENDINGS, figures_of
 
 
 localrules:
@@ -25,10 +25,9 @@ TABLE_FILES = expand(STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, fo
 if TABLES:
     TABLE_FILES += expand(STUDY_DIR / "tables" / "{name}.tex", name=SETUP_TABLES)
 FIGURE_FILES = expand(
-    STUDY_DIR / "figures" / "{figure}{width}.{format}",
+    STUDY_DIR / "figures" / "{figure}.{ending}",
     figure=figures_of(PLAN),
-    width=FIGURE_ENDINGS,
-    format=FIGURE_FORMATS,
+    ending=FIGURE_ENDINGS,
 )
 # A hash of what labels, groups and notes are made of: its change renders again and computes nothing else.
 LABELS = digest(

@@ -52,9 +52,10 @@ SCALE_FIGURE = {
     "scale": "Loss and isotropy of Coupled Adam against the exponent n, its second moment times 2^-n (Sec. 6.1); bars: "
     "standard deviation over seeds.",
 }
-FIGURE_ENDINGS = {"": RC, ".column": IN_COLUMN}
-"""The width of a figure, as its files end before the format: for both columns of an article, and for one."""
-FIGURE_FORMATS = ("svg", "pdf")
+FIGURE_ENDINGS = ("svg", "pdf", "column.pdf")
+"""The files of a figure: for both columns of an article and for the report, and for one column."""
+_WIDTHS = ((RC, FIGURE_ENDINGS[:2]), (IN_COLUMN, FIGURE_ENDINGS[2:]))
+_DATES = {"svg": "Date", "pdf": "CreationDate"}
 _MAX_INCHES = 8.5
 """The height that a page of an article leaves to a figure."""
 
@@ -154,16 +155,18 @@ def _drawn(study: StudyResults, runs: Path) -> "dict[str, Figure]":
 
 
 def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path) -> None:
-    """Write every name in :func:`figures_of` in each width and format, such as ``training.column.pdf``, atomically."""
+    """Write every name in :func:`figures_of` with each of ``FIGURE_ENDINGS``, atomically and without a date."""
     from matplotlib import rc_context
 
     study = load_results(plan, results_csv)
-    for ending, settings in FIGURE_ENDINGS.items():
+    for settings, endings in _WIDTHS:
         with rc_context(settings):
             for name, figure in _drawn(study, runs).items():
                 for ax in figure.axes:
                     if not ax.has_data():
                         ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center")
-                for kind, date in zip(FIGURE_FORMATS, ("Date", "CreationDate"), strict=True):
-                    with atomic_path(out_dir / f"{name}{ending}.{kind}") as temporary:
-                        figure.savefig(temporary, format=kind, metadata={date: None})
+                for ending in endings:
+                    kind = ending.rpartition(".")[2]
+                    with atomic_path(out_dir / f"{name}.{ending}") as temporary:
+                        figure.savefig(temporary, format=kind, metadata={_DATES[kind]: None})
+                    figure.set_layout_engine("none")  # what the first format has found, which takes most of the time

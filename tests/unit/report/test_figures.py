@@ -25,7 +25,7 @@ from coupled_adam_bench.report.history_figures import Shown, _draw, geometry, tr
 from coupled_adam_bench.report.plane_figure import plane
 from coupled_adam_bench.report.scale_figure import scale, scaled_places
 from coupled_adam_bench.report.spectrum_figure import spectrum_of_study
-from coupled_adam_bench.report.style import RC, optimizer_styles
+from coupled_adam_bench.report.style import IN_COLUMN, RC, optimizer_styles
 from coupled_adam_bench.results.collect import collect, write_results
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import load_results
@@ -33,7 +33,7 @@ from coupled_adam_bench.results.study_results import load_results
 
 def test_all_figures_in_both_formats_the_same_bytes_again(fake: Any, tmp_path: Path) -> None:
     write_figures(fake.plan, fake.study_dir / "results.csv", fake.root / "runs", tmp_path)
-    names = sorted(f"{name}{width}.{kind}" for name in FIGURES for width in ("", ".column") for kind in ("svg", "pdf"))
+    names = sorted(f"{name}.{ending}" for name in FIGURES for ending in FIGURE_ENDINGS)
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     for name in names:
         assert (tmp_path / name).read_bytes() == (fake.study_dir / "figures" / name).read_bytes()
@@ -53,7 +53,7 @@ def test_partial_results_and_studies_without_tables_are_drawn(
     for number, plan in enumerate(make_plan(parse_study(tiny_study(**changes))) for changes in studies):
         write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
         write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / str(number))
-        assert len(list((tmp_path / str(number)).iterdir())) == 4 * len(FIGURES)
+        assert len(list((tmp_path / str(number)).iterdir())) == 3 * len(FIGURES)
 
 
 def test_the_geometry_is_drawn_where_a_study_measures_it(
@@ -178,7 +178,7 @@ def test_pdf_figures_have_the_width_of_the_page_and_no_type_3_font(fake: Any) ->
 
 def test_legends_and_labels_stay_within_the_figure(fake: Any) -> None:
     study = load_results(fake.plan, fake.study_dir / "results.csv")
-    for settings in FIGURE_ENDINGS.values():
+    for settings in (RC, IN_COLUMN):
         with rc_context(settings):
             for name, figure in _drawn(study, fake.root / "runs").items():
                 figure.draw_without_rendering()

@@ -211,7 +211,7 @@ def test_manifest(fake: Any) -> None:
     assert manifest["protocol"]["versions"]["statistics"] == versions.STATISTICS
     assert manifest["packages"]["numpy"] == version("numpy")
     assert "ruff" not in manifest["packages"]
-    assert len(manifest["sha256"]) == 2 + 3 * len(TABLE_ENDINGS) + len(SETUP_TABLES) + 4 * len(FIGURES)
+    assert len(manifest["sha256"]) == 2 + 3 * len(TABLE_ENDINGS) + len(SETUP_TABLES) + 3 * len(FIGURES)
     for name, digest in manifest["sha256"].items():
         assert hashlib.sha256((fake.study_dir / name).read_bytes()).hexdigest() == digest
     assert [cell["cell"] for cell in manifest["cells"]] == list(fake.plan.cells)
