@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coupled_adam_bench.catalog.tables import SETUP_TABLES
+from coupled_adam_bench.cells import readable_count
 from coupled_adam_bench.config import Model, Study
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.formats import plural
@@ -92,7 +93,7 @@ def _training(plan: Plan) -> SetupTable:
 def _model_row(model: Model, study: Study) -> tuple[str, ...]:
     n_params = model.n_params(study.data.vocab_size, study.training.seq_len)
     return (
-        model.label or model.name,
+        model.label or readable_count(n_params),
         f"{n_params:,}",
         f"{model.n_layer:,}",
         f"{model.n_head:,}",
