@@ -12,6 +12,7 @@ localrules:
     rehearse,
     collect,
     tests,
+    trend,
     tables_of_study,
     figures_of_study,
     manifest,
@@ -123,6 +124,24 @@ rule tests:
         " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
+rule trend:
+    """Fit how the differences of optimizers grow with tokens and parameters."""
+    input:
+        results=rules.collect.output.results,
+        given=rules.collect.output.checksums,
+    output:
+        trend=captioned(STUDY_DIR / "trend.csv", "trend", "Results"),
+        crossings=captioned(STUDY_DIR / "crossings.csv", "trend", "Results"),
+        checksums=checksums("trend"),
+    log:
+        STUDY_DIR / "logs" / "trend.log",
+    params:
+        version=versions.STATISTICS,
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench trend --plan {PLAN_FILE:q} --results {input.results:q} --out {output.trend:q}"
+        " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+
+
 rule tables:
     """Target: results, tests and tables of the study."""
     input:
@@ -190,9 +209,14 @@ rule manifest:
         RUN_MARKERS,
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
+        trend=[rules.trend.output.trend, rules.trend.output.crossings],
         tables=TABLE_FILES,
         figures=FIGURE_FILES,
-        given=[checksums(stage) for stage in ("collect", "tests", "tables", "figures") if stage != "tables" or TABLES],
+        given=[
+            checksums(stage)
+            for stage in ("collect", "tests", "trend", "tables", "figures")
+            if stage != "tables" or TABLES
+        ],
     output:
         manifest=captioned(STUDY_DIR / "manifest.json", "manifest", "Report"),
         checksums=checksums("manifest"),
@@ -215,6 +239,7 @@ rule report_page:
         RUN_MARKERS,
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
+        trend=[rules.trend.output.trend, rules.trend.output.crossings],
         figures=FIGURE_FILES,
         manifest=rules.manifest.output.manifest,
         given=[*rules.manifest.input.given, rules.manifest.output.checksums],
@@ -223,6 +248,7 @@ rule report_page:
             folder=TEMPLATES,
             file=(
                 "report.html.j2",
+                "trend.html.j2",
                 "variants.html.j2",
                 "word_similarity.html.j2",
                 "theory.html.j2",

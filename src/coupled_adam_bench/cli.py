@@ -191,6 +191,12 @@ def _tests(arguments: argparse.Namespace) -> None:
     write_tests(_plan(arguments), arguments.results, arguments.out)
 
 
+def _trend(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.statistics.trend import write_trend
+
+    write_trend(_plan(arguments), arguments.results, arguments.out)
+
+
 def _tables(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.render import write_tables
 
@@ -327,6 +333,10 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
     out(sub, "tests.csv")
     checksums(sub, out_file)
+    sub = stage("trend", _trend, "fit how the differences of optimizers grow with tokens and parameters")
+    sub.add_argument("--results", type=Path, required=True, help="results.csv")
+    out(sub, "trend.csv; crossings.csv lies beside it")
+    checksums(sub, lambda arguments: [arguments.out, arguments.out.with_name("crossings.csv")])
     sub = stage("tables", _tables, "render the tables of a study as LaTeX and HTML")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
     sub.add_argument("--tests", type=Path, required=True, help="tests.csv")

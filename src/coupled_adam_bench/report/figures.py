@@ -12,7 +12,8 @@ from coupled_adam_bench.report.spectrum_figure import spectrum_of_study
 from coupled_adam_bench.report.style import RC, add_legend, axis_label, optimizer_styles, plain
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES, theory_figures
 from coupled_adam_bench.report.theory.records import theory_cells
-from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.report.trend_figure import trend_figure, trend_table
+from coupled_adam_bench.results.groups import Group, layout_of
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.statistics.t_test import summarize
 
@@ -34,11 +35,18 @@ GEOMETRY_FIGURE = {
     "geometry": "Isotropy and mean embedding at steps that are evenly spaced on a log scale; a line per seed.",
 }
 
+TREND_FIGURE = {
+    "trend": "Difference in loss, paired by seed, against training tokens; bars: 95 % intervals over seeds; lines: "
+    "fitted to all seeds and sizes, with 95 % intervals.",
+}
+
 
 def figures_of(plan: Plan) -> dict[str, str]:
-    """Return names and captions of the figures of a plan: that of the geometry and those of the theory if measured."""
+    """Return names and captions of the figures of a plan; those of geometry, trend and theory if it has them."""
     geometry = any(study.execution.geometry_per_decade for study in plan.studies.values())
-    return FIGURES | (GEOMETRY_FIGURE if geometry else {}) | (THEORY_FIGURES if theory_cells(plan) else {})
+    trend = trend_table(layout_of(plan)) is not None
+    optional = ((GEOMETRY_FIGURE, geometry), (TREND_FIGURE, trend), (THEORY_FIGURES, bool(theory_cells(plan))))
+    return FIGURES | {name: caption for figures, shown in optional if shown for name, caption in figures.items()}
 
 
 def _tokens_axis(ax: "Axes", groups: Sequence[Group]) -> None:
@@ -112,6 +120,8 @@ def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path) -> N
             "training": training(study.layout, runs),
             "geometry": geometry(study.layout, runs),
         }
+        if (table := trend_table(study.layout)) is not None:
+            figures["trend"] = trend_figure(study, table)
         if theory_cells(plan):
             figures |= theory_figures(study.layout, runs)
         for name in figures_of(plan):

@@ -14,12 +14,13 @@ from coupled_adam_bench.estimate.text import basis, memory_table, totals, traini
 from coupled_adam_bench.files import read_json, write_text
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report import formats
-from coupled_adam_bench.report.figures import figures_of
+from coupled_adam_bench.report.figures import TREND_FIGURE, figures_of
 from coupled_adam_bench.report.published import PUBLISHED
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
 from coupled_adam_bench.report.theory.section import theory_section
+from coupled_adam_bench.report.trend import trend_section
 from coupled_adam_bench.report.variants import variant_section
 from coupled_adam_bench.report.word_similarity import word_similarity_section
 from coupled_adam_bench.results.comparisons import BETTER
@@ -104,7 +105,7 @@ def estimate_tables(plan: Plan, results: Path) -> dict[str, Any]:
 
 
 def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = paths.RUNS) -> None:
-    """Write ``report/index.html`` from the results, tests, figures and manifest in ``study_dir``, and from ``runs``."""
+    """Write ``report/index.html`` from statistics, figures and manifest in ``study_dir``, and from ``runs``."""
     study = load_results(plan, study_dir / "results.csv", study_dir / "tests.csv")
     manifest = read_json(study_dir / "manifest.json")
     cards = scorecards(study)
@@ -126,7 +127,9 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         titles={name: table.title for name, table in study.tables.items()},
         variants=variant_section(study),
         word_similarity=word_similarity_section(study),
-        figures={name: figure for name, figure in figures.items() if name not in THEORY_FIGURES},
+        figures={name: figure for name, figure in figures.items() if name not in THEORY_FIGURES | TREND_FIGURE},
+        trend=trend_section(study, study_dir),
+        trend_figures={name: figure for name, figure in figures.items() if name in TREND_FIGURE},
         theory=theory_section(study.layout, runs),
         theory_figures={name: figure for name, figure in figures.items() if name in THEORY_FIGURES},
         published=published_numbers(study),

@@ -16,7 +16,7 @@ import pytest
 
 from coupled_adam_bench import versions
 from coupled_adam_bench.plan import Plan
-from coupled_adam_bench.report.figures import FIGURES
+from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.manifest import write_manifest
 from coupled_adam_bench.report.page import published_numbers, write_report
 from coupled_adam_bench.results.study_results import StudyResults, load_results
@@ -54,11 +54,11 @@ def page(fake: Any) -> str:
     return str((fake.study_dir / "report" / "index.html").read_text())
 
 
-def test_page_is_self_contained_and_well_formed(page: str) -> None:
+def test_page_is_self_contained_and_well_formed(page: str, fake: Any) -> None:
     tags = Page(page).tags
     assert not {"script", "link", "iframe"} & {tag for tag, _ in tags}
     sources = [attributes["src"] or "" for _, attributes in tags if "src" in attributes]
-    assert len(sources) == len(FIGURES)
+    assert len(sources) == len(figures_of(fake.plan))
     assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
     links = [attributes["href"] or "" for _, attributes in tags if "href" in attributes]
     assert all(link.startswith(("#", "../")) for link in links)
@@ -154,7 +154,7 @@ def test_manifest(fake: Any) -> None:
     assert manifest["protocol"]["versions"]["statistics"] == versions.STATISTICS
     assert manifest["packages"]["numpy"] == version("numpy")
     assert "ruff" not in manifest["packages"]
-    assert len(manifest["sha256"]) == 2 + 6 + 2 * len(FIGURES)
+    assert len(manifest["sha256"]) == 4 + 6 + 2 * len(figures_of(fake.plan))
     for name, digest in manifest["sha256"].items():
         assert hashlib.sha256((fake.study_dir / name).read_bytes()).hexdigest() == digest
     assert [cell["cell"] for cell in manifest["cells"]] == list(fake.plan.cells)
@@ -169,12 +169,14 @@ def test_runs_that_are_not_there_are_said_to_be_missing(
     from coupled_adam_bench.report.figures import write_figures
     from coupled_adam_bench.results.collect import collect, write_results
     from coupled_adam_bench.statistics.compare import write_tests
+    from coupled_adam_bench.statistics.trend import write_trend
 
     study_dir = tmp_path / "tiny"
     with pytest.raises(ValueError, match=r"results\.csv: no such file"):
         write_report(tiny_plan, study_dir, templates)
     write_results(collect(tiny_plan, tmp_path / "runs", partial=True), study_dir / "results.csv")
     write_tests(tiny_plan, study_dir / "results.csv", study_dir / "tests.csv")
+    write_trend(tiny_plan, study_dir / "results.csv", study_dir / "trend.csv")
     write_manifest(tiny_plan, study_dir, tmp_path)
     with pytest.raises(ValueError, match=r"loss_accuracy\.svg: missing; draw the figures first"):
         write_report(tiny_plan, study_dir, templates)
