@@ -13,6 +13,7 @@ localrules:
     collect,
     tests,
     trend,
+    power,
     tables_of_study,
     figures_of_study,
     manifest,
@@ -142,6 +143,23 @@ rule trend:
         " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
+rule power:
+    """Compute what the seeds of the study can find, and how many find what was seen."""
+    input:
+        results=rules.collect.output.results,
+        given=rules.collect.output.checksums,
+    output:
+        power=captioned(STUDY_DIR / "power.csv", "power", "Results"),
+        checksums=checksums("power"),
+    log:
+        STUDY_DIR / "logs" / "power.log",
+    params:
+        version=versions.STATISTICS,
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench power --plan {PLAN_FILE:q} --results {input.results:q} --out {output.power:q}"
+        " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+
+
 rule tables:
     """Target: results, tests and tables of the study."""
     input:
@@ -210,11 +228,12 @@ rule manifest:
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
         trend=[rules.trend.output.trend, rules.trend.output.crossings],
+        power=rules.power.output.power,
         tables=TABLE_FILES,
         figures=FIGURE_FILES,
         given=[
             checksums(stage)
-            for stage in ("collect", "tests", "trend", "tables", "figures")
+            for stage in ("collect", "tests", "trend", "power", "tables", "figures")
             if stage != "tables" or TABLES
         ],
     output:
@@ -240,6 +259,7 @@ rule report_page:
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
         trend=[rules.trend.output.trend, rules.trend.output.crossings],
+        power=rules.power.output.power,
         figures=FIGURE_FILES,
         manifest=rules.manifest.output.manifest,
         given=[*rules.manifest.input.given, rules.manifest.output.checksums],
@@ -249,6 +269,7 @@ rule report_page:
             file=(
                 "report.html.j2",
                 "trend.html.j2",
+                "power.html.j2",
                 "variants.html.j2",
                 "word_similarity.html.j2",
                 "theory.html.j2",

@@ -129,7 +129,8 @@ def test_execution_paths_and_labels_rerun_no_computation(copy):
         paths={"text": "elsewhere"},
     )
     assert set(jobs(snakemake(copy, "-n"))) <= {
-        "collect", "tests", "trend", "tables_of_study", "figures_of_study", "manifest", "report_page", "track",
+        "collect", "tests", "trend", "power", "tables_of_study", "figures_of_study", "manifest", "report_page",
+        "track",
     }  # fmt: skip
 
 

@@ -9,12 +9,13 @@ from typing import Any
 from coupled_adam_bench import paths
 from coupled_adam_bench.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.catalog.names import ADAM, COUPLED_ADAM
-from coupled_adam_bench.estimate.study import estimate_study
+from coupled_adam_bench.estimate.study import Estimate, estimate_study
 from coupled_adam_bench.estimate.text import basis, memory_table, totals, training_table
 from coupled_adam_bench.files import read_json, write_text
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report import formats
 from coupled_adam_bench.report.figures import TREND_FIGURE, figures_of
+from coupled_adam_bench.report.power import power_section
 from coupled_adam_bench.report.published import PUBLISHED
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.report.table import build_tables
@@ -92,9 +93,8 @@ def _environments(cells: list[dict[str, Any]]) -> dict[str, list[str]]:
     return {name: list(texts) for name, texts in values.items()}
 
 
-def estimate_tables(plan: Plan, results: Path) -> dict[str, Any]:
-    """Return what ``plan`` says, with the runs below ``results``, as tables of text, header first, and sentences."""
-    estimate = estimate_study(plan, results)
+def estimate_tables(estimate: Estimate) -> dict[str, Any]:
+    """Return what ``plan`` says as tables of text, header first, and sentences."""
     return {
         "training": training_table(estimate, by_study=False),
         "memory": memory_table(estimate, by_study=False),
@@ -108,6 +108,7 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
     """Write ``report/index.html`` from statistics, figures and manifest in ``study_dir``, and from ``runs``."""
     study = load_results(plan, study_dir / "results.csv", study_dir / "tests.csv")
     manifest = read_json(study_dir / "manifest.json")
+    estimate = estimate_study(plan, runs.parent)
     cards = scorecards(study)
     figures = {name: (_figure(study_dir / "figures" / f"{name}.svg"), text) for name, text in figures_of(plan).items()}
     environment = html_environment(templates_dir)
@@ -145,7 +146,8 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         loss=METRICS[LOSS],
         metrics=METRICS,
         manifest=manifest,
-        cost=estimate_tables(plan, runs.parent),
+        cost=estimate_tables(estimate),
+        power=power_section(study.layout, study_dir / "power.csv", estimate),
         environments=_environments(manifest["cells"]),
         candidate=COUPLED_ADAM,
         reference=ADAM,
