@@ -14,6 +14,7 @@ localrules:
     tests,
     trend,
     power,
+    stated,
     tables_of_study,
     figures_of_study,
     manifest,
@@ -160,6 +161,42 @@ rule power:
         " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
+# Of a study with a stated plan. The SHA-256 of its file stands for it.
+rule stated:
+    """Test the hypotheses of the stated plan at the stated looks."""
+    input:
+        results=rules.collect.output.results,
+        given=rules.collect.output.checksums,
+    output:
+        stated=captioned(STUDY_DIR / "stated.csv", "stated", "Results"),
+        checksums=checksums("stated"),
+    log:
+        STUDY_DIR / "logs" / "stated.log",
+    params:
+        version=versions.STATISTICS,
+        sha256=PLAN.stated.sha256 if PLAN.stated else "",
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench stated --plan {PLAN_FILE:q} --results {input.results:q}"
+        " --out {output.stated:q} --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+
+
+# The stages of reporting whose files manifest and report show: a study may have no table, and no stated plan.
+SHOWN = [
+    stage
+    for stage, there in {
+        "collect": True,
+        "tests": True,
+        "trend": True,
+        "power": True,
+        "stated": PLAN.stated is not None,
+        "tables": bool(TABLES),
+        "figures": True,
+    }.items()
+    if there
+]
+STATED_FILE = rules.stated.output.stated if PLAN.stated else []
+
+
 rule tables:
     """Target: results, tests and tables of the study."""
     input:
@@ -231,11 +268,8 @@ rule manifest:
         power=rules.power.output.power,
         tables=TABLE_FILES,
         figures=FIGURE_FILES,
-        given=[
-            checksums(stage)
-            for stage in ("collect", "tests", "trend", "power", "tables", "figures")
-            if stage != "tables" or TABLES
-        ],
+        stated=STATED_FILE,
+        given=[checksums(stage) for stage in SHOWN],
     output:
         manifest=captioned(STUDY_DIR / "manifest.json", "manifest", "Report"),
         checksums=checksums("manifest"),
@@ -260,6 +294,7 @@ rule report_page:
         tests=rules.tests.output.tests,
         trend=[rules.trend.output.trend, rules.trend.output.crossings],
         power=rules.power.output.power,
+        stated=STATED_FILE,
         figures=FIGURE_FILES,
         manifest=rules.manifest.output.manifest,
         given=[*rules.manifest.input.given, rules.manifest.output.checksums],
@@ -268,6 +303,7 @@ rule report_page:
             folder=TEMPLATES,
             file=(
                 "report.html.j2",
+                "stated.html.j2",
                 "trend.html.j2",
                 "power.html.j2",
                 "variants.html.j2",

@@ -152,12 +152,14 @@ def _describe(arguments: argparse.Namespace) -> None:
 
 
 def _describe_power(plan: Plan, estimate: "Estimate") -> str:
-    """Return how many seeds the study needs by the results that are there, an empty text without them."""
+    """Return what seeds can find, by the stated plan and by the results that are there; without both an empty text."""
     from coupled_adam_bench.report.power import describe_power
+    from coupled_adam_bench.report.stated import describe_stated
     from coupled_adam_bench.results.groups import layout_of
 
     power_csv = paths.study_dir(plan.name) / "power.csv"
-    return describe_power(layout_of(plan), power_csv, estimate) if power_csv.is_file() else ""
+    stated = describe_stated(layout_of(plan), estimate) if plan.stated else ""
+    return stated + (describe_power(layout_of(plan), power_csv, estimate) if power_csv.is_file() else "")
 
 
 def _fetch(arguments: argparse.Namespace) -> None:
@@ -214,6 +216,12 @@ def _power(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.statistics.power import write_power
 
     write_power(_plan(arguments), arguments.results, arguments.out)
+
+
+def _stated(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.statistics.stated import write_stated
+
+    write_stated(_plan(arguments), arguments.results, arguments.out)
 
 
 def _tables(arguments: argparse.Namespace) -> None:
@@ -359,6 +367,10 @@ def parser() -> argparse.ArgumentParser:
     sub = stage("power", _power, "compute what the seeds of a study can find, and how many find what was seen")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
     out(sub, "power.csv")
+    checksums(sub, out_file)
+    sub = stage("stated", _stated, "test the hypotheses of a stated plan at the stated looks")
+    sub.add_argument("--results", type=Path, required=True, help="results.csv")
+    out(sub, "stated.csv")
     checksums(sub, out_file)
     sub = stage("tables", _tables, "render the tables of a study as LaTeX and HTML")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")

@@ -18,6 +18,7 @@ from coupled_adam_bench.report.figures import TREND_FIGURE, figures_of
 from coupled_adam_bench.report.power import power_section
 from coupled_adam_bench.report.published import PUBLISHED
 from coupled_adam_bench.report.render import html_environment
+from coupled_adam_bench.report.stated import stated_section
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
 from coupled_adam_bench.report.theory.section import theory_section
@@ -129,6 +130,7 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         variants=variant_section(study),
         word_similarity=word_similarity_section(study),
         figures={name: figure for name, figure in figures.items() if name not in THEORY_FIGURES | TREND_FIGURE},
+        stated=stated_section(study, study_dir),
         trend=trend_section(study, study_dir),
         trend_figures={name: figure for name, figure in figures.items() if name in TREND_FIGURE},
         theory=theory_section(study.layout, runs),

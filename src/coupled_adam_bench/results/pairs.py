@@ -11,18 +11,18 @@ from coupled_adam_bench.results.study_results import StudyResults
 
 @dataclass(frozen=True)
 class PairedValues:
-    """The values of two optimizers in a group by seed; one that is not there is NaN."""
+    """The values of an optimizer (``firsts``) and its reference (``seconds``) by seed; one that is not there is NaN."""
 
     optimizer: str
     reference: str
     seeds: tuple[int, ...]
-    values: tuple[float, ...]
-    reference_values: tuple[float, ...]
+    firsts: tuple[float, ...]
+    seconds: tuple[float, ...]
 
     @property
     def differences(self) -> dict[int, float]:
         """The differences, optimizer minus reference, of the seeds that have both."""
-        each = zip(self.seeds, self.values, self.reference_values, strict=True)
+        each = zip(self.seeds, self.firsts, self.seconds, strict=True)
         return {seed: a - b for seed, a, b in each if isfinite(a) and isfinite(b)}
 
     @property
