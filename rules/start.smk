@@ -93,9 +93,11 @@ onstart:
     # so that a new seed or another title does not rerun what is done.
     write_json(PLAN_FILE, PLAN.to_json())
     if PLAN.stated is not None:
-        note_stated(
-            PLAN.stated, PLAN.blocks, STUDY_DIR, paths.RUNS, measured_as(PLAN.stated, PLAN.blocks, MEASUREMENTS)
-        )
+        measured = measured_as(PLAN.stated, PLAN.blocks, MEASUREMENTS)
+        try:
+            note_stated(PLAN.stated, PLAN.blocks, STUDY_DIR, paths.RUNS, measured)
+        except (ValueError, OSError) as error:
+            raise WorkflowError(str(error)) from None
     # Code that imports torch or numpy is tried in a process of its own.
     if planned & TRAINING_RULES and any(list(custom_optimizers(study)) for study in PLAN.studies.values()):
         shell("{PYTHON:q} -m coupled_adam_bench try-optimizers --plan {PLAN_FILE:q}")

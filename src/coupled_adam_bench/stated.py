@@ -74,9 +74,19 @@ def _problems(hypothesis: Hypothesis, blocks: "Sequence[PlannedBlock]") -> Itera
 
 
 def read_record(study_dir: Path) -> list[dict[str, Any]]:
-    """Return what was seen of stated plans, in its order; an empty list without a record."""
+    """Return what was seen of stated plans, in its order; an empty list without a record.
+
+    ``ValueError`` for a record that was edited or damaged: it is not made anew, since nothing else has what it says.
+    """
     path = study_dir / RECORD
-    seen: list[dict[str, Any]] = read_sealed(path)["seen"] if path.exists() else []
+    if not path.exists():
+        return []
+    try:
+        seen: list[dict[str, Any]] = read_sealed(path)["seen"]
+    except (ValueError, KeyError) as error:
+        raise ValueError(
+            f"{error}; put it back as it was, or delete it: the stated plan then counts as first seen at the next start"
+        ) from None
     return seen
 
 

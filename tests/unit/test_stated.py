@@ -114,3 +114,9 @@ def test_the_record_says_what_was_there_when_a_text_was_first_seen(
     seen = read_record(folder)
     assert [(entry["n_ended"], entry["n_cells"]) for entry in seen] == [(0, 6), (4, 6), (4, 6)]
     assert [entry["sha256"] for entry in seen] == [first.stated.sha256, *[second.stated.sha256] * 2]
+    record = folder / "stated.json"
+    record.write_text(record.read_text().replace('"n_ended": 4', '"n_ended": 0'))
+    with pytest.raises(
+        ValueError, match=r"stated\.json: its contents do not match .*; put it back as it was, or delete it"
+    ):
+        read_record(folder)

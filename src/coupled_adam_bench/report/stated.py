@@ -91,6 +91,12 @@ def _last_look(rows: Sequence[Row]) -> list[Row]:
     return last
 
 
+def _awaited(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of the first look that a hypothesis waits for, which say what it lacks; none if it is decided."""
+    open_rows = [row for row in rows if row["outcome"] == OPEN and math.isnan(row["p_hypothesis"])]
+    return [row for row in open_rows if row["look"] == open_rows[0]["look"]]
+
+
 def _hypothesis(study: StudyResults, hypothesis: Hypothesis, rows: Sequence[Row]) -> HypothesisRow:
     places = {group.place: group for group in meant_groups(study.layout, hypothesis)}
     labels = next(iter(places.values())).optimizer_labels
@@ -122,7 +128,7 @@ def _hypothesis(study: StudyResults, hypothesis: Hypothesis, rows: Sequence[Row]
         outcome=last[0]["outcome"],
         tone=TONES[last[0]["outcome"]],
         places=tuple(shown),
-        reason="; ".join(dict.fromkeys(row["reason"] for row in last if row["reason"])),
+        reason="; ".join(dict.fromkeys(row["reason"] for row in (*last, *_awaited(rows)) if row["reason"])),
     )
 
 

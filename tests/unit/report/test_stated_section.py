@@ -107,6 +107,7 @@ def test_what_was_not_followed_is_said(
 ) -> None:
     found = section(seeds, without=without, **text)
     assert kept(found) == checks
+    assert ("no value of seed" in found.hypotheses[0].reason) == (found.hypotheses[0].outcome == "not yet decided")
     assert finding in [check.finding for check in found.checks]
 
 
