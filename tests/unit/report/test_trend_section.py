@@ -1,12 +1,17 @@
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.trend import trend_section
 from coupled_adam_bench.results.study_results import load_results
+from coupled_adam_bench.results.tidy import write_csv
+from coupled_adam_bench.statistics.trend import trend_rows
 
 MINUS = "\u2212"
 
@@ -52,3 +57,22 @@ def test_files_are_in_the_manifest(fake: Any) -> None:
     manifest = Path(fake.study_dir / "manifest.json").read_text()
     assert '"trend.csv"' in manifest
     assert '"crossings.csv"' in manifest
+
+
+def test_a_crossing_is_a_sentence(tiny_study: Any, results_of: Any, tmp_path: Path) -> None:
+    block = {"table": "table1", "models": ["nano"], "tokens": [{"steps": n, "label": f"{n} steps"} for n in (40, 160)],
+             "optimizers": ["adamw", "coupled_adam"], "seeds": [1, 2, 3]}  # fmt: skip
+
+    def value(cell: Any, _: Any) -> float:
+        gain = 0.1 * math.log2(cell.steps / 80) + 0.01 * (cell.seed - 2) * math.log(cell.steps)
+        return 3.0 if cell.optimizer.key == "adamw" else 3.0 - gain
+
+    study = results_of(make_plan(parse_study(tiny_study(grid=[block]))), value)
+    for frame, name in zip(trend_rows(study), ("trend", "crossings"), strict=True):
+        write_csv(frame, tmp_path / f"{name}.csv")
+    (table,) = trend_section(study, tmp_path)
+    assert re.fullmatch(
+        r"The fitted losses of Coupled Adam and Adam cross at D = 5\.12K for N = 1\.43K "
+        r"\(95 % interval [34]\.\d+K to [5678]\.\d+K\)\.",
+        table.crossings[0],
+    )
