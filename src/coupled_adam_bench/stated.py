@@ -68,8 +68,12 @@ def _problems(hypothesis: Hypothesis, blocks: "Sequence[PlannedBlock]") -> Itera
     ):
         if value is not None and value not in known:
             yield f"{field}: {value!r} is not in {hypothesis.table}; there are {', '.join(dict.fromkeys(known))}"
-    keys = {cell.optimizer.key for cell in cells if is_meant(hypothesis, hypothesis.table, cell)}
-    if keys != {hypothesis.better, hypothesis.than}:
+    keys: dict[tuple[Any, ...], set[str]] = {}
+    for cell in cells:
+        if is_meant(hypothesis, hypothesis.table, cell):
+            place = (cell.data_id, cell.model.name, cell.n_tokens, cell.training.model_dump_json())
+            keys.setdefault(place, set()).add(cell.optimizer.key)
+    if {hypothesis.better, hypothesis.than} not in keys.values():
         yield f"than: {hypothesis.better} and {hypothesis.than} are nowhere compared at the model and tokens given"
 
 

@@ -82,6 +82,18 @@ def test_what_is_wrong_is_said_before_the_first_job(
         plan_with(hypothesis, **changes)
 
 
+def test_optimizers_that_never_meet_are_refused(tiny_study: Any, tmp_path: Path) -> None:
+    text = {"hypotheses": [LOSS | {"table": "table7"}], "seeds": [1, 2, 3]}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(text))
+    sgd = {"name": "sgd", "lr_factor": 100}
+    blocks = [
+        {"table": "table7", "models": ["nano"], "tokens": [{"steps": steps}], "optimizers": [optimizer, sgd]}
+        for steps, optimizer in ((60, "adamw"), (70, "coupled_adam"))
+    ]
+    with pytest.raises(ValueError, match=r"than: coupled_adam and adamw are nowhere compared at the model and tokens"):
+        make_plan(parse_study(tiny_study(grid=blocks, stated=str(tmp_path / "plan.yaml"))))
+
+
 @pytest.mark.parametrize("path", ["nowhere.yaml", "/", "a" * 300, "\ud800"])
 def test_a_file_that_cannot_be_read_is_named(tiny_study: Any, path: str) -> None:
     with pytest.raises(ValueError, match="stated: "):

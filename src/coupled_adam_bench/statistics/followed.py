@@ -80,7 +80,7 @@ def n_leading(stated: Sequence[int], whole: Sequence[int]) -> int:
 
 
 def _looks(looks: Sequence[int], n_first: int, outcomes: Mapping[str, tuple[str, int]]) -> Check:
-    """``outcomes`` are by hypothesis its outcome and the number of seeds at the last look that counts."""
+    """Return the check of the looks; ``outcomes`` are (outcome, seeds at the last look that counts) by hypothesis."""
     subject = "tested at the stated looks"
     decided = all(outcome in (CONFIRMED, EARLY, NOT_CONFIRMED) for outcome, _ in outcomes.values())
     last = max(seeds for _, seeds in outcomes.values())
