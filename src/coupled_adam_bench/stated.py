@@ -75,6 +75,9 @@ def _problems(hypothesis: Hypothesis, blocks: "Sequence[PlannedBlock]") -> Itera
             keys.setdefault(place, set()).add(cell.optimizer.key)
     if {hypothesis.better, hypothesis.than} not in keys.values():
         yield f"than: {hypothesis.better} and {hypothesis.than} are nowhere compared at the model and tokens given"
+    compared = {n_tokens for (_, _, n_tokens, _), found in keys.items() if len(found) > 1}
+    if hypothesis.test == "trend" and len(compared) == 1:
+        yield f"test: a trend needs several numbers of tokens, and {hypothesis.table} compares at one"
 
 
 def read_record(study_dir: Path) -> list[dict[str, Any]]:

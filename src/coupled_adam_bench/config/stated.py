@@ -32,8 +32,9 @@ class Hypothesis(Settings):
     if it holds at each of them, so p is the largest of theirs (Berger 1982)."""
     tokens: Label | None = None
     """Label of the only number of tokens that is meant, such as ``20B``; by default all of the table."""
-    test: Literal["t-test", "paired"] = "t-test"
-    """``t-test``: the paper's one-sided Student's t-test with pooled variance [P]; ``paired``: by seed."""
+    test: Literal["t-test", "paired", "trend"] = "t-test"
+    """``t-test``: the paper's one-sided Student's t-test with pooled variance [P]; ``paired``: by seed; ``trend``: that
+    the gain grows with the number of tokens, over all places together (``statistics/trend.py``)."""
     difference: float | None = Field(None, gt=0, le=1e300)
     """Size of the difference that is expected, for the power that ``plan`` says."""
     spread: float | None = Field(None, gt=0, le=1e300)
@@ -45,6 +46,9 @@ class Hypothesis(Settings):
             raise ValueError(f"than: {self.than!r} is the optimizer that is better; name another")
         if (self.difference is None) != (self.spread is None):
             raise ValueError("spread: goes with `difference`; give both, or leave both out")
+        for field in ("tokens", "difference"):
+            if self.test == "trend" and getattr(self, field) is not None:
+                raise ValueError(f"{field}: a trend has none; leave it out, or take another test")
         return self
 
 

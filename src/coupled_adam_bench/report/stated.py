@@ -121,7 +121,7 @@ def _hypothesis(study: StudyResults, hypothesis: Hypothesis, rows: Sequence[Row]
         better=labels[hypothesis.better],
         than=labels[hypothesis.than],
         where=", ".join(where) + (f": all of {len(places)} places" if len(places) > 1 else ""),
-        test={"t-test": "unpaired", "paired": "paired"}[hypothesis.test],
+        test={"t-test": "unpaired", "paired": "paired", "trend": "trend"}[hypothesis.test],
         seeds=str(last[0]["seeds"]),
         p_value=p_value(last[0]["p_hypothesis"]),
         level=significant(last[0]["level"]),

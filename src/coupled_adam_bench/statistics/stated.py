@@ -22,6 +22,7 @@ from coupled_adam_bench.statistics.corrections import holm
 from coupled_adam_bench.statistics.regression import upper_tail
 from coupled_adam_bench.statistics.sequential import nominal_levels
 from coupled_adam_bench.statistics.t_test import t_test
+from coupled_adam_bench.statistics.trend import TOKENS, trend_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -36,7 +37,8 @@ STATED_COLUMNS: dict[str, type] = {
 """Columns of stated.csv: a line for each hypothesis, look and place.
 
 ``p_value`` is that of the place; ``p_hypothesis``, the largest over the places, after Holm's correction if that is
-stated, is compared with ``level``. ``outcome`` is that of the hypothesis, the same in all its lines.
+stated, is compared with ``level``. The ``difference`` of a trend is what each doubling of tokens adds. ``outcome`` is
+that of the hypothesis, the same in all its lines.
 """
 
 
@@ -89,6 +91,39 @@ def _paired(differences: Sequence[float], higher_is_better: bool) -> PlaceTest:
     return PlaceTest(mean, t, df, p_value, "" if error > 0 else "all differences are equal")
 
 
+def trend_tests(
+    study: StudyResults, places: Sequence[Group], hypothesis: Hypothesis, seeds: Sequence[int]
+) -> list[PlaceTest]:
+    """Return for each place the test that the gain grows with tokens; places of the same data and recipe share it."""
+    metric = study.layout.metrics[hypothesis.metric]
+    sign = 1 if metric.higher_is_better else -1
+    found: dict[tuple[str, str], PlaceTest] = {}
+    for family in dict.fromkeys((group.setup.data, group.setup.recipe) for group in places):
+        groups = [group for group in places if (group.setup.data, group.setup.recipe) == family]
+        trend = trend_of(study, groups, metric, hypothesis.better, hypothesis.than, seeds)
+        reason = (
+            f"{trend.n_missing} of {trend.n + trend.n_missing} pairs missing" if trend.n_missing else trend.fit.reason
+        )
+        if TOKENS not in trend.terms:
+            reason = "one number of tokens"
+        if reason:
+            found[family] = PlaceTest(math.nan, math.nan, math.nan, math.nan, reason)
+            continue
+        index = 1 + trend.terms.index(TOKENS)
+        slope, error, df = trend.fit.estimates[index], trend.fit.standard_error(index), trend.fit.df[index]
+        t = slope / error if error > 0 else math.nan
+        found[family] = PlaceTest(slope, t, df, upper_tail(sign * slope, error, df), "")
+    return [found[group.setup.data, group.setup.recipe] for group in places]
+
+
+def _tests(
+    study: StudyResults, places: Sequence[Group], hypothesis: Hypothesis, seeds: Sequence[int]
+) -> list[PlaceTest]:
+    if hypothesis.test == "trend":
+        return trend_tests(study, places, hypothesis, seeds)
+    return [place_test(study, group, hypothesis, seeds) for group in places]
+
+
 def levels(plan: StatedPlan) -> list[float]:
     """Return the level that p is compared with at each look."""
     alpha = plan.alpha / (len(plan.hypotheses) if plan.correction == "bonferroni" else 1)
@@ -119,7 +154,7 @@ def stated_rows(study: StudyResults) -> "DataFrame":
     of_looks = levels(plan)
     groups = [meant_groups(study.layout, hypothesis) for hypothesis in plan.hypotheses]
     tests = [
-        [[place_test(study, group, hypothesis, plan.seeds[:look]) for group in places] for look in plan.looks]
+        [_tests(study, places, hypothesis, plan.seeds[:look]) for look in plan.looks]
         for hypothesis, places in zip(plan.hypotheses, groups, strict=True)
     ]
     p_values = [[_largest(at_look) for at_look in of_hypothesis] for of_hypothesis in tests]

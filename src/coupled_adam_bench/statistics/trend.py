@@ -82,11 +82,19 @@ def trends(study: StudyResults, table: str, metrics: Sequence[Metric]) -> list[T
     for groups in families.values():
         pairs = Counter(pair for group in groups for pair in rivals(group))
         several = [pair for pair, n_groups in pairs.items() if n_groups > 1]
-        found += [_trend(study, groups, metric, *pair) for metric in metrics for pair in several]
+        found += [trend_of(study, groups, metric, *pair) for metric in metrics for pair in several]
     return found
 
 
-def _trend(study: StudyResults, groups: Sequence[Group], metric: Metric, optimizer: str, reference: str) -> Trend:
+def trend_of(
+    study: StudyResults,
+    groups: Sequence[Group],
+    metric: Metric,
+    optimizer: str,
+    reference: str,
+    among: Sequence[int] | None = None,
+) -> Trend:
+    """Return the line through groups of the same data and recipe, over all seeds or those ``among`` these."""
     shared = [group for group in groups if {optimizer, reference} <= group.cells.keys()]
     sizes = {TOKENS: {group.n_tokens for group in shared}, PARAMETERS: {group.setup.n_params for group in shared}}
     terms = tuple(term for term, values in sizes.items() if len(values) > 1)
@@ -96,9 +104,11 @@ def _trend(study: StudyResults, groups: Sequence[Group], metric: Metric, optimiz
     n_missing = 0
     for group in shared:
         pair = paired_values(study, group, metric, optimizer, reference)
-        n_missing += pair.n_missing
+        wanted = pair.seeds if among is None else among
+        differences = {seed: pair.differences[seed] for seed in wanted if seed in pair.differences}
+        n_missing += len(wanted) - len(differences)
         logs = {TOKENS: math.log2(group.n_tokens), PARAMETERS: math.log2(group.setup.n_params)}
-        for seed, difference in pair.differences.items():
+        for seed, difference in differences.items():
             values.append(difference)
             places.append([logs[term] for term in terms])
             seeds.append(seed)

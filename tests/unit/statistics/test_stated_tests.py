@@ -22,6 +22,7 @@ from coupled_adam_bench.statistics.stated import (
     stated_rows,
     write_stated,
 )
+from coupled_adam_bench.statistics.trend import trends
 
 NAN = math.nan
 LOSS = {"name": "loss", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}
@@ -123,6 +124,23 @@ def test_looks_stop_a_study_early(study: Callable[..., StudyResults]) -> None:
     assert rows["reason"][1] == "coupled_adam: no value of seed 3; adamw: no value of seed 3"
     close = {"adamw": [3.00, 3.05], "coupled_adam": [2.98, 3.04]}
     assert outcomes(study(close, LOSS, seeds=[1, 2, 3, 4, 5], stopping=stopping)) == {"loss": OPEN}
+
+
+def test_a_trend_is_that_of_the_seeds_of_a_look(study: Callable[..., StudyResults]) -> None:
+    values = {"adamw": [3.00, 3.05, 3.10, 3.02], "coupled_adam": [2.90, 2.94, 3.02, 2.95]}
+    grows = LOSS | {"test": "trend", "better": "adamw", "than": "coupled_adam"}
+    # Coupled Adam loses by 1 with each doubling, so Adam's gain grows.
+    results = study(values, grows, n_sizes=2, stopping={"looks": [3, 4]})
+    rows = stated_rows(results)
+    assert set(rows["outcome"]) == {EARLY}
+    assert list(rows["difference"]) == pytest.approx([-1.0] * 4)
+    whole = next(t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss")
+    assert rows["df"][2] == whole.fit.df[1]  # of all four seeds
+    assert rows["df"][0] < rows["df"][2]
+    assert outcomes(study(values, LOSS | {"test": "trend"}, n_sizes=2)) == {"loss": NOT_CONFIRMED}
+    lost = stated_rows(study(values, grows, n_sizes=2, seeds=[1, 2, 3, 4, 5]))
+    assert set(lost["reason"]) == {"2 of 10 pairs missing"}
+    assert set(lost["outcome"]) == {OPEN}
 
 
 def test_the_first_look_that_decides_counts() -> None:
