@@ -20,6 +20,7 @@ from coupled_adam_bench.config.base import (
     Label,
     Line,
     Name,
+    PathText,
     Seed,
     Settings,
     duplicates,
@@ -138,6 +139,9 @@ class Study(Settings):
     evaluation: EvaluationSettings = EvaluationSettings()
     execution: Execution = Execution()
     budget: Budget = Budget()
+    stated: PathText | None = None
+    """A file that states the study's hypotheses, seeds and stopping rule before its first run; see
+    ``config/stated.py``. It changes no run, and its SHA-256 goes into the manifest."""
 
     @property
     def name(self) -> str:
