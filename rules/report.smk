@@ -118,6 +118,7 @@ rule tests:
         STUDY_DIR / "logs" / "tests.log",
     params:
         version=versions.STATISTICS,
+        settings=digest(PLAN.statistics.model_dump(mode="json")),
     shell:
         "{PYTHON:q} -m coupled_adam_bench tests --plan {PLAN_FILE:q} --results {input.results:q} --out {output.tests:q}"
         " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"

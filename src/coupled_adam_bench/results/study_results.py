@@ -69,6 +69,10 @@ class StudyResults:
         """Return a metric's values over seeds by optimizer; a value that is not there is NaN."""
         return group.samples(self.values, metric)
 
+    def by_seed(self, group: Group, metric: Metric) -> dict[str, dict[int, float]]:
+        """Return a metric's values by optimizer and seed; a value that is not there is NaN."""
+        return group.by_seed(self.values, metric)
+
     @cached_property
     def comparisons(self) -> dict[tuple[Place, str], list[dict[Hashable, Any]]]:
         """The rows of ``tests.csv`` by group and name of the metric."""
