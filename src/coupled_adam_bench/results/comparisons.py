@@ -1,4 +1,4 @@
-"""``tests.csv``: its columns, and how it is read."""
+"""The files of comparisons, ``tests.csv`` and ``paired.csv``: their columns, and how they are read."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,3 +32,21 @@ DECIDING = {T_TEST: "p_value", PAIRED: "p_paired", HOLM: "p_holm"}
 def read_tests(path: Path) -> "DataFrame":
     """Read ``tests.csv``; ``ValueError`` for a wrong column, a value of the wrong type or a duplicate row."""
     return read_csv(path, TEST_COLUMNS, (*GROUP_COLUMNS, "metric", "optimizer", "reference"))
+
+
+PAIRED_COLUMNS: dict[str, type] = {
+    "table": str, "n_params": int, "n_tokens": int, "optimizer": str, "reference": str, "seed": str, "unit": str,
+    "task": str, "metric": str, "n": int, "mean": float, "mean_reference": float, "difference": float, "low": float,
+    "high": float, "p_value": float, "n_better": int, "n_worse": int, "test": str, "reason": str, "model": str,
+    "data": str, "recipe": str,
+}  # fmt: skip
+"""Columns of paired.csv; ``unit`` is what makes pairs, ``seed`` the seed of both cells (docs/statistics.md)."""
+ALL_SEEDS, AVERAGE = "all", "average"
+"""A value of ``seed`` and one of ``task``."""
+DOCUMENTS, WINDOWS = "documents", "windows"
+"""Values of ``unit``."""
+
+
+def read_paired(path: Path) -> "DataFrame":
+    """Read ``paired.csv``; ``ValueError`` as of :func:`read_tests`."""
+    return read_csv(path, PAIRED_COLUMNS, (*GROUP_COLUMNS, "optimizer", "reference", "seed", "unit", "task"))

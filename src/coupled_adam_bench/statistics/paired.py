@@ -8,16 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations_with_replacement, product
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from coupled_adam_bench.statistics.student import LEVEL, interval, one_sided_p, statistic
 from coupled_adam_bench.statistics.t_test import summarize
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 # Beyond these numbers of seeds, samples are drawn instead of enumerated: 2^12 = 4,096 flips of signs, and 1,716
 # multisets of 7 out of 7 (6,435 of 8).
@@ -85,10 +83,8 @@ def paired_test(first: Mapping[int, float], second: Mapping[int, float], higher_
 
 
 @cache
-def _signs(n: int) -> "Floats":
+def _signs(n: int) -> Floats:
     """Return all choices of ``n`` signs, one a row, of shape (2^n, n)."""
-    import numpy as np
-
     return np.array(list(product((1.0, -1.0), repeat=n)))
 
 
@@ -98,8 +94,6 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     Under the null hypothesis each difference is as likely as its negative. Up to ``MAX_FLIPPED`` seeds, every choice of
     signs is counted; beyond, ``N_DRAWN`` are drawn.
     """
-    import numpy as np
-
     values = np.array(differences)
     if len(values) > MAX_FLIPPED:
         from scipy.stats import permutation_test
@@ -114,10 +108,8 @@ def sign_flip_p(differences: Sequence[float]) -> float:
 
 
 @cache
-def _resamples(n: int) -> "tuple[Floats, Floats]":
+def _resamples(n: int) -> tuple[Floats, Floats]:
     """Return how often each of ``n`` values is in each resample, of shape (resamples, n), and their probabilities."""
-    import numpy as np
-
     if n > MAX_RESAMPLED:
         counts = np.random.default_rng(RANDOM_SEED).multinomial(n, [1 / n] * n, size=N_DRAWN).astype(float)
         return counts, np.full(N_DRAWN, 1 / N_DRAWN)
@@ -138,10 +130,8 @@ def bootstrap_interval(differences: Sequence[float]) -> tuple[float, float]:
     return _quantile(means, probabilities), -_quantile(-means, probabilities)
 
 
-def _quantile(values: "Floats", probabilities: "Floats") -> float:
+def _quantile(values: Floats, probabilities: Floats) -> float:
     """Return the smallest value up to which there is a probability of (1 - ``LEVEL``) / 2."""
-    import numpy as np
-
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(probabilities[order]) >= (1 - LEVEL) / 2
     return float(values[order[np.argmax(reached)]])
