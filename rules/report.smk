@@ -1,5 +1,5 @@
 # in:  the markers of all evaluations, and the run folders of the cells
-# out: results/<study>/: results.csv -> tests.csv -> tables/, figures/ -> manifest.json -> report/index.html; MLflow
+# out: results/<study>/: results.csv -> tests.csv, paired.csv, summary.csv -> tables/, figures/ -> manifest.json -> report/index.html; MLflow
 #      results/<study>/checksums/: what each stage wrote, which those that read it compare
 
 import time
@@ -12,6 +12,8 @@ localrules:
     rehearse,
     collect,
     tests,
+    paired,
+    summary,
     tables_of_study,
     figures_of_study,
     manifest,
@@ -124,6 +126,40 @@ rule tests:
         " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
+rule paired:
+    """Compare cells of one seed on the same documents and windows."""
+    input:
+        RUN_MARKERS,
+        given=rules.collect.output.checksums,
+    output:
+        paired=captioned(STUDY_DIR / "paired.csv", "paired", "Results"),
+        checksums=checksums("paired"),
+    log:
+        STUDY_DIR / "logs" / "paired.log",
+    params:
+        version=versions.STATISTICS,
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench paired --plan {PLAN_FILE:q} --out {output.paired:q}"
+        " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+
+
+rule summary:
+    """Summarize each optimizer over all groups of a table."""
+    input:
+        results=rules.collect.output.results,
+        given=rules.collect.output.checksums,
+    output:
+        summary=captioned(STUDY_DIR / "summary.csv", "summary", "Results"),
+        checksums=checksums("summary"),
+    log:
+        STUDY_DIR / "logs" / "summary.log",
+    params:
+        version=versions.STATISTICS,
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench summary --plan {PLAN_FILE:q} --results {input.results:q}"
+        " --out {output.summary:q} --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+
+
 rule tables:
     """Target: results, tests and tables of the study."""
     input:
@@ -191,9 +227,15 @@ rule manifest:
         RUN_MARKERS,
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
+        paired=rules.paired.output.paired,
+        summary=rules.summary.output.summary,
         tables=TABLE_FILES,
         figures=FIGURE_FILES,
-        given=[checksums(stage) for stage in ("collect", "tests", "tables", "figures") if stage != "tables" or TABLES],
+        given=[
+            checksums(stage)
+            for stage in ("collect", "tests", "paired", "summary", "tables", "figures")
+            if stage != "tables" or TABLES
+        ],
     output:
         manifest=captioned(STUDY_DIR / "manifest.json", "manifest", "Report"),
         checksums=checksums("manifest"),
@@ -216,6 +258,8 @@ rule report_page:
         RUN_MARKERS,
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
+        paired=rules.paired.output.paired,
+        summary=rules.summary.output.summary,
         figures=FIGURE_FILES,
         manifest=rules.manifest.output.manifest,
         given=[*rules.manifest.input.given, rules.manifest.output.checksums],
@@ -228,6 +272,7 @@ rule report_page:
                 "word_similarity.html.j2",
                 "theory.html.j2",
                 "cost.html.j2",
+                "statistics.html.j2",
                 "table.html.j2",
                 "style.css",
             ),

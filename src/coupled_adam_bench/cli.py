@@ -191,6 +191,18 @@ def _tests(arguments: argparse.Namespace) -> None:
     write_tests(_plan(arguments), arguments.results, arguments.out)
 
 
+def _paired(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.statistics.paired_text import write_paired
+
+    write_paired(_plan(arguments), arguments.out)
+
+
+def _summary(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.statistics.summary import write_summary
+
+    write_summary(_plan(arguments), arguments.results, arguments.out)
+
+
 def _tables(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.render import write_tables
 
@@ -326,6 +338,13 @@ def parser() -> argparse.ArgumentParser:
     sub = stage("tests", _tests, "compute the significance tests of the tables")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
     out(sub, "tests.csv")
+    checksums(sub, out_file)
+    sub = stage("paired", _paired, "compare cells of one seed on the same documents and windows")
+    out(sub, "paired.csv")
+    checksums(sub, out_file)
+    sub = stage("summary", _summary, "summarize each optimizer over all groups of a table")
+    sub.add_argument("--results", type=Path, required=True, help="results.csv")
+    out(sub, "summary.csv")
     checksums(sub, out_file)
     sub = stage("tables", _tables, "render the tables of a study as LaTeX and HTML")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")

@@ -43,6 +43,8 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
     results, tests = str(folder / "results.csv"), str(folder / "tests.csv")
     yield ["collect", *given, "--out", results]
     yield ["tests", *given, "--results", results, "--out", tests]
+    yield ["paired", *given, "--out", str(folder / "paired.csv")]
+    yield ["summary", *given, "--results", results, "--out", str(folder / "summary.csv")]
     compared = ["--results", results, "--tests", tests]
     yield ["tables", *given, *compared, "--templates", str(templates), "--out", str(folder / "tables")]
     yield ["figures", *given, "--results", results, "--out", str(folder / "figures")]

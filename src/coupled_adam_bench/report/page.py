@@ -17,12 +17,13 @@ from coupled_adam_bench.report import formats
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.published import PUBLISHED
 from coupled_adam_bench.report.render import html_environment
+from coupled_adam_bench.report.statistics import statistics_section
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
 from coupled_adam_bench.report.theory.section import theory_section
 from coupled_adam_bench.report.variants import variant_section
 from coupled_adam_bench.report.word_similarity import word_similarity_section
-from coupled_adam_bench.results.comparisons import BETTER
+from coupled_adam_bench.results.comparisons import read_paired, read_summary
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.statistics.scores import CLAIMED, LOSS, scorecards, verdicts
@@ -104,7 +105,7 @@ def estimate_tables(plan: Plan, results: Path) -> dict[str, Any]:
 
 
 def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = paths.RUNS) -> None:
-    """Write ``report/index.html`` from the results, tests, figures and manifest in ``study_dir``, and from ``runs``."""
+    """Write ``report/index.html`` from the other files of the study, which lie in ``study_dir``, and from ``runs``."""
     study = load_results(plan, study_dir / "results.csv", study_dir / "tests.csv")
     manifest = read_json(study_dir / "manifest.json")
     cards = scorecards(study)
@@ -114,6 +115,7 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         "fixed": formats.fixed,
         "significant": formats.significant,
         "p_value": formats.p_value,
+        "interval": lambda ends, digits=3: formats.interval(ends[0], ends[1], digits),
         "plural": formats.plural,
     }
     page = environment.get_template("report.html.j2").render(
@@ -130,14 +132,9 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         theory=theory_section(study.layout, runs),
         theory_figures={name: figure for name, figure in figures.items() if name in THEORY_FIGURES},
         published=published_numbers(study),
-        comparisons=[
-            (group, metric, row)
-            for name, groups in study.groups.items()
-            for group in groups
-            for metric in study.columns(name)
-            for row in study.comparisons_of(group, metric)
-        ],
-        untested=BETTER,
+        statistics=statistics_section(
+            study, read_paired(study_dir / "paired.csv"), read_summary(study_dir / "summary.csv")
+        ),
         claimed=[METRICS[name] for name in CLAIMED],
         loss=METRICS[LOSS],
         metrics=METRICS,

@@ -1,4 +1,4 @@
-"""The files of comparisons, ``tests.csv`` and ``paired.csv``: their columns, and how they are read."""
+"""The files of comparisons, ``tests.csv``, ``paired.csv`` and ``summary.csv``: their columns, how they are read."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,3 +50,17 @@ DOCUMENTS, WINDOWS = "documents", "windows"
 def read_paired(path: Path) -> "DataFrame":
     """Read ``paired.csv``; ``ValueError`` as of :func:`read_tests`."""
     return read_csv(path, PAIRED_COLUMNS, (*GROUP_COLUMNS, "optimizer", "reference", "seed", "unit", "task"))
+
+
+SUMMARY_COLUMNS: dict[str, type] = {
+    "table": str, "metric": str, "optimizer": str, "reference": str, "statistic": str, "n_groups": int,
+    "n_values": int, "value": float, "low": float, "high": float, "reason": str,
+}  # fmt: skip
+"""Columns of summary.csv; ``reference`` is empty for statistics of one optimizer (docs/statistics.md)."""
+IQM, IMPROVEMENT = "interquartile mean", "probability of improvement"
+"""Values of ``statistic``."""
+
+
+def read_summary(path: Path) -> "DataFrame":
+    """Read ``summary.csv``; ``ValueError`` as of :func:`read_tests`."""
+    return read_csv(path, SUMMARY_COLUMNS, ("table", "metric", "optimizer", "reference", "statistic"))

@@ -154,7 +154,7 @@ def test_manifest(fake: Any) -> None:
     assert manifest["protocol"]["versions"]["statistics"] == versions.STATISTICS
     assert manifest["packages"]["numpy"] == version("numpy")
     assert "ruff" not in manifest["packages"]
-    assert len(manifest["sha256"]) == 2 + 6 + 2 * len(FIGURES)
+    assert len(manifest["sha256"]) == 4 + 6 + 2 * len(FIGURES)
     for name, digest in manifest["sha256"].items():
         assert hashlib.sha256((fake.study_dir / name).read_bytes()).hexdigest() == digest
     assert [cell["cell"] for cell in manifest["cells"]] == list(fake.plan.cells)
@@ -169,12 +169,16 @@ def test_runs_that_are_not_there_are_said_to_be_missing(
     from coupled_adam_bench.report.figures import write_figures
     from coupled_adam_bench.results.collect import collect, write_results
     from coupled_adam_bench.statistics.compare import write_tests
+    from coupled_adam_bench.statistics.paired_text import write_paired
+    from coupled_adam_bench.statistics.summary import write_summary
 
     study_dir = tmp_path / "tiny"
     with pytest.raises(ValueError, match=r"results\.csv: no such file"):
         write_report(tiny_plan, study_dir, templates)
     write_results(collect(tiny_plan, tmp_path / "runs", partial=True), study_dir / "results.csv")
     write_tests(tiny_plan, study_dir / "results.csv", study_dir / "tests.csv")
+    write_paired(tiny_plan, study_dir / "paired.csv", tmp_path / "runs")
+    write_summary(tiny_plan, study_dir / "results.csv", study_dir / "summary.csv")
     write_manifest(tiny_plan, study_dir, tmp_path)
     with pytest.raises(ValueError, match=r"loss_accuracy\.svg: missing; draw the figures first"):
         write_report(tiny_plan, study_dir, templates)
