@@ -55,10 +55,11 @@ class StudyResults:
 
     def values_of(self, tasks: Mapping[str, str]) -> Values:
         """Return the values of metrics, given for the name of each the task under which ``results.csv`` has it."""
+        columns = (self.results[name].tolist() for name in ("cell", "task", "metric", "value"))
         return {
-            (row["cell"], row["metric"]): row["value"]
-            for row in self.results.to_dict("records")
-            if tasks.get(row["metric"]) == row["task"]
+            (cell, metric): value
+            for cell, task, metric, value in zip(*columns, strict=True)
+            if tasks.get(metric) == task
         }
 
     def columns(self, table: str) -> tuple[Metric, ...]:

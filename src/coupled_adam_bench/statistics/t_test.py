@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import mean, stdev  # in rational arithmetic, so that equal values have variance 0
 
 from coupled_adam_bench.statistics.student import ALPHA, interval, one_sided_p, statistic
@@ -42,6 +43,11 @@ class TTest:
 
 def summarize(values: Sequence[float]) -> Sample:
     """Return number, mean and sample standard deviation (NaN for fewer than two values)."""
+    return _summary(tuple(values))
+
+
+@lru_cache(maxsize=2**16)  # rational arithmetic takes its time, and tests, tables and report ask for the same
+def _summary(values: tuple[float, ...]) -> Sample:
     finite = [float(value) for value in values if math.isfinite(value)]
     if not finite or len(finite) < len(values):
         return Sample(len(finite), math.nan, math.nan)
