@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Strata = Sequence[Floats]
 """The values of each group, of shape (S,)."""
+Blocks = Sequence[tuple[Floats, ...]]
+"""For groups with as many seeds each, the values of each optimizer, of shape (G, S) or (B, G, S)."""
 N_RESAMPLES = 2_000
 RANDOM_SEED = 0
 TRIMMED = 0.25
@@ -48,39 +50,44 @@ def improvement(first: Floats, second: Floats, higher_is_better: bool) -> Floats
     return np.asarray((sign.mean(axis=(-2, -1)) + 1) / 2)
 
 
-def _resampled(strata: Strata, n_resamples: int, rng: np.random.Generator) -> list[Floats]:
-    """Return resamples of each group, of shape (B, S)."""
-    return [values[rng.integers(len(values), size=(n_resamples, len(values)))] for values in strata]
+def _blocks(samples: Sequence[Strata]) -> list[tuple[Floats, ...]]:
+    """Return the values of each optimizer, of shape (G, S), with the groups of as many seeds together."""
+    alike: dict[tuple[int, ...], list[tuple[Floats, ...]]] = {}
+    for groups in zip(*samples, strict=True):
+        alike.setdefault(tuple(map(len, groups)), []).append(groups)
+    return [tuple(map(np.array, zip(*members, strict=True))) for members in alike.values()]
 
 
-def _interval(
-    samples: Sequence[Strata], statistic: Callable[[Sequence[Sequence[Floats]]], Floats]
-) -> tuple[float, float]:
-    """Return the percentile interval of a statistic of one or two optimizers' strata."""
+def _resampled(values_GS: Floats, n_resamples: int, rng: np.random.Generator) -> Floats:
+    """Return resamples of the seeds of each group, of shape (B, G, S)."""
+    places = rng.integers(values_GS.shape[1], size=(n_resamples, *values_GS.shape))
+    return np.take_along_axis(values_GS[None], places, axis=2)
+
+
+def _interval(blocks: Blocks, statistic: Callable[[Blocks], Floats]) -> tuple[float, float]:
+    """Return the percentile interval of a statistic of one or two optimizers."""
     rng = np.random.default_rng(RANDOM_SEED)
-    at_once = max(1, _VALUES_AT_ONCE // sum(len(values) for strata in samples for values in strata))
+    at_once = max(1, _VALUES_AT_ONCE // sum(values.size for block in blocks for values in block))
     found = [
-        statistic([_resampled(strata, min(at_once, N_RESAMPLES - done), rng) for strata in samples])
+        statistic([tuple(_resampled(values, min(at_once, N_RESAMPLES - done), rng) for values in b) for b in blocks])
         for done in range(0, N_RESAMPLES, at_once)
     ]
     low, high = np.quantile(np.concatenate(found), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
-def iqm_over(samples: Sequence[Sequence[Floats]]) -> Floats:
-    """Return the interquartile mean of all values of all groups."""
-    (strata,) = samples
-    return interquartile_mean(np.concatenate(strata, axis=-1))
+def iqm_over(blocks: Blocks) -> Floats:
+    """Return the interquartile mean of all values of all groups, of shape (B,)."""
+    return interquartile_mean(np.concatenate([values.reshape(*values.shape[:-2], -1) for (values,) in blocks], axis=-1))
 
 
-def improvement_over(samples: Sequence[Sequence[Floats]], higher_is_better: bool) -> Floats:
+def improvement_over(blocks: Blocks, higher_is_better: bool) -> Floats:
     """Return the mean over groups of the probability of improvement of the first optimizer over the second."""
-    first, second = samples
-    each = [improvement(one, other, higher_is_better) for one, other in zip(first, second, strict=True)]
-    return np.asarray(np.mean(each, axis=0))
+    each = [improvement(first, second, higher_is_better) for first, second in blocks]
+    return np.asarray(np.concatenate(each, axis=-1).mean(axis=-1))
 
 
-def _row(samples: Sequence[Strata], statistic: Callable[[Any], Floats], names: Sequence[str]) -> dict[str, Any]:
+def _row(samples: Sequence[Strata], statistic: Callable[[Blocks], Floats], names: Sequence[str]) -> dict[str, Any]:
     """Return the columns of one statistic; NaN with a reason where values are missing or cannot be resampled."""
     values = [value for strata in samples for group in strata for value in group]
     low = high = value = math.nan
@@ -93,11 +100,12 @@ def _row(samples: Sequence[Strata], statistic: Callable[[Any], Floats], names: S
     if missing:
         reason = "; ".join(missing)
     else:
-        value = float(statistic(samples))
+        blocks = _blocks(samples)
+        value = float(statistic(blocks))
         if min(len(group) for strata in samples for group in strata) < 2:
             reason = "no interval: a group has one run"
         else:
-            low, high = _interval(samples, statistic)
+            low, high = _interval(blocks, statistic)
     return {"value": value, "low": low, "high": high, "n_values": len(values), "reason": reason}
 
 
