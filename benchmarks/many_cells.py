@@ -11,6 +11,7 @@ import hashlib
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +66,23 @@ def write_drawn_results(plan: Plan, path: Path) -> None:
     write_results(results_frame(plan, rows), path)
 
 
+@cache
+def drawn_documents(optimizer: str, seed: int, n_documents: int) -> bytes:
+    """Return documents of seven tasks; cells that differ in nothing but the model have the same."""
+    rng = np.random.default_rng([seed, len(optimizer)])
+    scores = rng.normal(size=(n_documents, 4)).tolist()
+    return documents_bytes(
+        Document(f"task{index % 7}", index, f"{index:016x}", 1, {"acc": float(right)}, scores[index])
+        for index, right in enumerate(rng.random(n_documents) < 0.4)
+    )
+
+
 def write_documents(plan: Plan, runs: Path, n_documents: int) -> None:
-    """Write a run and documents of seven tasks for each cell of a plan."""
+    """Write a run and documents for each cell of a plan."""
     for cell, measurements in measured_cells(plan, runs):
-        rng = np.random.default_rng([cell.seed, len(cell.optimizer.key)])
         run = {"cell": cell.id, "status": "completed", "reason": None, "model_sha256": "ab" * 32}
         write_sealed(runs / cell.id / "run.json", run)
-        contents = documents_bytes(
-            Document(f"task{index % 7}", index, f"{index:016x}", 1, {"acc": float(right)}, rng.normal(size=4).tolist())
-            for index, right in enumerate(rng.random(n_documents) < 0.4)
-        )
+        contents = drawn_documents(cell.optimizer.key, cell.seed, n_documents)
         (measurement,) = (each for each in measurements if each.stage.name == "downstream")
         path = measurement.find(cell.id)
         record = {
