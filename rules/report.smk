@@ -1,5 +1,5 @@
 # in:  the markers of all evaluations, and the run folders of the cells
-# out: results/<study>/: results.csv -> tests.csv -> tables/, figures/ -> manifest.json -> report/index.html; MLflow
+# out: results/<study>/: results.csv -> tests.csv, paired.csv, summary.csv -> tables/, figures/ -> manifest.json -> report/index.html; MLflow
 #      results/<study>/checksums/: what each stage wrote, which those that read it compare
 
 import time
@@ -16,6 +16,8 @@ localrules:
     trend,
     power,
     stated,
+    paired,
+    summary,
     tables_of_study,
     figures_of_study,
     manifest,
@@ -128,9 +130,44 @@ rule tests:
         STUDY_DIR / "logs" / "tests.log",
     params:
         version=versions.STATISTICS,
+        settings=digest(PLAN.statistics.model_dump(mode="json")),
     shell:
         "{PYTHON:q} -m coupled_adam_bench tests --plan {PLAN_FILE:q} --results {input.results:q} --out {output.tests:q}"
         " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+
+
+rule paired:
+    """Compare cells of one seed on the same documents and windows."""
+    input:
+        RUN_MARKERS,
+        given=rules.collect.output.checksums,
+    output:
+        paired=captioned(STUDY_DIR / "paired.csv", "paired", "Results"),
+        checksums=checksums("paired"),
+    log:
+        STUDY_DIR / "logs" / "paired.log",
+    params:
+        version=versions.STATISTICS,
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench paired --plan {PLAN_FILE:q} --out {output.paired:q}"
+        " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+
+
+rule summary:
+    """Summarize each optimizer over all groups of a table."""
+    input:
+        results=rules.collect.output.results,
+        given=rules.collect.output.checksums,
+    output:
+        summary=captioned(STUDY_DIR / "summary.csv", "summary", "Results"),
+        checksums=checksums("summary"),
+    log:
+        STUDY_DIR / "logs" / "summary.log",
+    params:
+        version=versions.STATISTICS,
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench summary --plan {PLAN_FILE:q} --results {input.results:q}"
+        " --out {output.summary:q} --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
 rule trend:
@@ -193,6 +230,8 @@ SHOWN = [
     for stage, there in {
         "collect": True,
         "tests": True,
+        "paired": True,
+        "summary": True,
         "trend": True,
         "power": True,
         "stated": PLAN.stated is not None,
@@ -274,6 +313,8 @@ rule manifest:
         RUN_MARKERS,
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
+        paired=rules.paired.output.paired,
+        summary=rules.summary.output.summary,
         trend=[rules.trend.output.trend, rules.trend.output.crossings],
         power=rules.power.output.power,
         tables=TABLE_FILES,
@@ -302,6 +343,8 @@ rule report_page:
         RUN_MARKERS,
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
+        paired=rules.paired.output.paired,
+        summary=rules.summary.output.summary,
         trend=[rules.trend.output.trend, rules.trend.output.crossings],
         power=rules.power.output.power,
         stated=STATED_FILE,
@@ -326,6 +369,7 @@ rule report_page:
                 "word_similarity.html.j2",
                 "theory.html.j2",
                 "cost.html.j2",
+                "statistics.html.j2",
                 "table.html.j2",
                 "style.css",
             ),

@@ -206,6 +206,18 @@ def _tests(arguments: argparse.Namespace) -> None:
     write_tests(_plan(arguments), arguments.results, arguments.out)
 
 
+def _paired(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.statistics.paired_text import write_paired
+
+    write_paired(_plan(arguments), arguments.out)
+
+
+def _summary(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.statistics.summary import write_summary
+
+    write_summary(_plan(arguments), arguments.results, arguments.out)
+
+
 def _trend(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.statistics.trend import write_trend
 
@@ -360,6 +372,13 @@ def parser() -> argparse.ArgumentParser:
     sub = stage("tests", _tests, "compute the significance tests of the tables")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
     out(sub, "tests.csv")
+    checksums(sub, out_file)
+    sub = stage("paired", _paired, "compare cells of one seed on the same documents and windows")
+    out(sub, "paired.csv")
+    checksums(sub, out_file)
+    sub = stage("summary", _summary, "summarize each optimizer over all groups of a table")
+    sub.add_argument("--results", type=Path, required=True, help="results.csv")
+    out(sub, "summary.csv")
     checksums(sub, out_file)
     sub = stage("trend", _trend, "fit how the differences of optimizers grow with tokens and parameters")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")

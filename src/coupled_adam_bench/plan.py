@@ -1,6 +1,6 @@
 """The plan: validated studies and the cells that they make, the one file that every stage is given."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.cells import Cell, Trunk, block_cells, data_digest, data_id, find_trunks
-from coupled_adam_bench.config import Budget, Composite, GridBlock, Study, parse_study
+from coupled_adam_bench.config import Budget, Composite, GridBlock, StatisticsSettings, Study, parse_study
 from coupled_adam_bench.config.stated import Stated, read_stated, stated_from_json
 from coupled_adam_bench.files import read_json
 from coupled_adam_bench.labels import check_labels
@@ -45,6 +45,7 @@ class Plan:
         """Check that the studies go together."""
         _check_protocols(self)
         _check_budgets(self)
+        _check_statistics(self)
         check_labels(self.blocks)
         if self.stated is not None:
             check_stated(self.stated, self.blocks)
@@ -63,6 +64,13 @@ class Plan:
     def budget(self) -> Budget:
         """The budget of all studies."""
         return next(iter(self.studies.values())).budget
+
+    @cached_property
+    def statistics(self) -> StatisticsSettings:
+        """The settings of statistics of all studies, with the margins of each."""
+        sections = [study.statistics for study in self.studies.values()]
+        margins = {name: margin for section in sections for name, margin in section.margins.items()}
+        return sections[0].model_copy(update={"margins": margins})
 
     @cached_property
     def cells(self) -> dict[str, Cell]:
@@ -152,10 +160,23 @@ def _check_protocols(plan: Plan) -> None:
 def _check_budgets(plan: Plan) -> None:
     """Raise ``ValueError`` if two studies have different budgets: the cells of a folder share the machines."""
     for field in Budget.model_fields:
-        values = {name: getattr(study.budget, field) for name, study in plan.studies.items()}
-        if len(set(values.values())) > 1:
-            named = ", ".join(f"{name} has {value!r}" for name, value in values.items())
-            raise ValueError(f"budget.{field}: {named}; a results folder has one: set `budget` beside `studies`")
+        _check_equal("budget", field, {name: getattr(study.budget, field) for name, study in plan.studies.items()})
+
+
+def _check_statistics(plan: Plan) -> None:
+    """Raise ``ValueError`` if two studies print bold by different rules, or have different margins of a metric."""
+    sections = {name: study.statistics for name, study in plan.studies.items()}
+    _check_equal("statistics", "bold", {name: section.bold for name, section in sections.items()})
+    for metric in {metric for section in sections.values() for metric in section.margins}:
+        given = {name: section.margins[metric] for name, section in sections.items() if metric in section.margins}
+        _check_equal("statistics", f"margins.{metric}", given)
+
+
+def _check_equal(section: str, field: str, values: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` if the ``values`` of a field, by study, are not all the same."""
+    if len(set(values.values())) > 1:
+        named = ", ".join(f"{name} has {value!r}" for name, value in values.items())
+        raise ValueError(f"{section}.{field}: {named}; a results folder has one: set `{section}` beside `studies`")
 
 
 def _plan_blocks(study: Study, data: str) -> list[PlannedBlock]:

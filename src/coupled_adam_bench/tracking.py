@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 METRICS_PER_REQUEST = 800  # MLflow takes 1000 of metrics, params and tags together
-_STUDY = "coupled_adam_bench.study"
+_STUDY = "coupled_adam_bench.parent_of"
 """The tag that the run of a whole study has, and no other."""
 _PARENT = "mlflow.parentRunId"
 

@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "theory": {"data", "models", "training", "evaluation"},
     "rehearsal": {"data", "models", "optim", "training", "evaluation"},
     "results": {"evaluation.stored"},
-    "statistics": {"results"},
+    "statistics": {"results", "evaluation.stored", "evaluation.documents", "evaluation.window_losses"},
     "report": {"results", "statistics", "theory", "evaluation.stored"},
     "tracking": {"tracking_client", "tracking_records", "tracking_store", "tracking_uri", "evaluation.stored"},
     "tracking_records": {"evaluation.stored"},

@@ -111,7 +111,7 @@ def study_run_of(uri: str, experiment: str):
 
     client = MlflowClient(tracking_uri=uri)
     experiment_id = client.get_experiment_by_name(experiment).experiment_id
-    (run,) = client.search_runs([experiment_id], "tags.`coupled_adam_bench.study` != ''")
+    (run,) = client.search_runs([experiment_id], "tags.`coupled_adam_bench.parent_of` != ''")
     return client, run
 
 

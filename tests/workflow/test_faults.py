@@ -442,6 +442,8 @@ def test_results_that_may_only_be_read(victim):
 CASES = {
     "results.csv": "results/tiny/results.csv",
     "tests.csv": "results/tiny/tests.csv",
+    "paired.csv": "results/tiny/paired.csv",
+    "summary.csv": "results/tiny/summary.csv",
     "a table": "results/tiny/tables/table1.tex",
     "the manifest": "results/tiny/manifest.json",
     "an evaluation": "results/runs/*_adamw_s1_*/evaluations/downstream-*.json",
@@ -454,7 +456,7 @@ CASES = {
 @SHARED
 @pytest.mark.fault(
     "results",
-    "One digit is changed in results.csv, tests.csv, a table, the manifest, an evaluation, a checksum, the record of a "
+    "One digit is changed in a CSV file of results, a table, the manifest, an evaluation, a checksum, the record of a "
     "run or a history, or the file is deleted.",
     "A plain second start makes it anew from what it was made of, says so, and keeps the changed file beside it.",
 )

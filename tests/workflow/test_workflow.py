@@ -74,7 +74,15 @@ def change(folder: Path, **sections) -> None:
 @FINISHED
 def test_the_contract_of_files(finished):
     study = finished / "results/tiny"
-    for name in ("results.csv", "tests.csv", "tables/table1.tex", "tables/table1.html", "report/index.html"):
+    for name in (
+        "results.csv",
+        "tests.csv",
+        "paired.csv",
+        "summary.csv",
+        "tables/table1.tex",
+        "tables/table1.html",
+        "report/index.html",
+    ):
         assert (study / name).stat().st_size > 0, name
     assert (study / "manifest.json").is_file()
     assert (finished / "results/mlflow.db").is_file()
@@ -129,7 +137,8 @@ def test_execution_paths_and_labels_rerun_no_computation(copy):
         paths={"text": "elsewhere"},
     )
     assert set(jobs(snakemake(copy, "-n"))) <= {
-        "collect", "tests", "trend", "power", "tables_of_study", "figures_of_study", "manifest", "report_page",
+        "collect", "tests", "paired", "summary", "trend", "power", "tables_of_study", "figures_of_study", "manifest",
+        "report_page",
         "track",
     }  # fmt: skip
 
@@ -170,7 +179,7 @@ def test_a_changed_template_renders_again_and_nothing_else(copy, tmp_path):
         ("DATA", {"prepare", "train_cells", "downstream"}),
         ("TRAIN", {"train_cells", "downstream"}),
         ("downstream", {"downstream"}),
-        ("STATISTICS", {"tests"}),
+        ("STATISTICS", {"tests", "paired", "summary"}),
     ],
 )
 def test_a_changed_protocol_version_reruns_its_stage(stage, rules, copy):

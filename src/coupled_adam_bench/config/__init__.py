@@ -1,7 +1,8 @@
 """The study: every setting of an experiment with its type, its default and its source.
 
 Marks in the docstrings give the source of a value: [P] is stated in the paper, [C] was read in the authors' code, [I]
-was inferred; unmarked values are ours. Settings in ``paths``, ``execution`` and ``budget`` never change a number.
+was inferred; unmarked values are ours. Settings in ``paths``, ``execution`` and ``budget`` never change a number, those
+in ``statistics`` none of a run.
 """
 
 from coupled_adam_bench.config.base import Settings
@@ -18,6 +19,7 @@ from coupled_adam_bench.config.optimizers import (
     Optimizer,
     SgdSettings,
 )
+from coupled_adam_bench.config.statistics import StatisticsSettings
 from coupled_adam_bench.config.study import GridBlock, Steps, Study, load_study, parse_study
 from coupled_adam_bench.config.training import Model, Training
 
@@ -41,6 +43,7 @@ __all__ = [
     "Settings",
     "SgdSettings",
     "Split",
+    "StatisticsSettings",
     "Steps",
     "Study",
     "SyntheticSource",

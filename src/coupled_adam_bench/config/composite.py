@@ -13,9 +13,10 @@ from coupled_adam_bench.config.errors import validate
 from coupled_adam_bench.config.execution import Execution
 from coupled_adam_bench.config.protocols import Protocol
 from coupled_adam_bench.config.reading import read_study_file
+from coupled_adam_bench.config.statistics import StatisticsSettings
 from coupled_adam_bench.config.study import Study, StudyName, parse_study
 
-_FOR_ALL = {"protocol", "paths", "execution", "budget"}
+_FOR_ALL = {"protocol", "paths", "execution", "budget", "statistics"}
 
 
 class Composite(Settings):
@@ -36,6 +37,8 @@ class Composite(Settings):
     """Budget settings that replace those of every combined study."""
     stated: PathText | None = None
     """A file that states what this study will test; those of the combined studies belong to their own folders."""
+    statistics: StatisticsSettings = StatisticsSettings()
+    """Settings of statistics that replace those of every combined study."""
 
     @property
     def name(self) -> str:

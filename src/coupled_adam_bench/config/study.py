@@ -33,6 +33,7 @@ from coupled_adam_bench.config.execution import Execution
 from coupled_adam_bench.config.optimizers import Optimizer
 from coupled_adam_bench.config.protocols import PROTOCOLS, Protocol, as_yaml, departing_settings, preset, with_defaults
 from coupled_adam_bench.config.reading import read_study_file
+from coupled_adam_bench.config.statistics import StatisticsSettings
 from coupled_adam_bench.config.tables import TableName, TableSettings, all_tables, problems
 from coupled_adam_bench.config.training import ModelOrPreset, Training
 from coupled_adam_bench.presets import MODEL_PRESETS
@@ -142,6 +143,7 @@ class Study(Settings):
     stated: PathText | None = None
     """A file that states the study's hypotheses, seeds and stopping rule before its first run; see
     ``config/stated.py``. It changes no run, and its SHA-256 goes into the manifest."""
+    statistics: StatisticsSettings = StatisticsSettings()
 
     @property
     def name(self) -> str:
@@ -186,6 +188,11 @@ class Study(Settings):
     def _tables_fit(self) -> Self:
         for message in problems(self.tables, self.metrics, {block.table for block in self.grid if block.table}):
             raise ValueError(message)
+        if unknown := [name for name in self.statistics.margins if name not in self.metrics]:
+            raise ValueError(
+                f"statistics.margins: {', '.join(unknown)} is nothing that this study measures; there are "
+                f"{', '.join(self.metrics)}"
+            )
         return self
 
     @model_validator(mode="after")

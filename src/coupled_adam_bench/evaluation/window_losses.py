@@ -35,8 +35,9 @@ class WindowLosses:
 
 @dataclass(frozen=True)
 class PairedWindows:
-    """The same windows under two cells: number of targets, and the mean loss of each cell; each of shape (N,)."""
+    """The same windows under two cells: starts, numbers of targets, and the mean loss of each; each of shape (N,)."""
 
+    starts: NDArray[np.int64]
     n_targets: NDArray[np.int64]
     first: NDArray[np.float64]
     second: NDArray[np.float64]
@@ -89,4 +90,4 @@ def paired_windows(first: Cell, second: Cell, runs: Path = paths.RUNS) -> Paired
             f"{first.id} and {second.id} were not measured on the same windows, so these make no pairs; compare cells "
             "of one text, one training.seq_len and, with evaluation.test_loss.windows 'random', one seed"
         )
-    return PairedWindows(ours.n_targets, ours.losses, theirs.losses)
+    return PairedWindows(ours.starts, ours.n_targets, ours.losses, theirs.losses)

@@ -43,6 +43,8 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
     results, tests = str(folder / "results.csv"), str(folder / "tests.csv")
     yield ["collect", *given, "--out", results]
     yield ["tests", *given, "--results", results, "--out", tests]
+    yield ["paired", *given, "--out", str(folder / "paired.csv")]
+    yield ["summary", *given, "--results", results, "--out", str(folder / "summary.csv")]
     for name in ("trend", "power"):
         yield [name, *given, "--results", results, "--out", str(folder / f"{name}.csv")]
     compared = ["--results", results, "--tests", tests]

@@ -63,6 +63,13 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}g}".replace("-", _MINUS, 1) if math.isfinite(value) else MISSING
 
 
+def interval(low: float, high: float, digits: int = 3) -> str:
+    """Return ``[0.1, 0.2]`` in significant digits, ``-`` without an end."""
+    if math.isnan(low) or math.isnan(high):
+        return MISSING
+    return f"[{significant(low, digits)}, {significant(high, digits)}]"
+
+
 def p_value(value: float) -> str:
     """Return a p-value with four decimals, ``< 0.0001`` for smaller ones."""
     return "< 0.0001" if value < 0.0001 else fixed(value, 4)

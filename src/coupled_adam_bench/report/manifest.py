@@ -14,7 +14,10 @@ from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.revision import git_revision
 from coupled_adam_bench.stated import read_record
 
-_HASHED = ("results.csv", "tests.csv", "trend.csv", "crossings.csv", "power.csv", "stated.csv", "tables/*", "figures/*")
+_HASHED = (
+    "results.csv", "tests.csv", "paired.csv", "summary.csv", "trend.csv", "crossings.csv", "power.csv", "stated.csv",
+    "tables/*", "figures/*",
+)  # fmt: skip
 
 
 def _versions() -> dict[str, str]:

@@ -20,13 +20,14 @@ from coupled_adam_bench.report.published import published_section
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.stated import stated_section
+from coupled_adam_bench.report.statistics import statistics_section
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
 from coupled_adam_bench.report.theory.section import theory_section
 from coupled_adam_bench.report.trend import trend_section
 from coupled_adam_bench.report.variants import variant_section
 from coupled_adam_bench.report.word_similarity import word_similarity_section
-from coupled_adam_bench.results.comparisons import BETTER
+from coupled_adam_bench.results.comparisons import read_paired, read_summary
 from coupled_adam_bench.results.study_results import load_results
 from coupled_adam_bench.statistics.scores import (
     CLAIMED,
@@ -92,7 +93,7 @@ def study_files(plan: Plan) -> dict[str, str]:
 
 
 def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = paths.RUNS) -> None:
-    """Write ``report/index.html`` from statistics, figures and manifest in ``study_dir``, and from ``runs``."""
+    """Write ``report/index.html`` from the other files of the study, which lie in ``study_dir``, and from ``runs``."""
     study = load_results(plan, study_dir / "results.csv", study_dir / "tests.csv")
     manifest = read_json(study_dir / "manifest.json")
     estimate = estimate_study(plan, runs.parent)
@@ -103,6 +104,7 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         "fixed": formats.fixed,
         "significant": formats.significant,
         "p_value": formats.p_value,
+        "interval": lambda ends, digits=3: formats.interval(ends[0], ends[1], digits),
         "plural": formats.plural,
     }
     script = (templates_dir / "html" / "page.js").read_text(encoding="utf-8")
@@ -124,14 +126,9 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         theory_figures={name: figure for name, figure in figures.items() if name in THEORY_FIGURES},
         published=published_section(study),
         setup=setup_tables(plan),
-        comparisons=[
-            (group, metric, row)
-            for name, groups in study.groups.items()
-            for group in groups
-            for metric in study.columns(name)
-            for row in study.comparisons_of(group, metric)
-        ],
-        untested=BETTER,
+        statistics=statistics_section(
+            study, read_paired(study_dir / "paired.csv"), read_summary(study_dir / "summary.csv")
+        ),
         claimed=[METRICS[name] for name in CLAIMED],
         loss=METRICS[LOSS],
         metrics=METRICS,

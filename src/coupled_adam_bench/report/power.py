@@ -13,7 +13,7 @@ from coupled_adam_bench.report.formats import MISSING, significant
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, Layout
 from coupled_adam_bench.statistics.power import DESIGNS, PAIRED, POWER, UNPAIRED, read_power
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.t_test import ALPHA
+from coupled_adam_bench.statistics.student import ALPHA
 
 Row = Mapping[Hashable, Any]
 

@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 
 from coupled_adam_bench.catalog.metrics import Metric
 from coupled_adam_bench.catalog.tables import Table
+from coupled_adam_bench.config.statistics import BoldRule
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.formats import MISSING, Shorthand, paddings, shorthand, significant
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.t_test import ALPHA, summarize
+from coupled_adam_bench.statistics.student import ALPHA
+from coupled_adam_bench.statistics.t_test import summarize
 
 
 @dataclass(frozen=True)
@@ -123,12 +125,18 @@ def _seed_note(groups: tuple[Group, ...]) -> str:
     return f"Mean and sample standard deviation over {seeds} seeds: 0.123 (4) means 0.123 ± 0.004."
 
 
-def _bold_note(table: Table) -> str:
+_LEVELS: dict[BoldRule, str] = {
+    "paper": "one-sided Student's t-test of the unrounded values, pooled variance",
+    "paired": "one-sided t-test of the unrounded differences between runs of the same seed",
+    "holm": "one-sided Student's t-test of the unrounded values, pooled variance, Holm's correction over the table",
+}
+
+
+def _bold_note(table: Table, rule: BoldRule) -> str:
     others = table.rules.bold_beats
     if not table.rules.tested:
         return f"Bold: better than {others}; no test."
-    level = f"one-sided Student's t-test of the unrounded values, pooled variance, p < {ALPHA:g}"
-    return f"Bold: significantly better than {others} ({level})."
+    return f"Bold: significantly better than {others} ({_LEVELS[rule]}, p < {ALPHA:g})."
 
 
 def _missing_notes(study: StudyResults, name: str, shown: list[Value]) -> list[str]:
@@ -169,7 +177,7 @@ def _build(study: StudyResults, declaration: Table) -> PrintedTable:
     rows = aligned([_values(study, group, key) for group in groups for key in group.cells])
     notes = (
         _seed_note(groups),
-        _bold_note(declaration),
+        _bold_note(declaration, plan.statistics.bold),
         *_missing_notes(study, name, [value for row in rows for value in row]),
         f"Protocol: {plan.protocol_label}.",
     )

@@ -12,7 +12,7 @@ from coupled_adam_bench.results.groups import Setup
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.regression import MIXED, PLAIN
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.t_test import ALPHA
+from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.statistics.trend import NO_CROSSING, PARAMETERS, TOKENS, read_trend
 
 METHODS = {MIXED: "mixed", PLAIN: "least squares", "": MISSING}

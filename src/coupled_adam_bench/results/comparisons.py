@@ -1,8 +1,9 @@
-"""``tests.csv``: its columns, and how it is read."""
+"""The files of comparisons, ``tests.csv``, ``paired.csv`` and ``summary.csv``: their columns, how they are read."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coupled_adam_bench.config.statistics import BoldRule
 from coupled_adam_bench.results.groups import GROUP_COLUMNS
 from coupled_adam_bench.results.tidy import read_csv
 
@@ -14,13 +15,52 @@ TEST_COLUMNS: dict[str, type] = {
     "n": int, "n_reference": int, "mean": float, "mean_reference": float, "sd": float, "sd_reference": float,
     "difference": float, "t": float, "df": float, "p_value": float, "significant": bool, "p_holm": float,
     "hedges_g": float, "p_welch": float, "rule": str, "reason": str, "bold": bool, "model": str, "data": str,
-    "recipe": str,
+    "recipe": str, "low": float, "high": float, "p_bh": float, "n_pairs": int, "paired_difference": float,
+    "t_paired": float, "p_paired": float, "paired_low": float, "paired_high": float, "p_paired_holm": float,
+    "p_permutation": float, "p_permutation_min": float, "bootstrap_low": float, "bootstrap_high": float,
+    "margin": float, "p_equivalence": float, "p_equivalence_paired": float, "paired_reason": str,
 }  # fmt: skip
-"""Columns of tests.csv; ``bold`` says whether tables print the value of ``optimizer`` bold."""
-T_TEST, BETTER = "t-test", "better"
+"""Columns of tests.csv; ``bold`` says whether tables print the value of ``optimizer`` bold (docs/statistics.md)."""
+T_TEST, PAIRED, HOLM, BETTER = "t-test", "paired t-test", "t-test, Holm", "better"
 """Values of ``rule``: how the comparison was made."""
+RULES: dict[BoldRule, str] = {"paper": T_TEST, "paired": PAIRED, "holm": HOLM}
+"""The rule of a tested table by the setting ``statistics.bold``."""
+DECIDING = {T_TEST: "p_value", PAIRED: "p_paired", HOLM: "p_holm"}
+"""The column whose p-value decides, by the rule; without a test there is none."""
 
 
 def read_tests(path: Path) -> "DataFrame":
     """Read ``tests.csv``; ``ValueError`` for a wrong column, a value of the wrong type or a duplicate row."""
     return read_csv(path, TEST_COLUMNS, (*GROUP_COLUMNS, "metric", "optimizer", "reference"))
+
+
+PAIRED_COLUMNS: dict[str, type] = {
+    "table": str, "n_params": int, "n_tokens": int, "optimizer": str, "reference": str, "seed": str, "unit": str,
+    "task": str, "metric": str, "n": int, "mean": float, "mean_reference": float, "difference": float, "low": float,
+    "high": float, "p_value": float, "n_better": int, "n_worse": int, "test": str, "reason": str, "model": str,
+    "data": str, "recipe": str,
+}  # fmt: skip
+"""Columns of paired.csv; ``unit`` is what makes pairs, ``seed`` the seed of both cells (docs/statistics.md)."""
+ALL_SEEDS, AVERAGE = "all", "average"
+"""A value of ``seed`` and one of ``task``."""
+DOCUMENTS, WINDOWS = "documents", "windows"
+"""Values of ``unit``."""
+
+
+def read_paired(path: Path) -> "DataFrame":
+    """Read ``paired.csv``; ``ValueError`` as of :func:`read_tests`."""
+    return read_csv(path, PAIRED_COLUMNS, (*GROUP_COLUMNS, "optimizer", "reference", "seed", "unit", "task"))
+
+
+SUMMARY_COLUMNS: dict[str, type] = {
+    "table": str, "metric": str, "optimizer": str, "reference": str, "statistic": str, "n_groups": int,
+    "n_values": int, "value": float, "low": float, "high": float, "reason": str,
+}  # fmt: skip
+"""Columns of summary.csv; ``reference`` is empty for statistics of one optimizer (docs/statistics.md)."""
+IQM, IMPROVEMENT = "interquartile mean", "probability of improvement"
+"""Values of ``statistic``."""
+
+
+def read_summary(path: Path) -> "DataFrame":
+    """Read ``summary.csv``; ``ValueError`` as of :func:`read_tests`."""
+    return read_csv(path, SUMMARY_COLUMNS, ("table", "metric", "optimizer", "reference", "statistic"))

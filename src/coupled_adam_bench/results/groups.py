@@ -72,6 +72,13 @@ class Group:
         """Return a metric's values over seeds by optimizer; a value that is not there is NaN."""
         return {key: [values.get((cell.id, metric.name), nan) for cell in cells] for key, cells in self.cells.items()}
 
+    def by_seed(self, values: Values, metric: Metric) -> dict[str, dict[int, float]]:
+        """Return a metric's values by optimizer and seed; a value that is not there is NaN."""
+        return {
+            key: {cell.seed: values.get((cell.id, metric.name), nan) for cell in cells}
+            for key, cells in self.cells.items()
+        }
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -55,10 +55,11 @@ class StudyResults:
 
     def values_of(self, tasks: Mapping[str, str]) -> Values:
         """Return the values of metrics, given for the name of each the task under which ``results.csv`` has it."""
+        columns = (self.results[name].tolist() for name in ("cell", "task", "metric", "value"))
         return {
-            (row["cell"], row["metric"]): row["value"]
-            for row in self.results.to_dict("records")
-            if tasks.get(row["metric"]) == row["task"]
+            (cell, metric): value
+            for cell, task, metric, value in zip(*columns, strict=True)
+            if tasks.get(metric) == task
         }
 
     def columns(self, table: str) -> tuple[Metric, ...]:
@@ -68,6 +69,10 @@ class StudyResults:
     def samples(self, group: Group, metric: Metric) -> dict[str, list[float]]:
         """Return a metric's values over seeds by optimizer; a value that is not there is NaN."""
         return group.samples(self.values, metric)
+
+    def by_seed(self, group: Group, metric: Metric) -> dict[str, dict[int, float]]:
+        """Return a metric's values by optimizer and seed; a value that is not there is NaN."""
+        return group.by_seed(self.values, metric)
 
     @cached_property
     def comparisons(self) -> dict[tuple[Place, str], list[dict[Hashable, Any]]]:

@@ -1,6 +1,9 @@
 """Tidy CSV files with typed columns: written whole, read back bit for bit, and refused with the line that is wrong."""
 
 import csv
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +17,14 @@ _KINDS = {int: "an integer", float: "a number or NaN", bool: "True or False"}
 
 def typed_frame(records: list[dict[str, Any]], columns: dict[str, type]) -> "DataFrame":
     """Return a data frame of ``records`` with the given columns and types."""
+    return _typed({name: [record.get(name) for record in records] for name in columns}, columns)
+
+
+def _typed(values: dict[str, list[Any]], columns: dict[str, type]) -> "DataFrame":
     from pandas import DataFrame
 
     kinds = {name: kind for name, kind in columns.items() if kind is not str}
-    return DataFrame(records, columns=list(columns)).astype(kinds)
+    return DataFrame(values, columns=list(columns)).astype(kinds)
 
 
 def write_csv(frame: "DataFrame", path: Path) -> None:
@@ -26,12 +33,18 @@ def write_csv(frame: "DataFrame", path: Path) -> None:
         frame.to_csv(temporary, index=False, na_rep="NaN", lineterminator="\n")
 
 
-def _parse(text: str, kind: type) -> Any:
-    if kind is float:
-        return float(text) if text else float("nan")  # other programs write NaN as an empty field
-    if kind is bool:
-        return {"True": True, "False": False}[text]
-    return kind(text)
+def _float(text: str) -> float:
+    return float(text) if text else float("nan")  # other programs write NaN as an empty field
+
+
+# Text is interned: a long file has few different texts in many rows.
+_READERS: dict[type, Callable[[str], Any]] = {
+    str: sys.intern,
+    int: int,
+    float: _float,
+    bool: {"True": True, "False": False}.__getitem__,
+}
+_ROWS_AT_ONCE = 10_000
 
 
 def read_csv(path: Path, columns: dict[str, type], key: tuple[str, ...]) -> "DataFrame":
@@ -41,30 +54,53 @@ def read_csv(path: Path, columns: dict[str, type], key: tuple[str, ...]) -> "Dat
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            header, *rows = csv.reader(file)
+            frame = _typed(_read_columns(path, csv.reader(file), columns), columns)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file") from None
-    except (ValueError, csv.Error) as error:
+    except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: not a CSV file in UTF-8 with a header ({error})") from None
+    twice = frame.duplicated(list(key)).to_numpy()
+    if twice.any():
+        line = int(twice.argmax())
+        identity = [frame[name][line] for name in key]
+        other = int((frame[list(key)] == identity).all(axis=1).to_numpy().argmax())
+        values = ", ".join(f"{name}={value}" for name, value in zip(key, identity, strict=True))
+        raise ValueError(f"{path}:{line + 2}: the same row as line {other + 2} ({values})")
+    return frame
+
+
+def _read_columns(path: Path, reader: Iterator[list[str]], columns: dict[str, type]) -> dict[str, list[Any]]:
+    """Return the values of each column; ``ValueError`` for a wrong header, and with the line of what is wrong in it."""
+    header = next(reader, None)
+    if header is None:
+        raise ValueError(f"{path}: not a CSV file in UTF-8 with a header (it is empty)")
     if missing := [name for name in columns if name not in header]:
         raise ValueError(f"{path}: no column {', '.join(missing)}; needed are {', '.join(columns)}")
     if unknown := [name for name in header if name not in columns]:
         raise ValueError(f"{path}: unknown column {', '.join(unknown)}; allowed are {', '.join(columns)}")
-    seen: dict[tuple[Any, ...], int] = {}
-    records = []
-    for line, row in enumerate(rows, start=2):
-        if len(row) != len(header):
-            raise ValueError(f"{path}:{line}: {len(row)} fields, the header has {len(header)}")
-        record = {}
-        for name, text in zip(header, row, strict=True):
+    if len(header) > len(columns):
+        raise ValueError(f"{path}: a column is there twice; needed are {', '.join(columns)}")
+    values: dict[str, list[Any]] = {name: [] for name in header}
+    line = 2
+    # In parts and column by column: a list or a dictionary for each row takes several times as long.
+    while rows := list(islice(reader, _ROWS_AT_ONCE)):
+        for number, row in enumerate(rows, line):
+            if len(row) != len(header):
+                raise ValueError(f"{path}:{number}: {len(row)} fields, the header has {len(header)}")
+        for name, texts in zip(header, zip(*rows, strict=True), strict=True):
+            values[name] += _parsed(path, line, name, texts, columns[name])
+        line += len(rows)
+    return values
+
+
+def _parsed(path: Path, line: int, name: str, texts: Sequence[str], kind: type) -> list[Any]:
+    """Return texts as values, of which the first is in ``line``; ``ValueError`` for the first that is none."""
+    try:
+        return list(map(_READERS[kind], texts))
+    except (KeyError, ValueError):
+        for number, text in enumerate(texts, line):
             try:
-                record[name] = _parse(text, columns[name])
+                _READERS[kind](text)
             except (KeyError, ValueError):
-                raise ValueError(f"{path}:{line}: {name} is {text!r}, not {_KINDS[columns[name]]}") from None
-        identity = tuple(record[name] for name in key)
-        if identity in seen:
-            values = ", ".join(f"{name}={value}" for name, value in zip(key, identity, strict=True))
-            raise ValueError(f"{path}:{line}: the same row as line {seen[identity]} ({values})")
-        seen[identity] = line
-        records.append(record)
-    return typed_frame(records, columns)
+                raise ValueError(f"{path}:{number}: {name} is {text!r}, not {_KINDS[kind]}") from None
+        raise

@@ -4,11 +4,12 @@ In every group (table, n_params, n_tokens) and metric the optimizer with the bes
 others: no other one can be significantly better than all. Values are compared unrounded. The rules:
 
 ``t-test`` (comparisons ``pair`` and ``each_other``): bold if significantly better than every other value of its
-column, as in the paper's Tables 1 and 7 [P].
+column, as in the paper's Tables 1 and 7 [P]. ``statistics.bold`` of the study may choose ``paired t-test`` or
+``t-test, Holm`` instead.
 ``better`` (comparison ``single_runs``): bold if better; no test, as in the paper's Table 2 [P].
 
 The direction of a test follows the data, so of two equal optimizers one is bold in 10 % of the cases, not in 5 %: the
-paper's rule, kept.
+paper's rule, kept. All other tests of a comparison stand beside it, for information.
 
 A missing run is never averaged away: an optimizer with some of its values missing has no mean and keeps the others
 from being bold, since nothing shows that they are better; one without any value is no value of the column.
@@ -20,61 +21,111 @@ from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench.catalog.metrics import Metric
 from coupled_adam_bench.plan import Plan
-from coupled_adam_bench.results.comparisons import BETTER, T_TEST, TEST_COLUMNS
+from coupled_adam_bench.results.comparisons import BETTER, DECIDING, RULES, TEST_COLUMNS
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.results.tidy import typed_frame, write_csv
-from coupled_adam_bench.statistics.corrections import holm
-from coupled_adam_bench.statistics.t_test import summarize, t_test
+from coupled_adam_bench.statistics.corrections import benjamini_hochberg, holm
+from coupled_adam_bench.statistics.paired import paired_test
+from coupled_adam_bench.statistics.student import ALPHA, equivalence_p
+from coupled_adam_bench.statistics.t_test import Sample, summarize, t_test
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+Row = dict[str, Any]
+Side = tuple[str, dict[int, float], Sample]
+"""The key of an optimizer, its values by seed, and their summary."""
 
-def _compare_group(study: StudyResults, group: Group, metric: Metric) -> list[dict[str, Any]]:
+
+def _compare_group(study: StudyResults, group: Group, metric: Metric) -> list[Row]:
     """Return the rows of one group and metric: the best mean against each other optimizer."""
-    samples = study.samples(group, metric)
+    sides = [(key, values, summarize(list(values.values()))) for key, values in study.by_seed(group, metric).items()]
     sign = 1 if metric.higher_is_better else -1
-    means = {key: sign * summarize(sample).mean for key, sample in samples.items()}
-    best = max(samples, key=lambda key: -math.inf if math.isnan(means[key]) else means[key])
-    rows: list[dict[str, Any]] = []
-    for reference in samples:
-        if reference == best:
-            continue
-        test = t_test(samples[best], samples[reference], metric.higher_is_better, (best, reference))
-        row = dict(zip(GROUP_COLUMNS, group.place, strict=True)) | {
-            "metric": metric.name, "optimizer": best, "reference": reference,
-            "n": test.first.n, "n_reference": test.second.n,
-            "mean": test.first.mean, "mean_reference": test.second.mean,
-            "sd": test.first.sd, "sd_reference": test.second.sd, "difference": test.difference,
-        }  # fmt: skip
-        if study.tables[group.table].rules.tested:
-            row |= {name: getattr(test, name) for name in ("t", "df", "p_value", "significant", "hedges_g", "p_welch")}
-            row |= {"rule": T_TEST, "reason": test.reason}
-        else:
-            missing = [key for key in (best, reference) if math.isnan(means[key])]
-            row |= dict.fromkeys(("t", "df", "p_value", "hedges_g", "p_welch"), math.nan)
-            row |= {"significant": False, "rule": BETTER, "reason": "; ".join(f"{key}: missing" for key in missing)}
-        rows.append(row)
-    bold = _is_bold(rows)
-    return [row | {"bold": bold} for row in rows]
+    best = max(sides, key=lambda side: -math.inf if math.isnan(side[2].mean) else sign * side[2].mean)
+    tested = study.tables[group.table].rules.tested
+    margin = study.plan.statistics.margins.get(metric.name, math.nan)
+    place = dict(zip(GROUP_COLUMNS, group.place, strict=True)) | {"metric": metric.name}
+    return [
+        place | _described(best, other) | (_tested(best, other, metric, margin) if tested else _untested(best, other))
+        for other in sides
+        if other is not best
+    ]
 
 
-def _is_bold(rows: list[dict[str, Any]]) -> bool:
+def _described(first: Side, second: Side) -> Row:
+    """Return who is compared, and their means."""
+    (optimizer, _, one), (reference, _, other) = first, second
+    return {
+        "optimizer": optimizer, "reference": reference, "n": one.n, "n_reference": other.n,
+        "mean": one.mean, "mean_reference": other.mean, "sd": one.sd, "sd_reference": other.sd,
+        "difference": one.mean - other.mean,
+    }  # fmt: skip
+
+
+def _untested(first: Side, second: Side) -> Row:
+    """Return the other columns of a comparison without a test: no number of a test."""
+    missing = [key for key, _, sample in (first, second) if math.isnan(sample.mean)]
+    texts = {"rule": BETTER, "reason": "; ".join(f"{key}: missing" for key in missing), "paired_reason": ""}
+    return dict.fromkeys(_NUMBERS, math.nan) | texts | {"n_pairs": len(first[1].keys() & second[1].keys())}
+
+
+def _tested(first: Side, second: Side, metric: Metric, margin: float) -> Row:
+    """Return the other columns of a comparison with tests, but the corrections and what they decide."""
+    (optimizer, ours, _), (reference, theirs, _) = first, second
+    higher = metric.higher_is_better
+    test = t_test(list(ours.values()), list(theirs.values()), higher, (optimizer, reference))
+    pairs = paired_test(ours, theirs, higher)
+    row = {name: getattr(test, name) for name in ("t", "df", "p_value", "hedges_g", "p_welch", "low", "high", "reason")}
+    row |= {f"paired_{name}": getattr(pairs, name) for name in ("difference", "low", "high", "reason")}
+    row |= {name: getattr(pairs, name) for name in _OF_PAIRS}
+    return row | {
+        "n_pairs": pairs.n, "t_paired": pairs.t, "p_paired": pairs.p_value, "margin": margin,
+        "p_equivalence": equivalence_p(test.difference, test.standard_error, test.df, margin),
+        "p_equivalence_paired": equivalence_p(pairs.difference, pairs.standard_error, pairs.n - 1, margin),
+    }  # fmt: skip
+
+
+_OF_PAIRS = ("p_permutation", "p_permutation_min", "bootstrap_low", "bootstrap_high")
+_NUMBERS = (
+    "t", "df", "p_value", "hedges_g", "p_welch", "low", "high", "paired_difference", "t_paired", "p_paired",
+    "paired_low", "paired_high", *_OF_PAIRS, "margin", "p_equivalence", "p_equivalence_paired",
+)  # fmt: skip
+
+
+def _is_bold(rows: list[Row]) -> bool:
     """Tell whether the best value is better than all others that are there, by the rule of each comparison."""
     rivals = [row for row in rows if row["n_reference"] > 0]
-    beaten = [row["significant"] if row["rule"] == T_TEST else abs(row["difference"]) > 0 for row in rivals]
+    beaten = [row["significant"] if row["rule"] in DECIDING else abs(row["difference"]) > 0 for row in rivals]
     return bool(rivals) and all(beaten)
 
 
+def _corrected(table: list[list[Row]], rule: str) -> list[Row]:
+    """Return the rows of a table, given by comparison of a group, with their corrections and what ``rule`` decides."""
+    rows = [row for group in table for row in group]
+    p_values = [row["p_value"] for row in rows]
+    columns = {
+        "p_holm": holm(p_values),
+        "p_bh": benjamini_hochberg(p_values),
+        "p_paired_holm": holm([row["p_paired"] for row in rows]),
+    }
+    for index, row in enumerate(rows):
+        row |= {name: values[index] for name, values in columns.items()}
+        row.setdefault("rule", rule)
+        row["significant"] = row["rule"] in DECIDING and row[DECIDING[row["rule"]]] < ALPHA
+    for group in table:
+        bold = _is_bold(group)
+        for row in group:
+            row["bold"] = bold
+    return rows
+
+
 def compare(study: StudyResults) -> "DataFrame":
-    """Return all comparisons of a study's tables, with the columns ``TEST_COLUMNS``; Holm's correction is per table."""
-    rows: list[dict[str, Any]] = []
+    """Return all comparisons of a study's tables, with the columns ``TEST_COLUMNS``; corrections are per table."""
+    rows: list[Row] = []
     for name, groups in study.groups.items():
-        pairs = [(group, metric) for group in groups for metric in study.columns(name)]
-        table = [row for group, metric in pairs for row in _compare_group(study, group, metric)]
-        adjusted = holm([row["p_value"] for row in table])
-        rows += [row | {"p_holm": p_holm} for row, p_holm in zip(table, adjusted, strict=True)]
+        table = [_compare_group(study, group, metric) for group in groups for metric in study.columns(name)]
+        rows += _corrected(table, RULES[study.plan.statistics.bold])
     return typed_frame(rows, TEST_COLUMNS)
 
 

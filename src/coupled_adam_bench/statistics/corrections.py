@@ -1,15 +1,31 @@
-"""Corrections for testing many hypotheses at once."""
+"""Corrections for testing many hypotheses at once, by statsmodels; NaN is no test, counts for none and stays NaN."""
 
 import math
 from collections.abc import Sequence
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p-values (Holm 1979), in the order given; NaN is no test and stays NaN."""
-    order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
+    """Return Holm's adjusted p-values (Holm 1979), in the order given.
+
+    Those of at most alpha hold, with a probability of 1 - alpha, no false one.
+    """
+    return _adjusted(p_values, "holm")
+
+
+def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
+    """Return the adjusted p-values of Benjamini and Hochberg (1995), in the order given.
+
+    Among those of at most alpha, the expected share of false ones is at most alpha.
+    """
+    return _adjusted(p_values, "fdr_bh")
+
+
+def _adjusted(p_values: Sequence[float], method: str) -> list[float]:
+    from statsmodels.stats.multitest import multipletests
+
+    tested = [i for i, p in enumerate(p_values) if not math.isnan(p)]
     adjusted = [math.nan] * len(p_values)
-    largest = 0.0
-    for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p_values[i]))
-        adjusted[i] = largest
+    if tested:
+        for i, p in zip(tested, multipletests([p_values[i] for i in tested], method=method)[1], strict=True):
+            adjusted[i] = float(p)
     return adjusted

@@ -16,7 +16,8 @@ from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.pairs import paired_values, rivals
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
-from coupled_adam_bench.statistics.t_test import ALPHA, summarize
+from coupled_adam_bench.statistics.student import ALPHA
+from coupled_adam_bench.statistics.t_test import summarize
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -6,7 +6,7 @@ from math import isnan
 from coupled_adam_bench.catalog.metrics import Metric
 from coupled_adam_bench.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.catalog.tables import Table
-from coupled_adam_bench.results.comparisons import T_TEST
+from coupled_adam_bench.results.comparisons import DECIDING
 from coupled_adam_bench.results.groups import Group, Setup
 from coupled_adam_bench.results.study_results import StudyResults
 
@@ -78,7 +78,7 @@ class Verdict:
 def _is_untestable(study: StudyResults, group: Group, metric: Metric) -> bool:
     """Tell whether a comparison could not be made: no difference or, if it is a test, no p-value."""
     return any(
-        isnan(row["difference"]) or (row["rule"] == T_TEST and isnan(row["p_value"]))
+        isnan(row["difference"]) or (row["rule"] in DECIDING and isnan(row[DECIDING[row["rule"]]]))
         for row in study.comparisons_of(group, metric)
     )
 

@@ -3,10 +3,8 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev  # in rational arithmetic, so that equal values have variance 0
 
-ALPHA = 0.05
-"""Level of significance [P], App. F."""
+from coupled_adam_bench.statistics.student import ALPHA, interval, one_sided_p, statistic
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,8 @@ class Sample:
 class TTest:
     """Result of :func:`t_test`.
 
-    ``difference``, ``t`` and ``hedges_g`` are first minus second; ``reason`` says why there is no test, or is empty.
+    ``difference``, ``t`` and ``hedges_g`` are first minus second, ``low`` and ``high`` are the interval of the
+    difference; ``reason`` says why there is no test, or is empty.
     """
 
     first: Sample
@@ -34,33 +33,40 @@ class TTest:
     significant: bool
     hedges_g: float
     p_welch: float
+    standard_error: float
+    low: float
+    high: float
     reason: str
 
 
 def summarize(values: Sequence[float]) -> Sample:
-    """Return number, mean and sample standard deviation (NaN for fewer than two values)."""
+    """Return number, mean and sample standard deviation (NaN for fewer than two values).
+
+    Both are the exact values, rounded once, as of Python's ``statistics``: so equal values have variance 0.
+    """
     finite = [float(value) for value in values if math.isfinite(value)]
-    if not finite or len(finite) < len(values):
-        return Sample(len(finite), math.nan, math.nan)
-    sd = stdev(finite) if len(finite) > 1 else math.nan
-    return Sample(len(finite), mean(finite), sd)
+    n = len(finite)
+    if not n or n < len(values):
+        return Sample(n, math.nan, math.nan)
+    # A float is a whole number over a power of two. Over one denominator, sums are sums of whole numbers.
+    ratios = [value.as_integer_ratio() for value in finite]
+    denominator = max(ratio[1] for ratio in ratios)
+    numbers = [number * (denominator // power) for number, power in ratios]
+    total = sum(numbers)
+    squares = n * sum(number * number for number in numbers) - total * total
+    sd = _square_root(squares, n * (n - 1) * denominator**2) if n > 1 else math.nan
+    return Sample(n, total / (n * denominator), sd)
 
 
-def _upper_tail(t: float, df: float) -> float:
-    """Return P(T > t) of Student's t with ``df`` degrees of freedom."""
-    from scipy.special import stdtr
+def _square_root(numerator: int, denominator: int) -> float:
+    """Return the square root of a fraction, rounded once.
 
-    return float(stdtr(df, -t))
-
-
-def _statistic(difference: float, standard_error: float) -> float:
-    if standard_error > 0:
-        return difference / standard_error
-    return math.copysign(math.inf, difference) if difference else math.nan
-
-
-def _p_value(t: float, df: float, higher_is_better: bool) -> float:
-    return 1.0 if math.isnan(t) else _upper_tail(t if higher_is_better else -t, df)
+    The root is taken to 54 bits at least, and its last bit says whether more would follow: then one division rounds it.
+    """
+    shift = max(0, (109 + denominator.bit_length() - numerator.bit_length()) // 2 + 1)
+    scaled = numerator << 2 * shift
+    root = math.isqrt(scaled // denominator)
+    return (root | (root * root * denominator != scaled)) / (1 << shift)
 
 
 def _untestable(name: str, values: Sequence[float], sample: Sample) -> str:
@@ -85,20 +91,22 @@ def t_test(
     reason = "; ".join(filter(None, (_untestable(names[0], first, a), _untestable(names[1], second, b))))
     if reason:
         nan = math.nan
-        return TTest(a, b, difference, nan, nan, nan, False, nan, nan, reason)
+        return TTest(a, b, difference, nan, nan, nan, False, nan, nan, nan, nan, nan, reason)
     df = a.n + b.n - 2
     pooled_sd = math.sqrt(((a.n - 1) * a.sd**2 + (b.n - 1) * b.sd**2) / df)
-    t = _statistic(difference, pooled_sd * math.sqrt(1 / a.n + 1 / b.n))
-    p_value = _p_value(t, df, higher_is_better)
+    standard_error = pooled_sd * math.sqrt(1 / a.n + 1 / b.n)
+    t = statistic(difference, standard_error)
+    p_value = one_sided_p(t, df, higher_is_better)
     if math.isnan(t):
         reason = "all values are equal"
     # Hedges 1981, eq. 6e: the exact factor that makes Cohen's d unbiased.
     unbias = math.exp(math.lgamma(df / 2) - math.lgamma((df - 1) / 2)) / math.sqrt(df / 2)
     square_a, square_b = a.sd**2 / a.n, b.sd**2 / b.n
-    t_welch = _statistic(difference, math.sqrt(square_a + square_b))
+    t_welch = statistic(difference, math.sqrt(square_a + square_b))
     # Welch-Satterthwaite; without any variance every df gives the same p.
     spread = square_a**2 / (a.n - 1) + square_b**2 / (b.n - 1)
     df_welch = (square_a + square_b) ** 2 / spread if spread else float(df)
+    low, high = interval(difference, standard_error, df)
     return TTest(
         first=a,
         second=b,
@@ -107,7 +115,10 @@ def t_test(
         df=float(df),
         p_value=p_value,
         significant=p_value < ALPHA,
-        hedges_g=_statistic(difference, pooled_sd) * unbias,
-        p_welch=_p_value(t_welch, df_welch, higher_is_better),
+        hedges_g=statistic(difference, pooled_sd) * unbias,
+        p_welch=one_sided_p(t_welch, df_welch, higher_is_better),
+        standard_error=standard_error,
+        low=low,
+        high=high,
         reason=reason,
     )

@@ -1,5 +1,6 @@
 """A study of the paper's shape with results that are drawn, not measured, from evaluation files to report."""
 
+import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -15,6 +16,11 @@ from coupled_adam_bench.catalog.metrics import METRICS, THEORY_METRICS
 from coupled_adam_bench.catalog.tables import PAPER_COLUMNS
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import parse_any_study, parse_study
+from coupled_adam_bench.evaluation.documents import FILE as DOCUMENTS
+from coupled_adam_bench.evaluation.documents import Document, documents_bytes
+from coupled_adam_bench.evaluation.stored import beside
+from coupled_adam_bench.evaluation.window_losses import FILE as WINDOWS
+from coupled_adam_bench.evaluation.window_losses import WindowLosses, pack
 from coupled_adam_bench.files import write_json
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.report.figures import write_figures
@@ -24,7 +30,9 @@ from coupled_adam_bench.report.render import write_tables
 from coupled_adam_bench.report.theory.records import theory_cells
 from coupled_adam_bench.results.collect import collect, write_results
 from coupled_adam_bench.statistics.compare import write_tests
+from coupled_adam_bench.statistics.paired_text import write_paired
 from coupled_adam_bench.statistics.power import write_power
+from coupled_adam_bench.statistics.summary import write_summary
 from coupled_adam_bench.statistics.trend import write_trend
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
@@ -48,6 +56,7 @@ def fake_settings() -> dict[str, Any]:
         "models": ["gpt2-125m", "gpt2-355m", "gpt2-760m",
                    large("l1", "1.3B", 24, 2048), large("l2", "2.6B", 32, 2560)],
         "evaluation": {"word_similarity": []},
+        "statistics": {"margins": {"loss": 0.02}},
         "grid": [
             {"table": "table1", "models": ["gpt2-125m", "gpt2-355m", "gpt2-760m"], "tokens": ["5B", "10B", "20B"],
              "optimizers": pair},
@@ -81,6 +90,20 @@ def diverges(cell: Cell) -> bool:
     return (cell.optimizer.key, cell.seed) in {("sgd_f500", 2)} | {("sgd_f600", seed) for seed in (1, 2, 3)}
 
 
+def drawn_text(cell: Cell, loss: float, acc: float) -> dict[str, dict[str, bytes]]:
+    """Draw the losses of windows and the accuracies of documents by stage; the text is the same for all cells."""
+    text, own = np.random.default_rng(0), np.random.default_rng([cell.seed, len(cell.id)])
+    losses = loss + 0.3 * text.normal(size=100) + 0.02 * own.normal(size=100)
+    windows = WindowLosses(np.arange(100) * 64, np.full(100, 64), losses)
+    right = text.random((2, 60)) + 0.1 * own.normal(size=(2, 60)) < acc
+    documents = [
+        Document(task, index, f"{index:016x}", 0, {"acc": float(right[number, index])}, [-1.0, -2.0])
+        for number, task in enumerate(("race", "arc_<easy>"))
+        for index in range(60)
+    ]
+    return {"test_loss": {WINDOWS: pack(windows)}, "downstream": {DOCUMENTS: documents_bytes(documents)}}
+
+
 def write_fake_run(cell: Cell, files: Any) -> None:
     """Write all that training and evaluation leave behind, apart from the model."""
     status = "diverged" if diverges(cell) else "completed"
@@ -96,8 +119,12 @@ def write_fake_run(cell: Cell, files: Any) -> None:
         rows[metric.stage].append((metric.task, metric.name, value, metric.unit))
     if status == "completed":
         rows["test_loss"].append(("test", "perplexity", math.exp(values["loss"]), "1"))
+    beside_of = {} if status == "diverged" else drawn_text(cell, values["loss"], values["acc"])
     for stage, results in rows.items():
-        files.evaluation(cell.id, stage, results)
+        kept = {name: hashlib.sha256(contents).hexdigest() for name, contents in beside_of.get(stage, {}).items()}
+        path = files.evaluation(cell.id, stage, results, **({"files": kept} if kept else {}))
+        for name, contents in beside_of.get(stage, {}).items():
+            beside(path, name).write_bytes(contents)
     rng = np.random.default_rng(cell.seed)
     with (files.runs / cell.id / "history.jsonl").open("w") as file:
         for step in np.linspace(cell.steps / 60, cell.steps, 60).astype(int):
@@ -194,6 +221,8 @@ def build(plan: Plan, root: Path, stored: Any) -> Path:
     write_tests(plan, results, tests)
     write_trend(plan, results, study_dir / "trend.csv")
     write_power(plan, results, study_dir / "power.csv")
+    write_paired(plan, study_dir / "paired.csv", root / "runs")
+    write_summary(plan, results, study_dir / "summary.csv")
     write_tables(plan, results, tests, study_dir / "tables", TEMPLATES)
     write_figures(plan, results, root / "runs", study_dir / "figures")
     write_manifest(plan, study_dir, root)

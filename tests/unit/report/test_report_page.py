@@ -212,7 +212,7 @@ def test_manifest(fake: Any) -> None:
     assert manifest["packages"]["numpy"] == version("numpy")
     assert "ruff" not in manifest["packages"]
     n_figures = len(figures_of(fake.plan))
-    assert len(manifest["sha256"]) == 5 + 3 * len(TABLE_ENDINGS) + len(SETUP_TABLES) + 3 * n_figures
+    assert len(manifest["sha256"]) == 7 + 3 * len(TABLE_ENDINGS) + len(SETUP_TABLES) + 3 * n_figures
     for name, digest in manifest["sha256"].items():
         assert hashlib.sha256((fake.study_dir / name).read_bytes()).hexdigest() == digest
     assert [cell["cell"] for cell in manifest["cells"]] == list(fake.plan.cells)
@@ -227,7 +227,9 @@ def test_runs_that_are_not_there_are_said_to_be_missing(
     from coupled_adam_bench.report.figures import write_figures
     from coupled_adam_bench.results.collect import collect, write_results
     from coupled_adam_bench.statistics.compare import write_tests
+    from coupled_adam_bench.statistics.paired_text import write_paired
     from coupled_adam_bench.statistics.power import write_power
+    from coupled_adam_bench.statistics.summary import write_summary
     from coupled_adam_bench.statistics.trend import write_trend
 
     study_dir = tmp_path / "tiny"
@@ -237,6 +239,8 @@ def test_runs_that_are_not_there_are_said_to_be_missing(
     write_tests(tiny_plan, study_dir / "results.csv", study_dir / "tests.csv")
     write_trend(tiny_plan, study_dir / "results.csv", study_dir / "trend.csv")
     write_power(tiny_plan, study_dir / "results.csv", study_dir / "power.csv")
+    write_paired(tiny_plan, study_dir / "paired.csv", tmp_path / "runs")
+    write_summary(tiny_plan, study_dir / "results.csv", study_dir / "summary.csv")
     write_manifest(tiny_plan, study_dir, tmp_path)
     with pytest.raises(ValueError, match=r"loss_accuracy\.svg: missing; draw the figures first"):
         write_report(tiny_plan, study_dir, templates)

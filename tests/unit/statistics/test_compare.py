@@ -22,17 +22,17 @@ PAPER = {name: METRICS[name] for name in PAPER_COLUMNS}
 
 SGD = {"name": "sgd", "lr_factor": 100}
 NAN = math.nan
-Study = Callable[[str, list[Any], dict[str, list[float]]], StudyResults]
+Study = Callable[..., StudyResults]
 
 
 @pytest.fixture
 def study(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> Study:
     """A study of one block, and results: for the metrics named below the given values by optimizer, else NaN."""
 
-    def build(table: str, optimizers: list[Any], samples: dict[str, list[float]]) -> StudyResults:
+    def build(table: str, optimizers: list[Any], samples: dict[str, list[float]], **statistics: Any) -> StudyResults:
         seeds = list(range(1, 1 + len(next(iter(samples.values())))))
         block = {"table": table, "models": ["nano"], "tokens": [{"steps": 60}], "optimizers": optimizers}
-        plan = make_plan(parse_study(tiny_study(grid=[block | {"seeds": seeds}])))
+        plan = make_plan(parse_study(tiny_study(grid=[block | {"seeds": seeds}], statistics=statistics)))
         return results_of(
             plan,
             lambda cell, metric: samples[cell.optimizer.key][cell.seed - 1] if metric.name in ("loss", "acc") else NAN,
@@ -163,3 +163,61 @@ def test_file_comes_back_as_it_was(study: Study, tmp_path: Path) -> None:
     (tmp_path / "tests.csv").write_text((tmp_path / "tests.csv").read_text().replace("False", "perhaps"))
     with pytest.raises(ValueError, match=r"tests\.csv:2: significant is 'perhaps', not True or False"):
         read_tests(tmp_path / "tests.csv")
+
+
+PAIR = ["adamw", "coupled_adam"]
+# Seeds that are far apart, and an optimizer that is a little better in each.
+NOISY = {"adamw": [3.0, 4.0, 5.0], "coupled_adam": [2.9, 3.88, 4.91]}
+
+
+def test_other_tests_stand_beside_the_papers(study: Study) -> None:
+    row = compare(study("table1", PAIR, NOISY, margins={"loss": 0.2})).to_dict("records")[0]
+    expected = stats.ttest_rel(NOISY["coupled_adam"], NOISY["adamw"], alternative="less")
+    assert (row["optimizer"], row["significant"], row["bold"], row["rule"]) == ("coupled_adam", False, False, "t-test")
+    assert (row["n_pairs"], row["paired_reason"], row["margin"]) == (3, "", 0.2)
+    assert row["p_paired"] == pytest.approx(expected.pvalue, rel=1e-9)
+    assert row["p_paired_holm"] == pytest.approx(2 * expected.pvalue, rel=1e-9)  # loss and acc are tested
+    assert (row["p_permutation"], row["p_permutation_min"]) == (1 / 8, 1 / 8)
+    interval = stats.ttest_ind(NOISY["coupled_adam"], NOISY["adamw"]).confidence_interval()
+    assert (row["low"], row["high"]) == pytest.approx((interval.low, interval.high), rel=1e-9)
+    assert (row["bootstrap_low"], row["bootstrap_high"]) == pytest.approx((-0.12, -0.09))
+    assert row["p_equivalence_paired"] < 0.05 < row["p_equivalence"]
+    acc = compare(study("table1", PAIR, NOISY, margins={"loss": 0.2})).to_dict("records")[1]
+    assert math.isnan(acc["margin"])
+    assert math.isnan(acc["p_equivalence"])
+
+
+def test_the_study_says_which_test_makes_bold(study: Study) -> None:
+    assert bold(compare(study("table1", PAIR, NOISY)))["loss"] is None
+    tests = compare(study("table1", PAIR, NOISY, bold="paired"))
+    assert bold(tests)["loss"] == "coupled_adam"
+    assert set(tests["rule"]) == {"paired t-test"}
+    near = {"adamw": [3.0, 3.1, 3.2], "coupled_adam": [2.77, 2.88, 3.02]}  # p = 0.04, twice that after Holm
+    assert 0.025 < compare(study("table1", PAIR, near))["p_value"][0] < 0.05
+    assert bold(compare(study("table1", PAIR, near)))["loss"] == "coupled_adam"
+    tests = compare(study("table1", PAIR, near, bold="holm"))
+    assert (bold(tests)["loss"], tests["significant"][0], tests["rule"][0]) == (None, False, "t-test, Holm")
+    single = compare(study("table2", PAIR, {"adamw": [2.46], "coupled_adam": [2.44]}, bold="holm"))
+    assert (bold(single)["loss"], single["rule"][0]) == ("coupled_adam", "better")
+
+
+@pytest.mark.parametrize("rule", ["paired", "holm"])
+def test_missing_seeds_keep_others_from_being_bold_by_any_rule(study: Study, rule: str) -> None:
+    samples = {"adamw": [3.0, 3.1, 3.2], "coupled_adam": [2.0, 2.1, 2.25], "sgd_f100": [9.0, NAN, 9.0]}
+    tests = compare(study("table7", [*PAIR, SGD], samples, bold=rule))
+    row = tests[(tests["metric"] == "loss") & (tests["reference"] == "sgd_f100")].to_dict("records")[0]
+    assert row["paired_reason"] == "1 of 3 pairs of a seed have a missing value"
+    assert math.isnan(row["p_paired"])
+    assert bold(tests)["loss"] is None
+    samples["sgd_f100"] = [NAN] * 3
+    assert bold(compare(study("table7", [*PAIR, SGD], samples, bold=rule)))["loss"] == "coupled_adam"
+
+
+def test_corrections_of_a_table(study: Study) -> None:
+    optimizers = [*PAIR, SGD]
+    samples = {"adamw": [3.0, 3.1, 3.2], "coupled_adam": [2.0, 2.1, 2.2], "sgd_f100": [2.05, 2.15, 2.3]}
+    tests = compare(study("table7", optimizers, samples))
+    tested = tests[tests["p_value"].notna()]
+    assert len(tested) == 4
+    assert list(tested["p_bh"]) == pytest.approx(stats.false_discovery_control(tested["p_value"]).tolist())
+    assert (tested["p_bh"] <= tested["p_holm"]).all()

@@ -3,8 +3,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import false_discovery_control
 
-from coupled_adam_bench.statistics.corrections import holm
+from coupled_adam_bench.statistics.corrections import benjamini_hochberg, holm
 
 
 def test_by_hand() -> None:
@@ -28,3 +29,17 @@ def test_rejects_what_the_step_down_procedure_rejects(p_values: list[float], lev
             break
         rejected.add(index)
     assert {index for index, p in enumerate(holm(p_values)) if p <= level} == rejected
+
+
+def test_benjamini_hochberg_by_hand() -> None:
+    # From the largest: 0.04 * 4/4, min(0.04, 0.03 * 4/3) = 0.04, min(0.04, 0.01 * 4/2) = 0.02, min(0.02, 0.005 * 4).
+    assert benjamini_hochberg([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.02, 0.04, 0.04, 0.02])
+    assert benjamini_hochberg([]) == []
+    assert math.isnan(benjamini_hochberg([math.nan])[0])
+
+
+@given(p_values=st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_benjamini_hochberg_agrees_with_scipy_and_never_exceeds_holm(p_values: list[float]) -> None:
+    found = benjamini_hochberg([*p_values, math.nan])
+    assert found[:-1] == pytest.approx(false_discovery_control(p_values).tolist(), rel=1e-12, abs=1e-300)
+    assert all(bh <= h * (1 + 1e-12) for bh, h in zip(found[:-1], holm(p_values), strict=True))

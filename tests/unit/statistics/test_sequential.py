@@ -69,7 +69,7 @@ def test_every_level_is_a_probability_below_alpha(alpha):
 
 @pytest.mark.parametrize("spending", ["obrien_fleming", "pocock"])
 def test_t_tests_at_the_nominal_levels_keep_the_error_about(spending):
-    # The approximation for small samples: 3, 5 and 8 seeds of each optimizer. benchmarks/statistics.py draws more.
+    # The approximation for small samples: 3, 5 and 8 seeds of each optimizer. benchmarks/stated_plans.py draws more.
     rng = np.random.default_rng(2)
     first, second = rng.normal(size=(2, 40_000, 8))
     looks = (3, 5, 8)

@@ -1,4 +1,5 @@
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -6,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
-from coupled_adam_bench.statistics.t_test import ALPHA, summarize, t_test
+from coupled_adam_bench.statistics.student import ALPHA
+from coupled_adam_bench.statistics.t_test import summarize, t_test
 
 numbers = st.floats(-1e3, 1e3).map(lambda value: round(value, 6))
 samples = st.lists(numbers, min_size=2, max_size=6).filter(lambda values: len(set(values)) > 1)
@@ -112,6 +114,16 @@ def test_no_test_without_all_values(first: list[float], second: list[float], rea
     assert all(math.isnan(value) for value in (test.t, test.df, test.p_value, test.hedges_g, test.p_welch))
     assert not test.significant
     assert test.reason == reason
+
+
+wide = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e150, max_value=1e150)
+
+
+@given(st.lists(wide | st.sampled_from([0.1, 0.2, 0.3, 3.02, 1e-300, -0.0]), min_size=1, max_size=7))
+def test_summary_has_the_bits_of_pythons_own(values: list[float]) -> None:
+    found = summarize(values)
+    assert found.mean == statistics.mean(values)
+    assert len(values) == 1 or found.sd == statistics.stdev(values)
 
 
 def test_summary() -> None:

@@ -193,7 +193,7 @@ def test_files_read_back_bit_for_bit(study: Callable[..., StudyResults], tmp_pat
 def test_the_interval_of_a_slope_covers_it_as_often_as_it_says() -> None:
     rng = np.random.default_rng(3)
     covered = 0
-    n_draws = 20  # benchmarks/statistics.py draws thousands
+    n_draws = 20  # benchmarks/stated_plans.py draws thousands
     for _ in range(n_draws):
         effects = 0.5 * rng.normal(size=3)
         rows = [(0.3 * x + effects[s] + rng.normal(), (x,), s) for s in range(3) for x in (0.0, 1.0, 2.0)]

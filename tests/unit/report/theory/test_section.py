@@ -158,7 +158,7 @@ def test_the_answer_is_computed(groups: tuple[TheoryGroup, ...]) -> None:
 
 def test_page_shows_the_section(fake_theory: Any) -> None:
     page = (fake_theory.study_dir / "report" / "index.html").read_text()
-    section = page[page.index('<section id="theory">') : page.index('<section id="tests">')]
+    section = page[page.index('<section id="theory">') : page.index('<section id="statistics">')]
     assert '<a href="#theory">Theory</a>' in page
     assert section.count("Holds here") == 5
     assert "80.0 % of the mean embedding&#39;s displacement comes from the input side" in section

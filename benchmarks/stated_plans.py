@@ -2,7 +2,7 @@
 
 Prints a line for each. The tests of the package draw less.
 
-    python benchmarks/statistics.py [--draws 200000] [--fits 1000]
+    python benchmarks/stated_plans.py [--draws 200000] [--fits 1000]
 """
 
 import argparse

@@ -1,0 +1,136 @@
+"""CPU time and memory of the comparisons of a study with 10,000 cells, and of documents of many cells.
+
+    python benchmarks/many_cells.py [--cells 10000] [--document-cells 54] [--documents 60000]
+
+Each stage runs in a process of its own, as the workflow runs it; its peak memory includes Python and the libraries. The
+numbers are drawn, and cells have as many rows in ``results.csv`` as those of the demo.
+"""
+
+import argparse
+import hashlib
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coupled_adam_bench.catalog.metrics import METRICS
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.evaluation.documents import FILE, Document, documents_bytes
+from coupled_adam_bench.evaluation.stored import beside, measured_cells
+from coupled_adam_bench.files import write_json, write_sealed
+from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.results.collect import results_frame, write_results
+
+N_MODELS, N_SEEDS, OTHER_ROWS = 10, 3, 50
+TEMPLATES = Path(__file__).parents[1] / "templates"
+
+
+def plan_of(n_cells: int) -> Plan:
+    """Return a plan of about as many cells: two optimizers, three seeds, ten models, and many lengths."""
+    n_lengths = max(1, round(n_cells / (2 * N_SEEDS * N_MODELS)))
+    models = [
+        {"name": f"m{d}", "n_layer": 1, "n_head": 1, "d_model": 8 * d, "learning_rate": 0.01, "label": f"model {d}"}
+        for d in range(1, N_MODELS + 1)
+    ]
+    block = {
+        "table": "table1",
+        "models": [model["name"] for model in models],
+        "tokens": [{"steps": 100 + step, "label": f"{100 + step} steps"} for step in range(n_lengths)],
+        "optimizers": ["adamw", "coupled_adam"],
+    }
+    study: dict[str, Any] = {
+        "study": "many",
+        "data": {"name": "words", "source": {"kind": "synthetic"}, "tokenizer": "word", "vocab_size": 1024},
+        "models": models,
+        "training": {"seq_len": 32, "batch_sequences": 4, "warmup_steps": 5, "precision": "fp32"},
+        "grid": [block],
+        "evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic"}},
+    }
+    return make_plan(parse_study(study))
+
+
+def write_drawn_results(plan: Plan, path: Path) -> None:
+    """Write ``results.csv`` with every metric of the catalogue and as many other rows as a small study has."""
+    rng = np.random.default_rng(0)
+    columns = [(metric.task, metric.name, metric.unit) for metric in METRICS.values()]
+    columns += [(f"task{number}", "acc", "1") for number in range(OTHER_ROWS - len(columns))]
+    rows = (
+        (cell, task, name, float(rng.uniform(0.4, 0.6)), unit)
+        for cell in plan.cells.values()
+        for task, name, unit in columns
+    )
+    write_results(results_frame(plan, rows), path)
+
+
+@cache
+def drawn_documents(optimizer: str, seed: int, n_documents: int) -> bytes:
+    """Return documents of seven tasks; cells that differ in nothing but the model have the same."""
+    rng = np.random.default_rng([seed, len(optimizer)])
+    scores = rng.normal(size=(n_documents, 4)).tolist()
+    return documents_bytes(
+        Document(f"task{index % 7}", index, f"{index:016x}", 1, {"acc": float(right)}, scores[index])
+        for index, right in enumerate(rng.random(n_documents) < 0.4)
+    )
+
+
+def write_documents(plan: Plan, runs: Path, n_documents: int) -> None:
+    """Write a run and documents for each cell of a plan."""
+    for cell, measurements in measured_cells(plan, runs):
+        run = {"cell": cell.id, "status": "completed", "reason": None, "model_sha256": "ab" * 32}
+        write_sealed(runs / cell.id / "run.json", run)
+        contents = drawn_documents(cell.optimizer.key, cell.seed, n_documents)
+        (measurement,) = (each for each in measurements if each.stage.name == "downstream")
+        path = measurement.find(cell.id)
+        record = {
+            "cell": cell.id, "stage": "downstream", "status": "ok", "reason": None, "results": [],
+            "version": measurement.stage.version, "settings": measurement.settings, "model_sha256": "ab" * 32,
+            "files": {FILE: hashlib.sha256(contents).hexdigest()},
+        }  # fmt: skip
+        write_sealed(path, record)
+        beside(path, FILE).write_bytes(contents)
+
+
+def timed(folder: Path, *command: str) -> None:
+    """Run a stage in a process of its own and print its CPU time, which other work does not change, and peak memory."""
+    code = "import sys, resource; from coupled_adam_bench.cli import main; status = main(sys.argv[1:]);"
+    code += "used = resource.getrusage(resource.RUSAGE_SELF);"
+    code += "print(used.ru_utime + used.ru_stime, used.ru_maxrss); sys.exit(status)"
+    start = [sys.executable, "-c", code]
+    run = subprocess.run([*start, *command], cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
+    seconds, kib = map(float, run.stdout.split()[-2:])
+    print(f"| {command[0]} | {seconds:.1f} | {kib / 1024:.0f} |", flush=True)
+
+
+def main() -> None:
+    """Print the table."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--cells", type=int, default=10_000)
+    options.add_argument("--document-cells", type=int, default=54)
+    options.add_argument("--documents", type=int, default=60_000)
+    arguments = options.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder, study = Path(name), Path(name) / "results" / "many"
+        plan = plan_of(arguments.cells)
+        write_json(study / "plan.json", plan.to_json())
+        write_drawn_results(plan, study / "results.csv")
+        lines = (study / "results.csv").read_text().count("\n") - 1
+        print(f"{len(plan.cells):,} cells, {lines:,} rows of results.csv\n\n| stage | CPU s | MiB |\n|---|---|---|")
+        given = ["--plan", "results/many/plan.json"]
+        results = ["--results", "results/many/results.csv"]
+        timed(folder, "tests", *given, *results, "--out", "results/many/tests.csv")
+        timed(folder, "summary", *given, *results, "--out", "results/many/summary.csv")
+        tables = ["--tests", "results/many/tests.csv", "--templates", str(TEMPLATES), "--out", "results/many/tables"]
+        timed(folder, "tables", *given, *results, *tables)
+        small = plan_of(arguments.document_cells)
+        write_json(study / "plan.json", small.to_json())
+        write_documents(small, folder / "results" / "runs", arguments.documents)
+        print(f"\n{len(small.cells)} cells with {arguments.documents:,} documents each:\n")
+        timed(folder, "paired", *given, "--out", "results/many/paired.csv")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""The section ``statistics`` of a study: what decides on bold figures, and which differences count as none."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from coupled_adam_bench.config.base import Settings, Term, not_bool
+
+BoldRule = Literal["paper", "paired", "holm"]
+
+
+class StatisticsSettings(Settings):
+    """How optimizers are compared. No setting here changes a run or what is measured in it.
+
+    All studies of a results folder have the same ``bold``.
+    """
+
+    bold: BoldRule = "paper"
+    """What decides whether a value is bold in tables with a test. ``paper``: Student's t-test with pooled variance, p <
+    0.05 [P]; ``paired``: the t-test of the differences between runs of the same seed; ``holm``: the paper's test after
+    Holm's correction for all tests of the table."""
+    margins: dict[Term, Annotated[float, Field(gt=0), BeforeValidator(not_bool)]] = Field({})
+    """By metric, in its unit, the difference that does not matter, such as ``loss: 0.01``. Two optimizers are then
+    tested for being equivalent: for a difference within it. Metrics that are not named are not tested so."""

@@ -1,0 +1,205 @@
+"""``paired.csv``: two models of one seed, compared on the same documents of tasks and windows of held-out text.
+
+In each group every optimizer is compared with the first one, seed by seed and over all seeds. A document or a window is
+there once for each seed, and these are alike: so over seeds its differences are averaged first, and then count once.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coupled_adam_bench import paths
+from coupled_adam_bench.catalog.metrics import METRICS
+from coupled_adam_bench.catalog.stages import STAGES
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.evaluation.documents import read_scores
+from coupled_adam_bench.evaluation.stored import Measurement, measurement_of
+from coupled_adam_bench.evaluation.window_losses import PairedWindows, paired_windows
+from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, DOCUMENTS, PAIRED_COLUMNS, WINDOWS
+from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, layout_of
+from coupled_adam_bench.results.tidy import typed_frame, write_csv
+from coupled_adam_bench.statistics.units import Estimate, average, mcnemar_p, of_documents, of_windows
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+LOSS, ACC = METRICS["loss"], METRICS["acc"]
+MCNEMAR, T_TEST = "McNemar", "paired t-test"
+TOO_FEW = "too few to tell a spread"
+Floats = NDArray[np.float64]
+Row = dict[str, Any]
+Found = TypeVar("Found")
+Pairs = dict[str, tuple[Floats, Floats]]
+"""The values of two cells by task, in the order of the same documents."""
+
+
+class Scores:
+    """Reads the accuracies of cells' documents, those of a cell once until it is told to forget them."""
+
+    def __init__(self, runs: Path) -> None:
+        self._runs = runs
+        self._measurements: dict[str, Measurement] = {}
+        self._scores: dict[str, dict[str, dict[str, float]]] = {}
+
+    def forget(self) -> None:
+        """Free the memory of what was read."""
+        self._scores.clear()
+
+    def of(self, cell: Cell) -> dict[str, dict[str, float]]:
+        """Return the accuracies of a cell by task and document; ``ValueError`` if it has none."""
+        if cell.id not in self._scores:
+            key = cell.study.name
+            if key not in self._measurements:
+                stage = STAGES[ACC.stage]
+                self._measurements[key] = measurement_of(stage, cell.study, cell.data_id, self._runs)
+            self._scores[cell.id] = read_scores(self._measurements[key], cell.id, ACC.name)
+        if not self._scores[cell.id]:
+            raise ValueError(f"{cell.id}: no documents with {ACC.name}: it has diverged, or was measured without them")
+        return self._scores[cell.id]
+
+    def pairs(self, first: Cell, second: Cell) -> Pairs:
+        """Return the accuracies of two cells on the same documents; ``ValueError`` if these are not the same."""
+        ours, theirs = self.of(first), self.of(second)
+        found: Pairs = {}
+        for task in ours.keys() | theirs.keys():
+            one, other = ours.get(task, {}), theirs.get(task, {})
+            if alone := len(one.keys() ^ other.keys()):
+                raise ValueError(f"{first.id} and {second.id}: {alone} documents of {task} that only one of them has")
+            found[task] = (np.array(list(one.values())), np.array([other[document] for document in one]))
+        return {task: found[task] for task in ours}
+
+
+def _numbers(estimate: Estimate, first: Floats, second: Floats, sign: int) -> Row:
+    """Return what all rows with numbers have; ``sign`` is 1 where more is better."""
+    low, high = estimate.interval
+    better = sign * np.sign(first - second)
+    return {
+        "n": estimate.n, "difference": estimate.difference, "low": low, "high": high, "p_value": estimate.p_value,
+        "n_better": int((better > 0).sum()), "n_worse": int((better < 0).sum()), "test": T_TEST,
+        "reason": TOO_FEW if math.isnan(estimate.standard_error) else "",
+    }  # fmt: skip
+
+
+def _gap(unit: str, reason: str) -> Row:
+    numbers = dict.fromkeys(("difference", "low", "high", "p_value", "mean", "mean_reference"), math.nan)
+    metric = LOSS if unit == WINDOWS else ACC
+    counts = {"n": 0, "n_better": 0, "n_worse": 0}
+    return {"unit": unit, "task": metric.task, "metric": metric.name, "test": "", "reason": reason} | counts | numbers
+
+
+def window_rows(found: Mapping[int, PairedWindows | str]) -> Iterator[Row]:
+    """Yield the rows of the loss by seed and over all seeds; text stands for the reason of a seed without windows."""
+    pairs = {seed: each for seed, each in found.items() if not isinstance(each, str)}
+    for seed, each in found.items():
+        row = _gap(WINDOWS, each) if isinstance(each, str) else _windows(each)
+        yield row | {"seed": str(seed)}
+    if len(found) < 2:
+        return
+    if len(pairs) < len(found):
+        yield _gap(WINDOWS, _incomplete(found)) | {"seed": ALL_SEEDS}
+        return
+    one, *others = pairs.values()
+    if all(np.array_equal(one.starts, other.starts) for other in others):
+        sides = [np.mean([getattr(each, side) for each in pairs.values()], axis=0) for side in ("first", "second")]
+        yield _windows(PairedWindows(one.starts, one.n_targets, *sides)) | {"seed": ALL_SEEDS}
+    else:  # windows of their own for each seed
+        estimate = average([_estimate(each) for each in pairs.values()])
+        rows = [_windows(each) for each in pairs.values()]
+        first, second = (np.concatenate([getattr(p, side) for p in pairs.values()]) for side in ("first", "second"))
+        means = {name: math.fsum(row[name] for row in rows) / len(rows) for name in ("mean", "mean_reference")}
+        yield rows[0] | _numbers(estimate, first, second, sign=-1) | means | {"seed": ALL_SEEDS}
+
+
+def _estimate(pairs: PairedWindows) -> Estimate:
+    order = np.argsort(pairs.starts, kind="stable")  # neighbours in the text, which random windows are not
+    return of_windows((pairs.first - pairs.second)[order], pairs.n_targets[order])
+
+
+def _windows(pairs: PairedWindows) -> Row:
+    means = [float(np.average(side, weights=pairs.n_targets)) for side in (pairs.first, pairs.second)]
+    row = {"unit": WINDOWS, "task": LOSS.task, "metric": LOSS.name, "mean": means[0], "mean_reference": means[1]}
+    return row | _numbers(_estimate(pairs), pairs.first, pairs.second, sign=-1)
+
+
+def document_rows(found: Mapping[int, Pairs | str]) -> Iterator[Row]:
+    """Yield the rows of each task and of their average, as :func:`window_rows`."""
+    for seed, each in found.items():
+        for row in [_gap(DOCUMENTS, each)] if isinstance(each, str) else _documents(each):
+            yield row | {"seed": str(seed)}
+    if len(found) < 2:
+        return
+    pairs = [each for each in found.values() if not isinstance(each, str)]
+    shapes = {tuple((task, len(first)) for task, (first, _) in each.items()) for each in pairs}
+    if len(pairs) < len(found) or len(shapes) > 1:
+        reason = _incomplete(found) if len(pairs) < len(found) else "the seeds were scored on different documents"
+        yield _gap(DOCUMENTS, reason) | {"seed": ALL_SEEDS}
+        return
+    mean: Pairs = {
+        task: (np.mean([each[task][0] for each in pairs], axis=0), np.mean([each[task][1] for each in pairs], axis=0))
+        for task in pairs[0]
+    }
+    for row in _documents(mean, one_seed=False):
+        yield row | {"seed": ALL_SEEDS}
+
+
+def _documents(pairs: Pairs, one_seed: bool = True) -> Iterator[Row]:
+    estimates = {task: of_documents(first - second) for task, (first, second) in pairs.items()}
+    rows = {task: _numbers(estimates[task], *pairs[task], sign=1) for task in pairs}
+    for task, sides in pairs.items():
+        row = rows[task] | {"mean": float(np.mean(sides[0])), "mean_reference": float(np.mean(sides[1]))}
+        if one_seed and np.isin(sides, (0.0, 1.0)).all():  # right or wrong, no probability
+            row |= {"test": MCNEMAR, "p_value": mcnemar_p(row["n_better"], row["n_worse"]), "reason": ""}
+        rows[task] = row | {"unit": DOCUMENTS, "task": task, "metric": ACC.name}
+        yield rows[task]
+    every = [np.concatenate([sides[side] for sides in pairs.values()]) for side in (0, 1)]
+    means = {name: math.fsum(row[name] for row in rows.values()) / len(rows) for name in ("mean", "mean_reference")}
+    whole = {"unit": DOCUMENTS, "task": AVERAGE, "metric": ACC.name}
+    yield whole | means | _numbers(average(list(estimates.values())), every[0], every[1], sign=1)
+
+
+def _incomplete(found: Mapping[int, Any]) -> str:
+    without = [str(seed) for seed, each in found.items() if isinstance(each, str)]
+    return f"seed {', '.join(without)}: not there"
+
+
+def _group_rows(group: Group, scores: Scores, runs: Path) -> Iterator[Row]:
+    by_seed = {key: {cell.seed: cell for cell in cells} for key, cells in group.cells.items()}
+    reference, *others = by_seed
+    place = dict(zip(GROUP_COLUMNS, group.place, strict=True)) | {"reference": reference}
+    for key in others:
+        theirs = by_seed[reference]
+        cells = {seed: (cell, theirs[seed]) for seed, cell in by_seed[key].items() if seed in theirs}
+        windows: dict[int, PairedWindows | str] = {}
+        documents: dict[int, Pairs | str] = {}
+        for seed, pair in cells.items():
+            windows[seed] = _or_reason(partial(paired_windows, *pair, runs))
+            documents[seed] = _or_reason(partial(scores.pairs, *pair))
+        for row in (*window_rows(windows), *document_rows(documents)):
+            yield place | {"optimizer": key} | row
+    scores.forget()
+
+
+def _or_reason(read: Callable[[], Found]) -> Found | str:
+    """Return what ``read`` returns or, if files are missing, damaged or do not go together, why."""
+    try:
+        return read()
+    except (ValueError, OSError) as error:
+        return str(error)
+
+
+def compare_text(plan: Plan, runs: Path = paths.RUNS) -> "DataFrame":
+    """Return the comparisons of all groups of a plan, with the columns ``PAIRED_COLUMNS``; a gap has its reason."""
+    scores = Scores(runs)
+    groups = [group for of_table in layout_of(plan).groups.values() for group in of_table]
+    return typed_frame([row for group in groups for row in _group_rows(group, scores, runs)], PAIRED_COLUMNS)
+
+
+def write_paired(plan: Plan, out: Path, runs: Path = paths.RUNS) -> None:
+    """Write ``paired.csv`` from what lies beside the evaluations of the cells."""
+    write_csv(compare_text(plan, runs), out)

@@ -1,0 +1,193 @@
+"""``paired.csv`` from files beside evaluations that are drawn, not measured."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.evaluation import documents, window_losses
+from coupled_adam_bench.evaluation.documents import Document, documents_bytes
+from coupled_adam_bench.evaluation.stored import beside
+from coupled_adam_bench.evaluation.window_losses import WindowLosses, pack
+from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.results.comparisons import PAIRED_COLUMNS, read_paired
+from coupled_adam_bench.statistics.paired_text import compare_text, write_paired
+from coupled_adam_bench.statistics.units import of_windows
+
+N_WINDOWS, N_DOCUMENTS = 30, 50
+HOSTILE = 'a_%<b>", "metrics": {\u00fc'
+
+
+def drawn(cell: Cell) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the losses of the windows of a cell, and its accuracies by task: two of right or wrong, one between."""
+    rng = np.random.default_rng([cell.seed, len(cell.optimizer.key)])
+    better = 0.2 * (cell.optimizer.key == "coupled_adam")
+    losses = 3 - better + 0.1 * rng.normal(size=N_WINDOWS)
+    right = {task: (rng.random(N_DOCUMENTS) < 0.4 + better).astype(float) for task in ("race", HOSTILE)}
+    return losses, right | {"mc2": rng.random(N_DOCUMENTS)}
+
+
+def keep(files: Any, cell: Cell, stage: str, name: str, contents: bytes) -> Path:
+    """Write an evaluation of a cell with a file beside it."""
+    sha256 = hashlib.sha256(contents).hexdigest()
+    path = files.evaluation(cell.id, stage, [], files={name: sha256})
+    beside(path, name).write_bytes(contents)
+    return beside(path, name)
+
+
+def write_cell(files: Any, cell: Cell, starts: np.ndarray | None = None) -> list[Path]:
+    files.run(cell.id)
+    losses, right = drawn(cell)
+    starts = np.arange(N_WINDOWS) * 16 if starts is None else starts
+    windows = WindowLosses(starts, np.full(N_WINDOWS, 16), losses)
+    lines = [
+        Document(task, index, f"{index:016x}", HOSTILE, {"acc_norm": 0.5, "acc": float(value)}, [-1.0, -2.5])
+        for task, values in right.items()
+        for index, value in enumerate(values)
+    ] + [Document("lambada", 0, "ab", "text", {"perplexity": 3.0}, [])]
+    return [
+        keep(files, cell, "test_loss", window_losses.FILE, pack(windows)),
+        keep(files, cell, "downstream", documents.FILE, documents_bytes(lines)),
+    ]
+
+
+@pytest.fixture
+def measured(tiny_plan: Plan, stored: Any, tmp_path: Path) -> Callable[..., pd.DataFrame]:
+    """Write all cells but some, and return the comparisons."""
+
+    def measure(plan: Plan = tiny_plan, without: int | None = None, own_windows: bool = False) -> pd.DataFrame:
+        files = stored(plan, tmp_path)
+        for index, cell in enumerate(plan.cells.values()):
+            if index != without:
+                write_cell(files, cell, np.arange(N_WINDOWS) + 1000 * cell.seed if own_windows else None)
+        return compare_text(plan, tmp_path)
+
+    return measure
+
+
+def row(frame: pd.DataFrame, seed: str, task: str) -> dict[str, Any]:
+    (found,) = frame[(frame["seed"] == seed) & (frame["task"] == task)].to_dict("records")
+    return found
+
+
+def sides(plan: Plan, seed: int) -> tuple[Cell, Cell]:
+    cells = {(cell.optimizer.key, cell.seed): cell for cell in plan.cells.values()}
+    return cells["coupled_adam", seed], cells["adamw", seed]
+
+
+def test_every_seed_by_independent_formulas(tiny_plan: Plan, measured: Any) -> None:
+    frame = measured()
+    assert list(frame.columns) == list(PAIRED_COLUMNS)
+    assert len(frame) == 4 * (1 + 4)  # three seeds and all of them: the windows, three tasks and their average
+    assert set(frame["reference"]) == {"adamw"}
+    assert set(frame["reason"]) == {""}
+    for seed in (1, 2, 3):
+        (ours, our_right), (theirs, their_right) = map(drawn, sides(tiny_plan, seed))
+        loss = row(frame, str(seed), "test")
+        assert (loss["unit"], loss["metric"], loss["n"]) == ("windows", "loss", N_WINDOWS)
+        assert (loss["mean"], loss["mean_reference"]) == pytest.approx((ours.mean(), theirs.mean()))
+        assert loss["difference"] == pytest.approx((ours - theirs).mean())
+        assert (loss["n_better"], loss["n_worse"]) == ((ours < theirs).sum(), (ours > theirs).sum())
+        for task in ("race", HOSTILE):
+            a, b = our_right[task], their_right[task]
+            found = row(frame, str(seed), task)
+            discordant = int((a > b).sum()), int((a < b).sum())
+            assert (found["n_better"], found["n_worse"]) == discordant
+            assert found["p_value"] == pytest.approx(stats.binomtest(discordant[0], sum(discordant)).pvalue)
+            assert (found["test"], found["n"]) == ("McNemar", N_DOCUMENTS)
+        between = row(frame, str(seed), "mc2")
+        expected = stats.ttest_rel(our_right["mc2"], their_right["mc2"])
+        assert (between["test"], between["p_value"]) == ("paired t-test", pytest.approx(expected.pvalue))
+        average = row(frame, str(seed), "average")
+        differences = [our_right[task] - their_right[task] for task in our_right]
+        assert average["difference"] == pytest.approx(np.mean([each.mean() for each in differences]))
+        error = np.sqrt(sum(each.var(ddof=1) / N_DOCUMENTS for each in differences)) / 3
+        assert average["high"] - average["difference"] == pytest.approx(1.98 * error, rel=0.01)
+
+
+def test_over_seeds_each_document_and_window_counts_once(tiny_plan: Plan, measured: Any) -> None:
+    frame = measured()
+    values = [[drawn(cell) for cell in sides(tiny_plan, seed)] for seed in (1, 2, 3)]
+    race = np.mean([ours[1]["race"] - theirs[1]["race"] for ours, theirs in values], axis=0)
+    found = row(frame, "all", "race")
+    assert (found["n"], found["test"]) == (N_DOCUMENTS, "paired t-test")
+    assert found["p_value"] == pytest.approx(stats.ttest_1samp(race, 0).pvalue)
+    windows = np.mean([ours[0] - theirs[0] for ours, theirs in values], axis=0)
+    expected = of_windows(windows, np.full(N_WINDOWS, 16))
+    found = row(frame, "all", "test")
+    assert (found["n"], found["p_value"]) == (N_WINDOWS, pytest.approx(expected.p_value))
+    assert (found["low"], found["high"]) == pytest.approx(expected.interval)
+
+
+def test_windows_of_their_own_for_each_seed_are_different_text(tiny_plan: Plan, measured: Any) -> None:
+    frame = measured(own_windows=True)
+    found = row(frame, "all", "test")
+    singles = [row(frame, str(seed), "test") for seed in (1, 2, 3)]
+    assert found["n"] == 3 * N_WINDOWS
+    for name in ("mean", "mean_reference", "difference"):
+        assert found[name] == pytest.approx(np.mean([single[name] for single in singles]))
+    assert found["n_better"] == sum(single["n_better"] for single in singles)
+
+
+def test_what_is_missing_is_a_gap_with_its_reason(tiny_plan: Plan, measured: Any) -> None:
+    frame = measured(without=1)  # adamw, seed 2
+    for task in ("test", "average"):
+        gap = row(frame, "2", task)
+        assert "no such file" in gap["reason"]
+        assert np.isnan(gap["difference"])
+        assert gap["n"] == 0
+        assert row(frame, "all", task)["reason"] == "seed 2: not there"
+        assert row(frame, "3", task)["reason"] == ""
+
+
+def test_evaluations_without_files_and_diverged_cells_are_gaps(
+    tiny_plan: Plan, stored: Any, measured: Any, tmp_path: Path
+) -> None:
+    measured()
+    files = stored(tiny_plan, tmp_path)
+    cells = list(tiny_plan.cells)
+    files.evaluation(cells[0], "downstream", [])
+    files.run(cells[1], status="diverged")
+    for stage in ("test_loss", "downstream"):
+        files.evaluation(cells[1], stage, [])
+    frame = compare_text(tiny_plan, tmp_path)
+    assert "no documents with acc" in row(frame, "1", "average")["reason"]
+    assert row(frame, "1", "test")["reason"] == ""
+    assert "has diverged" in row(frame, "2", "test")["reason"]
+    assert "it has diverged" in row(frame, "2", "average")["reason"]
+
+
+def test_other_documents_and_damaged_files_are_gaps(
+    tiny_plan: Plan, stored: Any, measured: Any, tmp_path: Path
+) -> None:
+    measured()
+    files = stored(tiny_plan, tmp_path)
+    first, second, *_ = tiny_plan.cells.values()
+    keep(files, first, "downstream", documents.FILE, documents_bytes([Document("race", 9, "ff", 0, {"acc": 1.0}, [])]))
+    write_cell(files, second)[0].write_bytes(b"damaged")
+    frame = compare_text(tiny_plan, tmp_path)
+    assert "documents of" in row(frame, "1", "average")["reason"]
+    assert "but its evaluation says" in row(frame, "2", "test")["reason"]
+
+
+def test_one_seed_has_no_line_over_seeds_and_a_gap_needs_no_other(tiny_study: Any, measured: Any) -> None:
+    settings = tiny_study()
+    settings["grid"][0] |= {"table": "table2", "seeds": [7]}
+    frame = measured(make_plan(parse_study(settings)))
+    assert set(frame["seed"]) == {"7"}
+    assert len(frame) == 5
+
+
+def test_file_comes_back_as_it_was(tiny_plan: Plan, measured: Any, tmp_path: Path) -> None:
+    frame = measured(without=1)
+    write_paired(tiny_plan, tmp_path / "paired.csv", tmp_path)
+    pd.testing.assert_frame_equal(read_paired(tmp_path / "paired.csv"), frame, check_exact=True)
+    assert json.dumps(HOSTILE)[1:5] in (tmp_path / "paired.csv").read_text()
