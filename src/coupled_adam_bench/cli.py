@@ -21,6 +21,13 @@ Outputs = Callable[[argparse.Namespace], list[Path]]
 """A function that names the files that a stage has written."""
 
 
+def _positive(text: str) -> int:
+    """Return a whole number of at least 1, for an option of the command line."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
 def _plan(arguments: argparse.Namespace) -> Plan:
     return load_plan(arguments.plan)
 
@@ -179,6 +186,22 @@ def _measure(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _verify(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.verify.verify import parse_tolerances, verify
+
+    return verify(
+        arguments.manifest,
+        arguments.cells or [],
+        arguments.sample,
+        sample_seed=arguments.sample_seed,
+        folder=arguments.folder,
+        device=arguments.device,
+        threads=arguments.threads,
+        own=parse_tolerances(arguments.tolerance),
+        json=arguments.json,
+    )
+
+
 def _collect(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.results.collect import collect, write_results
 
@@ -318,6 +341,21 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--json", type=Path, help="where to write all numbers, spectra and curves")
     sub.add_argument("--figure", type=Path, help=f"where to draw spectra and curves: {', '.join(FIGURE_ENDINGS)}")
+    summary = (
+        "train and evaluate cells of a manifest again, elsewhere; exit status 0: they reproduce, 1: one does not, "
+        "2: one could not be checked"
+    )
+    sub = stage("verify", _verify, summary, plan=False)
+    sub.add_argument("manifest", type=Path, help="results/<study>/manifest.json")
+    which = sub.add_mutually_exclusive_group(required=True)
+    which.add_argument("--cells", nargs="+", help="cell ids")
+    which.add_argument("--sample", type=_positive, metavar="K", help="K of the trained cells, drawn at random")
+    sub.add_argument("--sample-seed", type=int, default=0, help="seed of that draw (default: %(default)s)")
+    sub.add_argument("--folder", type=Path, help="where to train, and go on later (default: a temporary folder)")
+    sub.add_argument("--threads", type=_positive, help="threads of training and evaluation (default: the study's)")
+    sub.add_argument("--tolerance", nargs="+", default=[], metavar="METRIC=NUMBER", help="in place of the default's")
+    sub.add_argument("--json", type=Path, help="where to write the verdicts")
+    sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     sub = stage("collect", _collect, "gather all evaluations into results.csv")
     sub.add_argument("--partial", action="store_true", help="write NaN where nothing is evaluated yet")
     out(sub, "results.csv")

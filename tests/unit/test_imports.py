@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "tracking_uri": set(),
     "fetch": {"data", "evaluation"},
     "measure": {"embeddings", "evaluation"},
+    "verify": {"data.check", "evaluation.stored", "results"},
     "guard": {"data.check", "evaluation.stored"},
     "schema_json": set(),
     "cli": {
@@ -51,6 +52,7 @@ MAY_IMPORT = {
         "schema_json",
         "rehearsal",
         "measure",
+        "verify",
     },
     "__main__": {"cli"},
 } | {module: set() for module in BASE}
