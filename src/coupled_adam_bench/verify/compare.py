@@ -1,7 +1,7 @@
 """Compares a cell that was trained again with what its manifest records, and says whether it reproduces."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -16,8 +16,6 @@ from coupled_adam_bench.verify.recorded import Number, Recorded
 
 _OF_THE_MACHINE = ("tokens_per_second", "peak_memory_bytes", "seconds_left", "time", "mfu")
 """What a line of a history says of the machine, not of the training."""
-LOSS = "loss"
-TEST_LOSS = ("test", LOSS)
 _SHOWN = 10
 Values = Mapping[Number, float]
 
@@ -33,7 +31,7 @@ class Word(StrEnum):
 
 @dataclass(frozen=True)
 class Difference:
-    """A number that came out otherwise; its ``tolerance`` is NaN if it is not judged: no table prints it."""
+    """A number that came out otherwise; its ``tolerance`` is NaN if it is not judged."""
 
     name: str
     recorded: float
@@ -54,7 +52,7 @@ class Difference:
 
     def __str__(self) -> str:
         """Say both values, in full."""
-        judged = "no table prints it" if math.isnan(self.tolerance) else f"tolerance {self.tolerance:g}"
+        judged = "not judged" if math.isnan(self.tolerance) else f"tolerance {self.tolerance:g}"
         return f"{self.name}: {self.recorded!r} in the manifest's results, {self.here!r} here ({judged})"
 
 
@@ -85,14 +83,7 @@ class Verdict:
         rows += [f"not the same bit for bit: {', '.join(self.differing)}"] if self.differing else []
         rows += [f"too far: {difference}" for difference in far[:_SHOWN]]
         rows += [f"and {len(far) - _SHOWN} more that are too far"] if len(far) > _SHOWN else []
-        rows += (
-            [
-                f"{len(near)} numbers differ and are allowed to; the one that comes nearest to its tolerance: "
-                f"{nearest[0]}"
-            ]
-            if near
-            else []
-        )
+        rows += [f"{len(near)} numbers differ and are allowed to, such as {nearest[0]}"] if near else []
         rows += [f"not compared: {note}" for note in self.notes]
         rows += [f"another {name}: {then} then, {here} here" for name, (then, here) in self.versions.items()]
         return [f"{self.cell}: {self.word}", *(f"  {row}" for row in rows)]
@@ -107,12 +98,18 @@ def same(a: float, b: float) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b))
 
 
-def tolerances(metrics: Mapping[str, Metric], own: Mapping[str, float]) -> dict[Number, float]:
-    """Return the tolerance of each metric that tables can print: one unit in the last digit that they print of it.
+def tolerances(metrics: Mapping[str, Metric], spread: Values, own: Mapping[str, float]) -> dict[Number, float]:
+    """Return the tolerance of each metric that tables can print, given its standard deviation over seeds.
 
-    ``own`` are a user's tolerances by the name of a metric; such a number is judged in all tasks that have it.
+    It is one unit in the last digit that tables print, or the standard deviation if that is larger: a training that
+    rounds otherwise may end as far away, and changes no conclusion. ``own`` are a user's by the name of a metric.
     """
-    return {(metric.task, metric.name): own.get(metric.name, 10.0**-metric.digits) for metric in metrics.values()}
+    return {
+        (metric.task, metric.name): own.get(
+            metric.name, max(10.0**-metric.digits, spread.get((metric.task, metric.name), 0.0))
+        )
+        for metric in metrics.values()
+    }
 
 
 def compare_numbers(recorded: Values, here: Values, allowed: Values, own: Mapping[str, float]) -> list[Difference]:
@@ -126,17 +123,20 @@ def compare_numbers(recorded: Values, here: Values, allowed: Values, own: Mappin
     return differences
 
 
-def compare_histories(
-    recorded: list[dict[str, Any]], here: list[dict[str, Any]], tolerance: float
-) -> Iterator[Difference]:
-    """Yield the numbers of two histories that differ, line by line; only the loss is judged."""
+def compare_histories(recorded: list[dict[str, Any]], here: list[dict[str, Any]]) -> list[Difference]:
+    """Return the numbers of two histories that differ, line by line; what a line says of the machine is left out.
+
+    The same weights have the same history, and other weights another one, so no number has a tolerance of its own.
+    """
+    differences = []
     lines = [{row["step"]: row for row in rows} for rows in (recorded, here)]
     for step in sorted({*lines[0], *lines[1]}):
         then, now = (rows.get(step, {}) for rows in lines)
         for name in dict.fromkeys((*then, *now)):
             old, new = (float(row.get(name, math.nan)) for row in (then, now))
             if name not in _OF_THE_MACHINE and not same(old, new):
-                yield Difference(f"history, step {step}, {name}", old, new, tolerance if name == LOSS else math.nan)
+                differences.append(Difference(f"history, step {step}, {name}", old, new, math.nan))
+    return differences
 
 
 @dataclass
@@ -192,18 +192,21 @@ def judge(recorded: Recorded, cell: Cell, files: RunFiles, own: Mapping[str, flo
     known = recorded.values.get(cell.id, {})
     if recorded.other_stages:  # whose numbers would otherwise be missed here
         known = {key: value for key, value in known.items() if key in found.numbers}
-    allowed = tolerances(cell.study.metrics, own)
-    differences = compare_numbers(known, found.numbers, allowed, own)
+    differences = compare_numbers(known, found.numbers, tolerances(cell.study.metrics, recorded.spread(cell), own), own)
     compared = [f"{len(found.numbers)} numbers of evaluations"]
     if now["model_sha256"] is not None:
         compared.insert(0, "the weights")
-    differing = found.differing if now["model_sha256"] == then["model_sha256"] else ["the weights", *found.differing]
+    same_weights = now["model_sha256"] == then["model_sha256"]
+    differing = found.differing if same_weights else ["the weights", *found.differing]
+    of_history: list[Difference] = []
     if (run := recorded.run(cell.id)) is not None:
         rows = read_history(files.history)
-        differences += compare_histories(read_history(run.history), rows, allowed[TEST_LOSS])
+        of_history = compare_histories(read_history(run.history), rows)
         compared.append(f"{len(rows)} lines of history")
     else:
         found.notes.append("the history and the files beside evaluations: the recorded run is not there")
-    far = any(difference.is_far for difference in differences)
+    reason = f"the weights are the same, but not their history: {of_history[0]}" if same_weights and of_history else ""
+    differences += of_history
+    far = bool(reason) or any(difference.is_far for difference in differences)
     word = Word.OTHER if far else Word.CLOSE if differences or differing else Word.EXACT
-    return Verdict(cell.id, word, "", compared, differing, differences, found.notes, versions)
+    return Verdict(cell.id, word, reason, compared, differing, differences, found.notes, versions)

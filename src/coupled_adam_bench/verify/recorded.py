@@ -1,11 +1,14 @@
 """What a manifest and the files around it record of cells: how they were made, and the numbers that came out."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 from coupled_adam_bench import versions
 from coupled_adam_bench.catalog.stages import STAGES
+from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Paths
 from coupled_adam_bench.files import read_json, sha256_file
 from coupled_adam_bench.paths import RunFiles, run_dir
@@ -36,6 +39,22 @@ class Recorded:
         """The stages of evaluation whose mathematics is not that of the manifest."""
         then = self.manifest["protocol"]["versions"]
         return [name for name, stage in STAGES.items() if then.get(name) != stage.version]
+
+    def spread(self, cell: Cell) -> dict[Number, float]:
+        """Return the standard deviation over seeds of each number of a cell, where other seeds of the cell have it."""
+        alike = [
+            other.id
+            for other in self.plan.cells.values()
+            if (other.model, other.data_id, other.steps, other.training, other.optimizer)
+            == (cell.model, cell.data_id, cell.steps, cell.training, cell.optimizer)
+        ]
+        spread = {}
+        for number in self.values.get(cell.id, {}):
+            values = [self.values.get(other, {}).get(number, math.nan) for other in alike]
+            finite = [value for value in values if math.isfinite(value)]
+            if len(finite) > 1:
+                spread[number] = stdev(finite)
+        return spread
 
     def run(self, cell_id: str) -> RunFiles | None:
         """Return the files of a cell's recorded run, ``None`` if it is not there."""
