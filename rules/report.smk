@@ -11,6 +11,7 @@ localrules:
     plan,
     rehearse,
     collect,
+    audit_seeds,
     tests,
     tables_of_study,
     figures_of_study,
@@ -106,6 +107,24 @@ rule collect:
         " --checksums {output.checksums:q} --made-for {params.made_for} > {log:q} 2>&1"
 
 
+# Which text a seed reads follows from the length of the text, which is known once the data are prepared.
+rule audit_seeds:
+    """Compute how much of the training text the seeds of the study share."""
+    input:
+        [] if PARTIAL else [ancient(marker) for marker in rules.data.input],
+    output:
+        seeds=captioned(STUDY_DIR / "seeds.csv", "seeds", "Results"),
+        checksums=checksums("seeds"),
+    log:
+        STUDY_DIR / "logs" / "seeds.log",
+    params:
+        version=versions.STATISTICS,
+        cells=CELLS,
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench audit-seeds --plan {PLAN_FILE:q} --out {output.seeds:q}"
+        " --checksums {output.checksums:q} > {log:q} 2>&1"
+
+
 rule tests:
     """Compare the optimizers of every table."""
     input:
@@ -184,15 +203,20 @@ rule figures_of_study:
         " --out {params.folder:q} --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
+# The stages whose files the manifest names and the report shows.
+REPORTED = ("collect", "seeds", "tests", "tables", "figures")
+
+
 rule manifest:
     """Write the record behind the numbers: versions, checksums, and how every cell was trained."""
     input:
         RUN_MARKERS,
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
+        seeds=rules.audit_seeds.output.seeds,
         tables=TABLE_FILES,
         figures=FIGURE_FILES,
-        given=[checksums(stage) for stage in ("collect", "tests", "tables", "figures") if stage != "tables" or TABLES],
+        given=[checksums(stage) for stage in REPORTED if stage != "tables" or TABLES],
     output:
         manifest=captioned(STUDY_DIR / "manifest.json", "manifest", "Report"),
         checksums=checksums("manifest"),
@@ -226,6 +250,7 @@ rule report_page:
                 "variants.html.j2",
                 "word_similarity.html.j2",
                 "theory.html.j2",
+                "seeds.html.j2",
                 "cost.html.j2",
                 "table.html.j2",
                 "style.css",

@@ -208,6 +208,13 @@ def _collect(arguments: argparse.Namespace) -> None:
     write_results(collect(_plan(arguments), partial=arguments.partial), arguments.out)
 
 
+def _audit_seeds(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.results.seeds import write_seeds
+    from coupled_adam_bench.training.seed_overlap import audit
+
+    write_seeds(audit(_plan(arguments)), arguments.out)
+
+
 def _tests(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.statistics.compare import write_tests
 
@@ -361,6 +368,9 @@ def parser() -> argparse.ArgumentParser:
     out(sub, "results.csv")
     checksums(sub, out_file)
     made_for(sub)
+    sub = stage("audit-seeds", _audit_seeds, "compute how much of the training text the seeds of a study share")
+    out(sub, "seeds.csv")
+    checksums(sub, out_file)
     sub = stage("tests", _tests, "compute the significance tests of the tables")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
     out(sub, "tests.csv")

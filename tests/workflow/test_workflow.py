@@ -74,7 +74,14 @@ def change(folder: Path, **sections) -> None:
 @FINISHED
 def test_the_contract_of_files(finished):
     study = finished / "results/tiny"
-    for name in ("results.csv", "tests.csv", "tables/table1.tex", "tables/table1.html", "report/index.html"):
+    for name in (
+        "results.csv",
+        "tests.csv",
+        "tables/table1.tex",
+        "tables/table1.html",
+        "seeds.csv",
+        "report/index.html",
+    ):
         assert (study / name).stat().st_size > 0, name
     assert (study / "manifest.json").is_file()
     assert (finished / "results/mlflow.db").is_file()
@@ -169,7 +176,7 @@ def test_a_changed_template_renders_again_and_nothing_else(copy, tmp_path):
         ("DATA", {"prepare", "train_cells", "downstream"}),
         ("TRAIN", {"train_cells", "downstream"}),
         ("downstream", {"downstream"}),
-        ("STATISTICS", {"tests"}),
+        ("STATISTICS", {"tests", "audit_seeds"}),
     ],
 )
 def test_a_changed_protocol_version_reruns_its_stage(stage, rules, copy):

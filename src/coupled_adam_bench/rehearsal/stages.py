@@ -42,6 +42,7 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
                 yield [stage.name.replace("_", "-"), *given, "--cells", *cells, "--done", done, *on_cpu]
     results, tests = str(folder / "results.csv"), str(folder / "tests.csv")
     yield ["collect", *given, "--out", results]
+    yield ["audit-seeds", *given, "--out", str(folder / "seeds.csv")]
     yield ["tests", *given, "--results", results, "--out", tests]
     compared = ["--results", results, "--tests", tests]
     yield ["tables", *given, *compared, "--templates", str(templates), "--out", str(folder / "tables")]

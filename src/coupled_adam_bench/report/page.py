@@ -17,6 +17,7 @@ from coupled_adam_bench.report import formats
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.published import PUBLISHED
 from coupled_adam_bench.report.render import html_environment
+from coupled_adam_bench.report.seeds import seeds_section
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
 from coupled_adam_bench.report.theory.section import theory_section
@@ -126,6 +127,7 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         titles={name: table.title for name, table in study.tables.items()},
         variants=variant_section(study),
         word_similarity=word_similarity_section(study),
+        seeds=seeds_section(study_dir / "seeds.csv"),
         figures={name: figure for name, figure in figures.items() if name not in THEORY_FIGURES},
         theory=theory_section(study.layout, runs),
         theory_figures={name: figure for name, figure in figures.items() if name in THEORY_FIGURES},
