@@ -12,6 +12,7 @@ localrules:
     rehearse,
     collect,
     audit_seeds,
+    noise,
     tests,
     tables_of_study,
     figures_of_study,
@@ -125,6 +126,24 @@ rule audit_seeds:
         " --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
+rule noise:
+    """Split the spread of each number into where it comes from."""
+    input:
+        RUN_MARKERS,
+        results=rules.collect.output.results,
+        given=rules.collect.output.checksums,
+    output:
+        noise=captioned(STUDY_DIR / "noise.csv", "noise", "Results"),
+        checksums=checksums("noise"),
+    log:
+        STUDY_DIR / "logs" / "noise.log",
+    params:
+        version=versions.STATISTICS,
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench noise --plan {PLAN_FILE:q} --results {input.results:q} --out {output.noise:q}"
+        " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+
+
 rule tests:
     """Compare the optimizers of every table."""
     input:
@@ -190,7 +209,8 @@ rule figures_of_study:
     input:
         RUN_MARKERS,
         results=rules.collect.output.results,
-        given=rules.collect.output.checksums,
+        noise=rules.noise.output.noise,
+        given=[rules.collect.output.checksums, rules.noise.output.checksums],
     output:
         figures=captioned(FIGURE_FILES, "figures", "Figures"),
         checksums=checksums("figures"),
@@ -199,12 +219,12 @@ rule figures_of_study:
     params:
         folder=STUDY_DIR / "figures",
     shell:
-        "{PYTHON:q} -m coupled_adam_bench figures --plan {PLAN_FILE:q} --results {input.results:q}"
+        "{PYTHON:q} -m coupled_adam_bench figures --plan {PLAN_FILE:q} --results {input.results:q} --noise {input.noise:q}"
         " --out {params.folder:q} --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
 # The stages whose files the manifest names and the report shows.
-REPORTED = ("collect", "seeds", "tests", "tables", "figures")
+REPORTED = ("collect", "seeds", "noise", "tests", "tables", "figures")
 
 
 rule manifest:
@@ -214,6 +234,7 @@ rule manifest:
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
         seeds=rules.audit_seeds.output.seeds,
+        noise=rules.noise.output.noise,
         tables=TABLE_FILES,
         figures=FIGURE_FILES,
         given=[checksums(stage) for stage in REPORTED if stage != "tables" or TABLES],
@@ -251,6 +272,7 @@ rule report_page:
                 "word_similarity.html.j2",
                 "theory.html.j2",
                 "seeds.html.j2",
+                "noise.html.j2",
                 "cost.html.j2",
                 "table.html.j2",
                 "style.css",

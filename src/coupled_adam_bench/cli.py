@@ -215,6 +215,12 @@ def _audit_seeds(arguments: argparse.Namespace) -> None:
     write_seeds(audit(_plan(arguments)), arguments.out)
 
 
+def _noise(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.statistics.noise import write_noise
+
+    write_noise(_plan(arguments), arguments.results, arguments.out)
+
+
 def _tests(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.statistics.compare import write_tests
 
@@ -230,7 +236,7 @@ def _tables(arguments: argparse.Namespace) -> None:
 def _figures(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.figures import write_figures
 
-    write_figures(_plan(arguments), arguments.results, paths.RUNS, arguments.out)
+    write_figures(_plan(arguments), arguments.results, paths.RUNS, arguments.out, arguments.noise)
 
 
 def _manifest(arguments: argparse.Namespace) -> None:
@@ -371,6 +377,10 @@ def parser() -> argparse.ArgumentParser:
     sub = stage("audit-seeds", _audit_seeds, "compute how much of the training text the seeds of a study share")
     out(sub, "seeds.csv")
     checksums(sub, out_file)
+    sub = stage("noise", _noise, "split the spread of each number into where it comes from")
+    sub.add_argument("--results", type=Path, required=True, help="results.csv")
+    out(sub, "noise.csv")
+    checksums(sub, out_file)
     sub = stage("tests", _tests, "compute the significance tests of the tables")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
     out(sub, "tests.csv")
@@ -383,6 +393,7 @@ def parser() -> argparse.ArgumentParser:
     checksums(sub, in_folder)
     sub = stage("figures", _figures, "draw the figures of a study as SVG and PDF")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
+    sub.add_argument("--noise", type=Path, help="noise.csv; without it, its figure is empty")
     out(sub, "folder")
     checksums(sub, in_folder)
     sub = stage("manifest", _manifest, "write manifest.json: versions, checksums and the record of every cell")

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "evaluation": {"data", "models", "embeddings"},
     "theory": {"data", "models", "training", "evaluation"},
     "rehearsal": {"data", "models", "optim", "training", "evaluation"},
-    "results": {"evaluation.stored"},
+    "results": {"evaluation.stored", "evaluation.window_losses"},
     "statistics": {"results"},
     "report": {"results", "statistics", "theory", "evaluation.stored"},
     "tracking": {"tracking_client", "tracking_store", "tracking_uri", "evaluation.stored"},

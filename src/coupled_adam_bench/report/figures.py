@@ -8,6 +8,7 @@ from coupled_adam_bench.files import atomic_path
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.band_figure import loss_by_frequency
 from coupled_adam_bench.report.history_figures import geometry, largest_size, training
+from coupled_adam_bench.report.noise_figure import noise_figure
 from coupled_adam_bench.report.spectrum_figure import spectrum_of_study
 from coupled_adam_bench.report.style import RC, add_legend, axis_label, optimizer_styles, plain
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES, theory_figures
@@ -25,6 +26,7 @@ FIGURES = {
     "embeddings": "Isotropy and mean embedding against training tokens; bars: standard deviation over seeds.",
     "loss_by_frequency": "Test loss by frequency of the predicted token, and its difference to that of the first "
     "optimizer with the same seed; bars: standard deviation over seeds.",
+    "noise": "Standard deviation of a run's numbers by where it comes from; bars: 95 % intervals of the parts of seeds.",
     "spectrum": "Singular values of the embeddings, and their norms against the frequency of tokens; a line per seed.",
     "training": "Training loss (up to 1.5 times that of guessing), validation loss (points) and mean embedding at each "
     "step; a line per seed.",
@@ -98,8 +100,11 @@ def _against_tokens(study: StudyResults, names: tuple[str, str], shared_scale: b
     return figure
 
 
-def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path) -> None:
-    """Write ``<name>.svg`` and ``<name>.pdf`` of every name in :func:`figures_of`, atomically."""
+def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path, noise_csv: Path | None = None) -> None:
+    """Write ``<name>.svg`` and ``<name>.pdf`` of every name in :func:`figures_of`, atomically.
+
+    Without ``noise.csv`` its figure says that there is no data.
+    """
     from matplotlib import rc_context
 
     study = load_results(plan, results_csv)
@@ -108,6 +113,7 @@ def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path) -> N
             "loss_accuracy": _against_tokens(study, ("loss", "acc"), shared_scale=False),
             "embeddings": _against_tokens(study, ("isotropy", "mean_norm_ratio"), shared_scale=True),
             "loss_by_frequency": loss_by_frequency(study),
+            "noise": noise_figure(study, noise_csv),
             "spectrum": spectrum_of_study(study.layout, runs, largest_size(study.layout)),
             "training": training(study.layout, runs),
             "geometry": geometry(study.layout, runs),

@@ -13,7 +13,7 @@ from coupled_adam_bench.files import read_sealed, sha256_file, write_json
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.revision import git_revision
 
-_HASHED = ("results.csv", "seeds.csv", "tests.csv", "tables/*", "figures/*")
+_HASHED = ("results.csv", "seeds.csv", "noise.csv", "tests.csv", "tables/*", "figures/*")
 
 
 def _versions() -> dict[str, str]:

@@ -15,6 +15,7 @@ from coupled_adam_bench.files import read_json, write_text
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report import formats
 from coupled_adam_bench.report.figures import figures_of
+from coupled_adam_bench.report.noise import noise_section
 from coupled_adam_bench.report.published import PUBLISHED
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.report.seeds import seeds_section
@@ -127,6 +128,7 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         titles={name: table.title for name, table in study.tables.items()},
         variants=variant_section(study),
         word_similarity=word_similarity_section(study),
+        noise=noise_section(study, study_dir / "noise.csv"),
         seeds=seeds_section(study_dir / "seeds.csv"),
         figures={name: figure for name, figure in figures.items() if name not in THEORY_FIGURES},
         theory=theory_section(study.layout, runs),
