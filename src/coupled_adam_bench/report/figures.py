@@ -26,7 +26,7 @@ FIGURES = {
     "embeddings": "Isotropy and mean embedding against training tokens; bars: standard deviation over seeds.",
     "loss_by_frequency": "Test loss by frequency of the predicted token, and its difference to that of the first "
     "optimizer with the same seed; bars: standard deviation over seeds.",
-    "noise": "Standard deviation of a run's numbers by where it comes from; bars: 95 % intervals of the parts of seeds.",
+    "noise": "Standard deviation of a run's numbers by where it comes from; bars: 95 % intervals of seeds.",
     "spectrum": "Singular values of the embeddings, and their norms against the frequency of tokens; a line per seed.",
     "training": "Training loss (up to 1.5 times that of guessing), validation loss (points) and mean embedding at each "
     "step; a line per seed.",
