@@ -94,7 +94,7 @@ def _parts(metrics: Sequence[Metric], rows: dict[str, list[Row]]) -> tuple[PartR
     parts = []
     for metric in metrics:
         for number, row in enumerate(of_metric := rows.get(metric.name, [])):
-            below = " (estimate below 0)" if row["variance"] < 0 else ""
+            remarks = [row["reason"], "estimate below 0" if row["variance"] < 0 else ""]
             parts.append(
                 PartRow(
                     metric=metric if number == 0 else None,
@@ -103,7 +103,7 @@ def _parts(metrics: Sequence[Metric], rows: dict[str, list[Row]]) -> tuple[PartR
                     interval=_interval(row),
                     df=str(row["df"]) if row["df"] else MISSING,
                     share=_share(row, of_metric),
-                    reason=row["reason"] + below,
+                    reason="; ".join(filter(None, remarks)),
                 )
             )
     return tuple(parts)
