@@ -52,7 +52,7 @@ def _uninitialised_embedding(n_rows: int, d_model: int) -> nn.Embedding:
 
     On ``meta``, torch loads its compiler to draw them, which takes seconds.
     """
-    return nn.Embedding.from_pretrained(torch.empty(n_rows, d_model), freeze=False)
+    return nn.Embedding.from_pretrained(torch.empty(n_rows, d_model), freeze=False)  # type: ignore[no-untyped-call,no-any-return]
 
 
 class LanguageModel(nn.Module, ABC):
