@@ -166,7 +166,7 @@ def test_a_changed_template_renders_again_and_nothing_else(copy, tmp_path):
     assert jobs(run("-n")) == {}
     template = source / "templates/latex/table.tex.j2"
     template.write_text(template.read_text() + "%% changed\n")
-    assert set(jobs(run("-n"))) == {"tables_of_study", "manifest", "report_page"}
+    assert set(jobs(run("-n"))) == {"tables_of_study", "manifest", "report_page", "track"}
 
 
 @FINISHED
