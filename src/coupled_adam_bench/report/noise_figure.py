@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench.report.noise import NoiseGroup, noise_groups, root
-from coupled_adam_bench.report.style import STYLES, add_legend, axis_label, plain
+from coupled_adam_bench.report.style import STYLES, add_legend, axis_label, is_narrow, page_width, plain
 from coupled_adam_bench.results.noise import EVALUATION, INIT, ORDER, REST, SEEDS
 from coupled_adam_bench.results.study_results import StudyResults
 
@@ -40,15 +40,18 @@ def noise_figure(study: StudyResults, path: Path | None) -> "Figure":
 
     groups = noise_groups(study, path) if path is not None else []
     metrics = [study.layout.metrics[name] for name in METRICS if name in study.layout.metrics]
-    n_columns = max(1, len(metrics))
-    figure = Figure(figsize=(2.2 + 2.1 * n_columns, 1.4 + 0.34 * max(3, len(groups))), layout="constrained")
-    axes = figure.subplots(1, n_columns, squeeze=False, sharey=True)[0]
+    n_panels = max(1, len(metrics))
+    n_rows, n_columns = (n_panels, 1) if is_narrow() else (1, n_panels)
+    height = 0.5 + 0.34 * max(3, len(groups))
+    figure = Figure(figsize=(page_width(), 0.7 + height * n_rows), layout="constrained")
+    axes = list(figure.subplots(n_rows, n_columns, squeeze=False, sharey=True).flat)
     for ax, metric in zip(axes, metrics, strict=False):
         _draw(ax, groups, metric.name)
         ax.set_xlabel(f"sd of {axis_label(metric)}")
         ax.set_xlim(left=0)
     labels = [plain(f"{group.title}, {group.optimizer}\n{group.design}") for group in groups]
-    axes[0].set_yticks(range(len(groups)), labels=labels, fontsize=7)
+    for ax in axes:  # those of a row share their labels
+        ax.set_yticks(range(len(groups)), labels=labels, fontsize=6)
     axes[0].invert_yaxis()
     add_legend(figure)
     return figure
