@@ -12,6 +12,8 @@ localrules:
     plan,
     rehearse,
     collect,
+    audit_seeds,
+    noise,
     tests,
     trend,
     power,
@@ -116,6 +118,42 @@ rule collect:
     shell:
         "{PYTHON:q} -m coupled_adam_bench collect --plan {PLAN_FILE:q} {params.flags} --out {output.results:q}"
         " --checksums {output.checksums:q} --made-for {params.made_for} > {log:q} 2>&1"
+
+
+# Which text a seed reads follows from the length of the text, which is known once the data are prepared.
+rule audit_seeds:
+    """Compute how much of the training text the seeds of the study share."""
+    input:
+        [] if PARTIAL else [ancient(marker) for marker in rules.data.input],
+    output:
+        seeds=captioned(STUDY_DIR / "seeds.csv", "seeds", "Results"),
+        checksums=checksums("seeds"),
+    log:
+        STUDY_DIR / "logs" / "seeds.log",
+    params:
+        version=versions.STATISTICS,
+        cells=CELLS,
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench audit-seeds --plan {PLAN_FILE:q} --out {output.seeds:q}"
+        " --checksums {output.checksums:q} > {log:q} 2>&1"
+
+
+rule noise:
+    """Split the spread of each number into where it comes from."""
+    input:
+        RUN_MARKERS,
+        results=rules.collect.output.results,
+        given=rules.collect.output.checksums,
+    output:
+        noise=captioned(STUDY_DIR / "noise.csv", "noise", "Results"),
+        checksums=checksums("noise"),
+    log:
+        STUDY_DIR / "logs" / "noise.log",
+    params:
+        version=versions.STATISTICS,
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench noise --plan {PLAN_FILE:q} --results {input.results:q} --out {output.noise:q}"
+        " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
 rule tests:
@@ -234,6 +272,8 @@ SHOWN = [
         "summary": True,
         "trend": True,
         "power": True,
+        "seeds": True,
+        "noise": True,
         "stated": PLAN.stated is not None,
         "tables": bool(TABLES),
         "figures": True,
@@ -294,7 +334,8 @@ rule figures_of_study:
     input:
         RUN_MARKERS,
         results=rules.collect.output.results,
-        given=rules.collect.output.checksums,
+        noise=rules.noise.output.noise,
+        given=[rules.collect.output.checksums, rules.noise.output.checksums],
     output:
         figures=captioned(FIGURE_FILES, "figures", "Figures"),
         checksums=checksums("figures"),
@@ -303,7 +344,7 @@ rule figures_of_study:
     params:
         folder=STUDY_DIR / "figures",
     shell:
-        "{PYTHON:q} -m coupled_adam_bench figures --plan {PLAN_FILE:q} --results {input.results:q}"
+        "{PYTHON:q} -m coupled_adam_bench figures --plan {PLAN_FILE:q} --results {input.results:q} --noise {input.noise:q}"
         " --out {params.folder:q} --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
@@ -317,6 +358,8 @@ rule manifest:
         summary=rules.summary.output.summary,
         trend=[rules.trend.output.trend, rules.trend.output.crossings],
         power=rules.power.output.power,
+        seeds=rules.audit_seeds.output.seeds,
+        noise=rules.noise.output.noise,
         tables=TABLE_FILES,
         figures=FIGURE_FILES,
         stated=STATED_FILE,
@@ -368,6 +411,8 @@ rule report_page:
                 "variants.html.j2",
                 "word_similarity.html.j2",
                 "theory.html.j2",
+                "seeds.html.j2",
+                "noise.html.j2",
                 "cost.html.j2",
                 "statistics.html.j2",
                 "table.html.j2",

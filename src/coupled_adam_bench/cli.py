@@ -25,6 +25,13 @@ Outputs = Callable[[argparse.Namespace], list[Path]]
 """A function that names the files that a stage has written."""
 
 
+def _positive(text: str) -> int:
+    """Return a whole number of at least 1, for an option of the command line."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
 def _plan(arguments: argparse.Namespace) -> Plan:
     return load_plan(arguments.plan)
 
@@ -194,10 +201,39 @@ def _measure(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _verify(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.verify.verify import parse_tolerances, verify
+
+    return verify(
+        arguments.manifest,
+        arguments.cells or [],
+        arguments.sample,
+        sample_seed=arguments.sample_seed,
+        folder=arguments.folder,
+        device=arguments.device,
+        threads=arguments.threads,
+        own=parse_tolerances(arguments.tolerance),
+        json=arguments.json,
+    )
+
+
 def _collect(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.results.collect import collect, write_results
 
     write_results(collect(_plan(arguments), partial=arguments.partial), arguments.out)
+
+
+def _audit_seeds(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.results.seeds import write_seeds
+    from coupled_adam_bench.training.seed_overlap import audit
+
+    write_seeds(audit(_plan(arguments)), arguments.out)
+
+
+def _noise(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.statistics.noise import write_noise
+
+    write_noise(_plan(arguments), arguments.results, arguments.out)
 
 
 def _tests(arguments: argparse.Namespace) -> None:
@@ -245,7 +281,7 @@ def _tables(arguments: argparse.Namespace) -> None:
 def _figures(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.figures import write_figures
 
-    write_figures(_plan(arguments), arguments.results, paths.RUNS, arguments.out)
+    write_figures(_plan(arguments), arguments.results, paths.RUNS, arguments.out, arguments.noise)
 
 
 def _manifest(arguments: argparse.Namespace) -> None:
@@ -364,11 +400,33 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--json", type=Path, help="where to write all numbers, spectra and curves")
     sub.add_argument("--figure", type=Path, help=f"where to draw spectra and curves: {', '.join(FIGURE_ENDINGS)}")
+    summary = (
+        "train and evaluate cells of a manifest again, elsewhere; exit status 0: they reproduce, 1: one does not, "
+        "2: one could not be checked"
+    )
+    sub = stage("verify", _verify, summary, plan=False)
+    sub.add_argument("manifest", type=Path, help="results/<study>/manifest.json")
+    which = sub.add_mutually_exclusive_group(required=True)
+    which.add_argument("--cells", nargs="+", help="cell ids")
+    which.add_argument("--sample", type=_positive, metavar="K", help="K of the trained cells, drawn at random")
+    sub.add_argument("--sample-seed", type=int, default=0, help="seed of that draw (default: %(default)s)")
+    sub.add_argument("--folder", type=Path, help="where to train, and go on later (default: a temporary folder)")
+    sub.add_argument("--threads", type=_positive, help="threads of training and evaluation (default: the study's)")
+    sub.add_argument("--tolerance", nargs="+", default=[], metavar="METRIC=NUMBER", help="in place of the default's")
+    sub.add_argument("--json", type=Path, help="where to write the verdicts")
+    sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     sub = stage("collect", _collect, "gather all evaluations into results.csv")
     sub.add_argument("--partial", action="store_true", help="write NaN where nothing is evaluated yet")
     out(sub, "results.csv")
     checksums(sub, out_file)
     made_for(sub)
+    sub = stage("audit-seeds", _audit_seeds, "compute how much of the training text the seeds of a study share")
+    out(sub, "seeds.csv")
+    checksums(sub, out_file)
+    sub = stage("noise", _noise, "split the spread of each number into where it comes from")
+    sub.add_argument("--results", type=Path, required=True, help="results.csv")
+    out(sub, "noise.csv")
+    checksums(sub, out_file)
     sub = stage("tests", _tests, "compute the significance tests of the tables")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
     out(sub, "tests.csv")
@@ -400,6 +458,7 @@ def parser() -> argparse.ArgumentParser:
     checksums(sub, in_folder)
     sub = stage("figures", _figures, "draw the figures of a study as SVG and PDF")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
+    sub.add_argument("--noise", type=Path, help="noise.csv; without it, its figure is empty")
     out(sub, "folder")
     checksums(sub, in_folder)
     sub = stage("manifest", _manifest, "write manifest.json: versions, checksums and the record of every cell")

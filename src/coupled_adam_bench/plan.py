@@ -207,13 +207,17 @@ def make_plan(study: Study | Composite, folders: Sequence[Path] = ()) -> Plan:
     return _plan(study.name, study.title, [(one, data_digest(one)) for one in studies], stated)
 
 
-def load_plan(path: Path) -> Plan:
-    """Read a plan written from :meth:`Plan.to_json`; needs none of the study's data."""
-    values = read_json(path)
+def plan_from_json(values: Any, origin: str) -> Plan:
+    """Return the plan of a JSON value from :meth:`Plan.to_json`, whose ``origin`` errors name; needs no data."""
     try:
         planned = [(entry["study"], entry["data"]) for entry in values["studies"]]
         name, title, given = values["name"], values["title"], values["stated"]
         stated = None if given is None else stated_from_json(given)
     except (KeyError, TypeError):
-        raise ValueError(f"{path}: not a plan of this version; write it anew") from None
-    return _plan(name, title, [(parse_study(study, str(path)), data) for study, data in planned], stated)
+        raise ValueError(f"{origin}: not a plan of this version; write it anew") from None
+    return _plan(name, title, [(parse_study(study, origin), data) for study, data in planned], stated)
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan written from :meth:`Plan.to_json`; needs none of the study's data."""
+    return plan_from_json(read_json(path), str(path))

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "evaluation": {"data", "models", "embeddings"},
     "theory": {"data", "models", "training", "evaluation"},
     "rehearsal": {"data", "models", "optim", "training", "evaluation"},
-    "results": {"evaluation.stored"},
+    "results": {"evaluation.stored", "evaluation.window_losses"},
     "statistics": {"results", "evaluation.stored", "evaluation.documents", "evaluation.window_losses"},
     "report": {"results", "statistics", "theory", "evaluation.stored"},
     "tracking": {"tracking_client", "tracking_records", "tracking_store", "tracking_uri", "evaluation.stored"},
@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "tracking_uri": set(),
     "fetch": {"data", "evaluation"},
     "measure": {"embeddings", "evaluation"},
+    "verify": {"data.check", "evaluation.stored", "results"},
     "guard": {"data.check", "evaluation.stored"},
     "schema_json": set(),
     "cli": {
@@ -52,6 +53,7 @@ MAY_IMPORT = {
         "schema_json",
         "rehearsal",
         "measure",
+        "verify",
     },
     "__main__": {"cli"},
 } | {module: set() for module in BASE}

@@ -76,7 +76,10 @@ class GridBlock(Settings):
     """Training tokens of the cells: counts such as ``20B``, which are rounded down to whole steps, or steps."""
     optimizers: tuple[Optimizer, ...] = Field(min_length=1)
     seeds: tuple[Seed, ...] = Field((1, 2, 3), min_length=1)
-    """Random seeds, each a cell of its own [P]."""
+    """Random seeds, each a cell of its own [P]. A seed draws the initial weights and the order of the data."""
+    data_seeds: tuple[Seed, ...] | None = Field(None, min_length=1)
+    """Seeds of the order of the data that are crossed with ``seeds``, which then draw the initial weights: each pair is
+    a cell. By default both have the same seed [P]. For blocks without a table: they show where the noise comes from."""
 
     def steps(self, batch_tokens: int) -> list[int]:
         """Return the number of steps for each entry of ``tokens``."""
@@ -97,10 +100,16 @@ class GridBlock(Settings):
             ("tokens", [f"{count} steps" for count in self.steps(batch_tokens)]),
             ("optimizers", [optimizer.key for optimizer in self.optimizers]),
             ("seeds", self.seeds),
+            ("data_seeds", self.data_seeds or ()),
         ):
             if twice := duplicates(values):
                 yield f"{field}: {', '.join(twice)} given more than once"
-        if self.table is not None:
+        if self.table is not None and self.data_seeds is not None:
+            yield (
+                f"data_seeds: {self.table} shows the spread over `seeds` alone and would average over these; leave out "
+                "`table`, or data_seeds"
+            )
+        elif self.table is not None:
             yield from self._table_errors(self.table, tables)
 
     def _table_errors(self, name: str, tables: Mapping[str, Table]) -> Iterator[str]:

@@ -42,6 +42,9 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
                 yield [stage.name.replace("_", "-"), *given, "--cells", *cells, "--done", done, *on_cpu]
     results, tests = str(folder / "results.csv"), str(folder / "tests.csv")
     yield ["collect", *given, "--out", results]
+    noise = str(folder / "noise.csv")
+    yield ["noise", *given, "--results", results, "--out", noise]
+    yield ["audit-seeds", *given, "--out", str(folder / "seeds.csv")]
     yield ["tests", *given, "--results", results, "--out", tests]
     yield ["paired", *given, "--out", str(folder / "paired.csv")]
     yield ["summary", *given, "--results", results, "--out", str(folder / "summary.csv")]
@@ -49,7 +52,7 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
         yield [name, *given, "--results", results, "--out", str(folder / f"{name}.csv")]
     compared = ["--results", results, "--tests", tests]
     yield ["tables", *given, *compared, "--templates", str(templates), "--out", str(folder / "tables")]
-    yield ["figures", *given, "--results", results, "--out", str(folder / "figures")]
+    yield ["figures", *given, "--results", results, "--noise", noise, "--out", str(folder / "figures")]
     yield ["manifest", *given]
     yield ["report", *given, "--templates", str(templates)]
 

@@ -17,21 +17,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Seeds = tuple[int, int]
+"""The seed of the initial weights and that of the order of the data."""
 _BESIDE = 0.12  # distance of the optimizers' points in a band
 
 
-def _by_band(cells: Sequence[Cell], values: Values) -> dict[str, dict[int, list[float]]]:
-    """Return by the optimizer's key and the seed a cell's loss in each band; NaN where there is none."""
-    losses: dict[str, dict[int, list[float]]] = {}
+def _by_band(cells: Sequence[Cell], values: Values) -> dict[str, dict[Seeds, list[float]]]:
+    """Return by the optimizer's key and the seeds a cell's loss in each band; NaN where there is none."""
+    losses: dict[str, dict[Seeds, list[float]]] = {}
     for cell in cells:
         found = [values.get((cell.id, band.metric), math.nan) for band in BANDS]
-        losses.setdefault(cell.optimizer.key, {})[cell.seed] = found
+        losses.setdefault(cell.optimizer.key, {})[cell.seed, cell.data_seed] = found
     return losses
 
 
 def differences(
-    losses: Mapping[int, Sequence[float]], reference: Mapping[int, Sequence[float]]
-) -> dict[int, list[float]]:
+    losses: Mapping[Seeds, Sequence[float]], reference: Mapping[Seeds, Sequence[float]]
+) -> dict[Seeds, list[float]]:
     """Return each seed's losses minus those of the same seed of the ``reference``; seeds that it lacks have none."""
     return {
         seed: [ours - theirs for ours, theirs in zip(found, reference[seed], strict=True)]
@@ -40,7 +42,7 @@ def differences(
     }
 
 
-def _draw(ax: "Axes", by_seed: Mapping[int, Sequence[float]], offset: float, label: str, style: Any) -> None:
+def _draw(ax: "Axes", by_seed: Mapping[Seeds, Sequence[float]], offset: float, label: str, style: Any) -> None:
     samples = [summarize(of_band) for of_band in zip(*by_seed.values(), strict=True)]
     ax.errorbar(
         [number + offset for number in range(len(samples))],

@@ -8,6 +8,7 @@ from coupled_adam_bench.files import atomic_path
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.band_figure import loss_by_frequency
 from coupled_adam_bench.report.history_figures import geometry, largest_size, training
+from coupled_adam_bench.report.noise_figure import noise_figure
 from coupled_adam_bench.report.plane_figure import plane
 from coupled_adam_bench.report.scale_figure import scale, scaled_places
 from coupled_adam_bench.report.spectrum_figure import spectrum_of_study
@@ -37,6 +38,7 @@ FIGURES = {
     "embeddings": "Isotropy and mean embedding against training tokens; bars: standard deviation over seeds.",
     "loss_by_frequency": "Test loss by frequency of the predicted token, and its difference to that of the first "
     "optimizer with the same seed; bars: standard deviation over seeds.",
+    "noise": "Standard deviation of a run's numbers by where it comes from; bars: 95 % intervals of seeds.",
     "spectrum": "Singular values of the embeddings, and their norms against the frequency of tokens; a line per seed.",
     "training": "Training loss (up to 1.5 times that of guessing), validation loss (points) and mean embedding at each "
     "step; bands: standard deviation over seeds.",
@@ -146,13 +148,14 @@ def _against_tokens(study: StudyResults, names: tuple[str, str], shared_scale: b
     return figure
 
 
-def _drawn(study: StudyResults, runs: Path) -> "dict[str, Figure]":
+def _drawn(study: StudyResults, runs: Path, noise_csv: Path | None = None) -> "dict[str, Figure]":
     """Return the figures of a study by name, in the width of matplotlib's current settings."""
     layout = study.layout
     figures = {
         "loss_accuracy": _against_tokens(study, ("loss", "acc"), shared_scale=False),
         "embeddings": _against_tokens(study, ("isotropy", "mean_norm_ratio"), shared_scale=True),
         "loss_by_frequency": loss_by_frequency(study),
+        "noise": noise_figure(study, noise_csv),
         "spectrum": spectrum_of_study(layout, runs, largest_size(layout)),
         "training": training(layout, runs),
         "plane": plane(layout),
@@ -166,14 +169,17 @@ def _drawn(study: StudyResults, runs: Path) -> "dict[str, Figure]":
     return {name: figures[name] for name in figures_of(study.plan)}
 
 
-def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path) -> None:
-    """Write every name in :func:`figures_of` with each of ``FIGURE_ENDINGS``, atomically and without a date."""
+def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path, noise_csv: Path | None = None) -> None:
+    """Write every name in :func:`figures_of` with each of ``FIGURE_ENDINGS``, atomically and without a date.
+
+    Without ``noise.csv`` its figure says that there is no data.
+    """
     from matplotlib import rc_context
 
     study = load_results(plan, results_csv)
     for settings, endings in _WIDTHS:
         with rc_context(settings):
-            for name, figure in _drawn(study, runs).items():
+            for name, figure in _drawn(study, runs, noise_csv).items():
                 for ax in figure.axes:
                     if not ax.has_data():
                         ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center")

@@ -15,8 +15,8 @@ from coupled_adam_bench.revision import git_revision
 from coupled_adam_bench.stated import read_record
 
 _HASHED = (
-    "results.csv", "tests.csv", "paired.csv", "summary.csv", "trend.csv", "crossings.csv", "power.csv", "stated.csv",
-    "tables/*", "figures/*",
+    "results.csv", "tests.csv", "paired.csv", "summary.csv", "trend.csv", "crossings.csv", "power.csv", "seeds.csv",
+    "noise.csv", "stated.csv", "tables/*", "figures/*",
 )  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def _versions() -> dict[str, str]:
 def _cell(cell: Cell, folder: Path) -> dict[str, Any]:
     identity = {
         "cell": cell.id, "model": cell.model.name, "n_params": cell.n_params, "n_tokens": cell.n_tokens,
-        "optimizer": cell.optimizer.key, "seed": cell.seed, "steps": cell.steps,
+        "optimizer": cell.optimizer.key, "seed": cell.seed, "data_seed": cell.data_seed, "steps": cell.steps,
     }  # fmt: skip
     record = ("status", "reason", "step", "model_sha256", "data_sha256", "train", "environment")
     path = paths.RunFiles(folder).record

@@ -15,9 +15,11 @@ from coupled_adam_bench.files import read_json, write_text
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report import formats
 from coupled_adam_bench.report.figures import TREND_FIGURE, figures_of
+from coupled_adam_bench.report.noise import noise_section
 from coupled_adam_bench.report.power import power_section
 from coupled_adam_bench.report.published import published_section
 from coupled_adam_bench.report.render import html_environment
+from coupled_adam_bench.report.seeds import seeds_section
 from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.stated import stated_section
 from coupled_adam_bench.report.statistics import statistics_section
@@ -118,6 +120,8 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         titles={name: table.title for name, table in study.tables.items()},
         variants=variant_section(study),
         word_similarity=word_similarity_section(study),
+        noise=noise_section(study, study_dir / "noise.csv"),
+        seeds=seeds_section(study_dir / "seeds.csv"),
         figures={name: figure for name, figure in figures.items() if name not in THEORY_FIGURES | TREND_FIGURE},
         stated=stated_section(study, study_dir),
         trend=trend_section(study, study_dir),

@@ -12,6 +12,6 @@ def test_a_study_in_parts_has_the_results_of_the_whole(fake: Any, fake_in_parts:
     assert len(manifests[0].pop("studies")) == 1
     assert manifests[0] == manifests[1]
     same = {path for path in whole if path.name not in ("manifest.json", "plan.json")}
-    assert len(same) == 2 + 6 + 10 + 1  # results and tests, tables, figures, the report
+    assert len(same) == 2 + 6 + 12 + 1  # results and tests, tables, figures, the report
     for path in same:
         assert (folders[0] / path).read_bytes() == (folders[1] / path).read_bytes(), path
