@@ -77,10 +77,11 @@ rule rehearse:
 
 def measured_so_far():
     """Name the evaluations that are there."""
+    now = chosen(PLAN)
     return [
         measurement.find(cell.id)
         for (stage, study), measurement in MEASUREMENTS.items()
-        for cell in PLAN.cells_of(PLAN.studies[study])
+        for cell in now.cells_of(now.studies[study])
         if measurement is not None and measurement.is_there(cell.id)
     ]
 

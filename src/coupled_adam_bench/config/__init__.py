@@ -4,7 +4,7 @@ Marks in the docstrings give the source of a value: [P] is stated in the paper, 
 was inferred; unmarked values are ours. Settings in ``paths``, ``execution`` and ``budget`` never change a number.
 """
 
-from coupled_adam_bench.config.base import Settings
+from coupled_adam_bench.config.base import Settings, Steps
 from coupled_adam_bench.config.budget import Budget
 from coupled_adam_bench.config.composite import Composite, load_any_study, parse_any_study
 from coupled_adam_bench.config.data import Data, FilesSource, HubSource, Paths, Split, SyntheticSource
@@ -18,8 +18,9 @@ from coupled_adam_bench.config.optimizers import (
     Optimizer,
     SgdSettings,
 )
-from coupled_adam_bench.config.study import GridBlock, Steps, Study, load_study, parse_study
+from coupled_adam_bench.config.study import GridBlock, Study, load_study, parse_study
 from coupled_adam_bench.config.training import Model, Training
+from coupled_adam_bench.config.tune import Tune
 
 __all__ = [
     "AdamWSettings",
@@ -47,6 +48,7 @@ __all__ = [
     "TestLoss",
     "Theory",
     "Training",
+    "Tune",
     "WordSimilaritySet",
     "load_any_study",
     "load_study",

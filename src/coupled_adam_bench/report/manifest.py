@@ -13,7 +13,7 @@ from coupled_adam_bench.files import read_sealed, sha256_file, write_json
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.revision import git_revision
 
-_HASHED = ("results.csv", "tests.csv", "tables/*", "figures/*")
+_HASHED = ("results.csv", "tests.csv", "tuning.csv", "tables/*", "figures/*")
 
 
 def _versions() -> dict[str, str]:
@@ -74,4 +74,8 @@ def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESUL
         "data": [_data(data_id, paths.data_dir(data_id, results_root) / "meta.json") for data_id in plan.data_ids],
         "cells": [_cell(cell, paths.run_dir(cell.id, results_root)) for cell in plan.cells.values()],
     }
+    if plan.tuning_cells:
+        manifest["tuning_cells"] = [
+            _cell(cell, paths.run_dir(cell.id, results_root)) for cell in plan.tuning_cells.values()
+        ]
     write_json(study_dir / "manifest.json", manifest)
