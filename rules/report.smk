@@ -11,6 +11,7 @@ localrules:
     plan,
     rehearse,
     collect,
+    tuning,
     tests,
     tables_of_study,
     figures_of_study,
@@ -107,6 +108,26 @@ rule collect:
         " --checksums {output.checksums:q} --made-for {params.made_for} > {log:q} 2>&1"
 
 
+# Choices that are there: all of them, or with `partial` those that have been made.
+CHOSEN = [chosen_marker(tuning) for tuning in PLAN.tunings if not PARTIAL or chosen_marker(tuning).exists()]
+TUNING_FILES = [STUDY_DIR / paths.TUNING_CSV] if PLAN.tunings else []
+TUNING_CHECKSUMS = [checksums("tuning")] if PLAN.tunings else []
+
+
+rule tuning:
+    """Gather the choices of all tunings, and the losses behind them."""
+    input:
+        CHOSEN,
+    output:
+        tuning=captioned(STUDY_DIR / paths.TUNING_CSV, "tuning", "Results"),
+        checksums=checksums("tuning"),
+    log:
+        STUDY_DIR / "logs" / "tuning.log",
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench tuning --plan {PLAN_FILE:q} --out {output.tuning:q}"
+        " --checksums {output.checksums:q} > {log:q} 2>&1"
+
+
 rule tests:
     """Compare the optimizers of every table."""
     input:
@@ -171,8 +192,9 @@ rule figures_of_study:
     """Draw the figures."""
     input:
         RUN_MARKERS,
+        TUNING_FILES,
         results=rules.collect.output.results,
-        given=rules.collect.output.checksums,
+        given=[rules.collect.output.checksums, *TUNING_CHECKSUMS],
     output:
         figures=captioned(FIGURE_FILES, "figures", "Figures"),
         checksums=checksums("figures"),
@@ -193,7 +215,10 @@ rule manifest:
         tests=rules.tests.output.tests,
         tables=TABLE_FILES,
         figures=FIGURE_FILES,
-        given=[checksums(stage) for stage in ("collect", "tests", "tables", "figures") if stage != "tables" or TABLES],
+        given=[
+            *(checksums(stage) for stage in ("collect", "tests", "tables", "figures") if stage != "tables" or TABLES),
+            *TUNING_CHECKSUMS,
+        ],
     output:
         manifest=captioned(STUDY_DIR / "manifest.json", "manifest", "Report"),
         checksums=checksums("manifest"),
@@ -224,6 +249,7 @@ rule report_page:
             folder=TEMPLATES,
             file=(
                 "report.html.j2",
+                "tuning.html.j2",
                 "variants.html.j2",
                 "word_similarity.html.j2",
                 "theory.html.j2",

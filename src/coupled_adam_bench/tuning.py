@@ -75,7 +75,8 @@ def tune_block(
         tuning = _tuning(study, data, block, cell, optimizer)
         tunings.setdefault(tuning.id, tuning)
         # The hash in the cell's own id covers what is not tuned: recipe, length, seed and data.
-        slot = f"{cell.id.rpartition('_')[0]}_tuned-{digest([cell.id, tuning.id])}"
+        size = f"{cell.model.name}_{readable_count(cell.n_tokens)}"
+        slot = f"{size}_{cell.optimizer.key}_s{cell.seed}_tuned-{digest([cell.id, tuning.id])}"
         placed.append(replace(cell, id=slot, slot=slot, tuning=tuning.id))
     return placed, tunings
 

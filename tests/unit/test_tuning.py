@@ -174,6 +174,19 @@ def test_a_row_can_be_left_as_it_is_if_the_study_says_so(tuned):
     assert [cell.optimizer.label for cell in plan.cells.values()][::3] == ["Adam (tuned)", "Coupled Adam"]
 
 
+def test_a_row_of_a_tuned_setting_is_named_without_it(tuned):
+    optimizers = ["adamw", {"name": "sgd", "lr_factor": 5}, {"name": "sgd", "lr_factor": 7, "momentum": 0.5}]
+    grids = {"adamw": {"lr_factor": [1, 2]}, "sgd": {"lr_factor": [10, 20]}, "sgd_f7": {"momentum": [0.5, 0.8]}}
+    block = {"table": "table7", "optimizers": optimizers}
+    plan = make_plan(parse_study(tuned(block, grids=grids)))
+    rows = dict.fromkeys((cell.optimizer.key, cell.optimizer.label) for cell in choose_all(plan, 1).cells.values())
+    assert list(rows) == [("adamw", "Adam (tuned)"), ("sgd", "SGD (tuned)"), ("sgd_f7", "SGD, f = 7 (tuned)")]
+    both = grids | {"sgd": {"lr_factor": [1, 2], "momentum": [0.1]}}
+    del both["sgd_f7"]
+    with pytest.raises(ValueError, match="optimizers: sgd given more than once"):
+        parse_study(tuned(block, grids=both))
+
+
 # Candidates, slots and choices.
 
 

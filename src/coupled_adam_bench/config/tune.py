@@ -56,8 +56,9 @@ class Tune(Settings):
     seeds: tuple[Seed, ...] = Field(min_length=1)
     """Random seeds of the trial. None of them is a seed of the study's grid."""
     grids: dict[Term, Grid] = Field(min_length=1)
-    """Grids by the name of the optimizer in results (docs/optimizers.md). A field is ``learning_rate``, the model's
-    peak learning rate, or a setting of the optimizer, such as ``lr_factor`` or ``arguments.betas``."""
+    """Grids by the name of the optimizer in results (docs/optimizers.md), tuned settings left out: ``sgd`` for one
+    whose ``lr_factor`` is tuned. A field is ``learning_rate``, the model's peak learning rate, or a setting of the
+    optimizer, such as ``lr_factor`` or ``arguments.betas``."""
     tokens: StepsOrCount | None = None
     """Training tokens of the candidates; by default those of the cells for which they are candidates."""
     model: Name | None = None
@@ -74,7 +75,12 @@ class Tune(Settings):
 
     def grid_of(self, optimizer: Optimizer) -> Grid:
         """Return the grid of an optimizer of the block, which is empty for one that is not tuned."""
-        return self.grids.get(optimizer.key, {})
+        key = self._key_of(optimizer)
+        return {} if key is None else self.grids[key]
+
+    def _key_of(self, optimizer: Optimizer) -> str | None:
+        """Return the name by which a grid is an optimizer's: that of its row, without the fields of the grid."""
+        return next((key for key, grid in self.grids.items() if optimizer.names(leave_out=grid)[0] == key), None)
 
     def row_of(self, optimizer: Optimizer) -> Optimizer:
         """Return an optimizer of the block as a row: names of one that is tuned do not tell the tuned settings."""
@@ -100,7 +106,7 @@ class Tune(Settings):
                 f"tokens: {steps:,} steps are more than the {fewest_steps:,} of the block's shortest cells; tune with "
                 "as many or fewer, or leave it out"
             )
-        by_key = {optimizer.key: optimizer for optimizer in optimizers}
+        by_key = {self._key_of(optimizer) or optimizer.key: optimizer for optimizer in optimizers}
         if unknown := sorted(set(self.grids) - set(by_key)):
             yield f"grids: {', '.join(unknown)} is not among the block's optimizers {', '.join(by_key)}"
         tuned = [models[self.model]] if self.model is not None else list(models.values())
@@ -168,6 +174,9 @@ def with_values(values: Mapping[str, Any], model: Model, optimizer: Optimizer) -
                 raise ValueError(f"{optimizer.key} has no such setting to tune; allowed: {allowed}")
             else:
                 settings[field] = value
+        if isinstance(optimizer, CustomSettings):  # a row's label may be longer than the study's own
+            checked = CustomSettings.model_validate(settings | {"label": optimizer.key})
+            return model, checked.in_row(optimizer.key, optimizer.label)
         return model, type(optimizer).model_validate(settings)
     except ValidationError as error:
         described = describe_errors(error, type(optimizer), settings)

@@ -14,6 +14,7 @@ from coupled_adam_bench.plan import Plan, load_plan
 from coupled_adam_bench.rehearsal.miniature import miniature
 from coupled_adam_bench.rehearsal.watch import Finding
 from coupled_adam_bench.training.checks import custom_optimizers
+from coupled_adam_bench.tuning import choice_file
 
 Run = Callable[[list[str]], int]
 """Runs a command of the package and returns its exit status."""
@@ -35,6 +36,12 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
         branches = [str(paths.branch_file(trunk_id, step)) for step in trunk.branches]
         yield ["train-trunk", *given, "--branches", *branches, *on_cpu]
     for study in plan.studies.values():
+        if cells := [cell.id for cell in plan.tuning_cells.values() if cell.study is study]:
+            yield ["train", *given, "--cells", *cells, *on_cpu]
+    for tuning in plan.tunings:
+        out = str(choice_file(folder / paths.TUNING, tuning))
+        yield ["choose", *given, "--tuning", tuning, "--out", out, *on_cpu]
+    for study in plan.studies.values():
         if cells := [cell.id for cell in plan.cells_of(study)]:
             yield ["train", *given, "--cells", *cells, *on_cpu]
             for stage in study.stages:
@@ -43,6 +50,8 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
     results, tests = str(folder / "results.csv"), str(folder / "tests.csv")
     yield ["collect", *given, "--out", results]
     yield ["tests", *given, "--results", results, "--out", tests]
+    if plan.tunings:
+        yield ["tuning", *given, "--out", str(folder / paths.TUNING_CSV)]
     compared = ["--results", results, "--tests", tests]
     yield ["tables", *given, *compared, "--templates", str(templates), "--out", str(folder / "tables")]
     yield ["figures", *given, "--results", results, "--out", str(folder / "figures")]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench.files import atomic_path
+from coupled_adam_bench.paths import TUNING_CSV
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.band_figure import loss_by_frequency
 from coupled_adam_bench.report.history_figures import geometry, largest_size, training
@@ -12,8 +13,10 @@ from coupled_adam_bench.report.spectrum_figure import spectrum_of_study
 from coupled_adam_bench.report.style import RC, add_legend, axis_label, optimizer_styles, plain
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES, theory_figures
 from coupled_adam_bench.report.theory.records import theory_cells
+from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE, tuning_figure
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.results.tuning import read_tuning
 from coupled_adam_bench.statistics.t_test import summarize
 
 if TYPE_CHECKING:
@@ -36,9 +39,10 @@ GEOMETRY_FIGURE = {
 
 
 def figures_of(plan: Plan) -> dict[str, str]:
-    """Return names and captions of the figures of a plan: that of the geometry and those of the theory if measured."""
+    """Return names and captions of the figures of a plan; geometry, tuning and theory have some if a study has them."""
     geometry = any(study.execution.geometry_per_decade for study in plan.studies.values())
-    return FIGURES | (GEOMETRY_FIGURE if geometry else {}) | (THEORY_FIGURES if theory_cells(plan) else {})
+    tuning = TUNING_FIGURE if plan.tunings else {}
+    return FIGURES | (GEOMETRY_FIGURE if geometry else {}) | tuning | (THEORY_FIGURES if theory_cells(plan) else {})
 
 
 def _tokens_axis(ax: "Axes", groups: Sequence[Group]) -> None:
@@ -112,6 +116,8 @@ def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path) -> N
             "training": training(study.layout, runs),
             "geometry": geometry(study.layout, runs),
         }
+        if plan.tunings:
+            figures["tuning"] = tuning_figure(plan, read_tuning(results_csv.with_name(TUNING_CSV)))
         if theory_cells(plan):
             figures |= theory_figures(study.layout, runs)
         for name in figures_of(plan):

@@ -20,11 +20,14 @@ from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
 from coupled_adam_bench.report.theory.section import theory_section
+from coupled_adam_bench.report.tuning import tuning_section
+from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE
 from coupled_adam_bench.report.variants import variant_section
 from coupled_adam_bench.report.word_similarity import word_similarity_section
 from coupled_adam_bench.results.comparisons import BETTER
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.results.tuning import read_tuning
 from coupled_adam_bench.statistics.scores import CLAIMED, LOSS, scorecards, verdicts
 from coupled_adam_bench.statistics.t_test import summarize
 
@@ -126,7 +129,9 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         titles={name: table.title for name, table in study.tables.items()},
         variants=variant_section(study),
         word_similarity=word_similarity_section(study),
-        figures={name: figure for name, figure in figures.items() if name not in THEORY_FIGURES},
+        figures={name: figure for name, figure in figures.items() if name not in {*THEORY_FIGURES, *TUNING_FIGURE}},
+        tuning=tuning_section(plan, read_tuning(study_dir / paths.TUNING_CSV) if plan.tunings else None),
+        tuning_figures={name: figure for name, figure in figures.items() if name in TUNING_FIGURE},
         theory=theory_section(study.layout, runs),
         theory_figures={name: figure for name, figure in figures.items() if name in THEORY_FIGURES},
         published=published_numbers(study),

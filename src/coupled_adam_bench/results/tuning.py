@@ -18,7 +18,6 @@ from coupled_adam_bench.tuning import Candidate, Tuning, choice_file, read_choic
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FILE = "tuning.csv"
 _TYPES: dict[str, type] = {
     "study": str, "tuning": str, "model": str, "n_params": int, "n_tokens": int, "optimizer": str, "candidate": int,
     "settings": str, "learning_rate": float, "embedding_learning_rate": float, "seed": int, "cell": str,
