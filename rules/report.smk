@@ -148,6 +148,7 @@ rule tests:
 rule tables:
     """Target: results, tests and tables of the study."""
     input:
+        CHOSEN,
         rules.collect.output,
         rules.tests.output,
         TABLE_FILES,
@@ -185,6 +186,7 @@ rule tables_of_study:
 rule figures:
     """Target: the figures of the study."""
     input:
+        CHOSEN,
         FIGURE_FILES,
 
 
@@ -232,6 +234,7 @@ rule manifest:
 rule report:
     """Target: the report of the study."""
     input:
+        CHOSEN,
         STUDY_DIR / "report" / "index.html",
 
 

@@ -62,9 +62,12 @@ def choose(tuning: Tuning, tried: Sequence[Tried]) -> int:
     Of equal ones, that with the smaller learning rate of the embedding is taken, then of the model, then the first. A
     candidate of which any seed has diverged cannot be taken; ``ValueError`` names all of them if that leaves none.
     """
-    finite = [(one.mean, one.candidate.embedding_lr, one.candidate.model_lr, i) for i, one in enumerate(tried)]
-    finite = [ranked for ranked in finite if math.isfinite(ranked[0])]
-    if not finite:
+    ranks = {
+        index: (one.mean, one.candidate.embedding_lr, one.candidate.model_lr, index)
+        for index, one in enumerate(tried)
+        if math.isfinite(one.mean)
+    }
+    if not ranks:
         reasons = "; ".join(
             f"{describe_settings(one.candidate)}: {next(reason for reason in one.reasons if reason)}" for one in tried
         )
@@ -73,7 +76,7 @@ def choose(tuning: Tuning, tried: Sequence[Tried]) -> int:
             "give the grid smaller learning rates. Cells of other optimizers go on, and "
             "`snakemake --config partial=true` makes tables without these"
         )
-    return min(finite)[3]
+    return min(ranks, key=ranks.__getitem__)
 
 
 def describe_settings(candidate: Candidate) -> str:
