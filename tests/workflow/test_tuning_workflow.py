@@ -95,6 +95,11 @@ def test_a_second_start_does_nothing(finished: Path) -> None:
 
 
 @TUNING
+@pytest.mark.fault(
+    "results",
+    "the choice of a tuning is damaged, edited, or of other candidates",
+    "the next start sets it aside and chooses again; the table is byte for byte the same",
+)
 def test_a_damaged_choice_is_made_again(copy: Path) -> None:
     path = next((copy / "results/tiny/tuning").glob("*_adamw_*.json"))
     path.write_text(path.read_text().replace('"chosen": 1', '"chosen": 0'))
@@ -108,6 +113,11 @@ def test_a_damaged_choice_is_made_again(copy: Path) -> None:
 
 
 @TUNING
+@pytest.mark.fault(
+    "results",
+    "all candidates of a tuning diverge",
+    "its job names them; the other optimizers go on, and partial tables have a gap",
+)
 def test_another_grid_tunes_again_and_candidates_that_all_diverge_stop_only_their_row(
     copy: Path, tiny_study: Callable[..., dict[str, Any]]
 ) -> None:
