@@ -272,17 +272,20 @@ rule report_page:
 
 
 rule track:
-    """Copy the study into MLflow."""
+    """Copy the study into MLflow, with its tables, figures and report."""
     input:
         RUN_MARKERS,
-        results=rules.collect.output.results,
+        rules.report_page.input.results,
+        rules.report_page.input.tests,
+        TABLE_FILES,
+        FIGURE_FILES,
+        rules.manifest.output.manifest,
+        rules.report_page.output.page,
     output:
         summary=STUDY_DIR / "mlflow.json",
         checksums=checksums("track"),
     log:
         STUDY_DIR / "logs" / "mlflow.log",
-    # This runs beside the tables, not after them.
-    priority: 1
     shell:
         "{PYTHON:q} -m coupled_adam_bench track --plan {PLAN_FILE:q} --out {output.summary:q}"
         " --checksums {output.checksums:q} > {log:q} 2>&1"

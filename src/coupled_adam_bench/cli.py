@@ -247,7 +247,8 @@ def _track(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.files import write_json
     from coupled_adam_bench.tracking import import_study
 
-    write_json(arguments.out, import_study(_plan(arguments), arguments.uri))
+    plan = _plan(arguments)
+    write_json(arguments.out, import_study(plan, arguments.uri, study_dir=paths.study_dir(plan.name)))
 
 
 def _schema(arguments: argparse.Namespace) -> None:

@@ -19,6 +19,13 @@ def write_checksums(record: Path, files: Iterable[Path], made_for: str | None = 
     write_sealed(record, {"files": sums, "made_for": made_for})
 
 
+def written_files(study_dir: Path, without: str) -> dict[str, str]:
+    """Return the SHA-256 of every file that is there and that the stages wrote, but for one stage, by its name."""
+    records = sorted(path for path in (study_dir / "checksums").glob("*.json") if path.stem != without)
+    sums = {name: sha256 for record in records for name, sha256 in read_sealed(record)["files"].items()}
+    return {name: sha256 for name, sha256 in sums.items() if (study_dir / name).is_file()}
+
+
 def made_for_of(record: Path) -> str | None:
     """Return what the files of ``record`` were made for, ``None`` where that is not known or the record is damaged."""
     try:

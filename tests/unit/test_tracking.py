@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.cells import Cell, readable_count
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.files import write_json, write_sealed
+from coupled_adam_bench.outputs import write_checksums
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.tracking import METRICS_PER_REQUEST, import_study
+from coupled_adam_bench.tracking_records import CELL, IMPORTED, run_name
 
 pytest.importorskip("mlflow")
 T0 = 1_700_000_000.25
@@ -100,7 +102,17 @@ def runs_of(uri: str, experiment: str):
 
     client = MlflowClient(tracking_uri=uri)
     experiment_id = client.get_experiment_by_name(experiment).experiment_id
-    return client, {run.info.run_name: run for run in client.search_runs([experiment_id])}
+    runs = client.search_runs([experiment_id])
+    return client, {run.data.tags[CELL]: run for run in runs if CELL in run.data.tags}
+
+
+def study_run_of(uri: str, experiment: str):
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment_id = client.get_experiment_by_name(experiment).experiment_id
+    (run,) = client.search_runs([experiment_id], "tags.`coupled_adam_bench.study` != ''")
+    return client, run
 
 
 def counts(summary) -> dict[str, int]:
@@ -129,12 +141,20 @@ def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path, evaluate):
     assert run.data.params["training.seq_len"] == "16"
     assert run.data.params["n_params"] == str(cell.n_params)
     assert run.data.tags["mlflow.source.git.commit"] == "0123abc"
-    assert run.data.tags["coupled_adam_bench.protocol"] == "corrected"
-    history = client.get_metric_history(run.info.run_id, "loss")
+    assert run.data.tags["protocol"] == "corrected"
+    assert {name: run.data.tags[name] for name in ("optimizer", "seed", "tokens", "model", "study")} == {
+        "optimizer": "adamw", "seed": "1", "tokens": "3.2K", "model": "gpt2-2x32", "study": "tracked"
+    }  # fmt: skip
+    assert run.info.run_name == run_name(cell) == f"adamw s1 3.2K {readable_count(cell.n_params)}"
+    (data,) = run.inputs.dataset_inputs
+    assert (data.dataset.name, data.dataset.digest) == ("s", cell.data_digest)
+    assert run.data.tags["mlflow.parentRunId"] == study_run_of(database, "whole")[1].info.run_id
+    history = client.get_metric_history(run.info.run_id, "train/loss")
     assert sorted((point.step, point.value, point.timestamp) for point in history) == [
         (step, 4.0 / step, 1_700_000_000_250 + 1000 * step) for step in range(1, 51)
     ]
     assert run.data.metrics["test/loss"] == 2.5
+    assert [point.step for point in client.get_metric_history(run.info.run_id, "test/loss")] == [0]
     assert run.data.metrics["hellaswag/acc"] == 0.25
     assert math.isnan(run.data.metrics["embeddings/isotropy"])
     assert run.data.metrics["embeddings/mean_norm"] == 1.5
@@ -144,6 +164,39 @@ def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path, evaluate):
     assert json.loads(Path(copy).read_text()) == json.loads((folder / "cell.json").read_text())
 
 
+def write_report(study_dir: Path, text: str) -> None:
+    (study_dir / "report").mkdir(parents=True, exist_ok=True)
+    (study_dir / "report" / "index.html").write_text(text)
+    write_checksums(study_dir / "checksums" / "report.json", [study_dir / "report" / "index.html"])
+
+
+def test_the_study_is_a_run_with_its_report(plan, database, tmp_path):
+    runs, study_dir = tmp_path / "runs", tmp_path / "tracked"
+    import_study(plan, database, "study", runs, study_dir)  # before anything is written
+    client, run = study_run_of(database, "study")
+    assert (run.info.run_name, run.info.status) == ("study tracked", "RUNNING")
+    assert client.list_artifacts(run.info.run_id) == []
+    for text in ("first", "second"):
+        write_report(study_dir, text)
+        import_study(plan, database, "study", runs, study_dir)
+        _, run = study_run_of(database, "study")
+        assert run.info.status == "FINISHED"
+        path = client.download_artifacts(run.info.run_id, "report/index.html", str(tmp_path))
+        assert Path(path).read_text() == text
+    before = run.to_dictionary()
+    import_study(plan, database, "study", runs, study_dir)
+    assert study_run_of(database, "study")[1].to_dictionary() == before
+
+
+def test_a_run_of_an_older_version_is_imported_anew(plan, database, tmp_path):
+    cell = next(iter(plan.cells.values()))
+    write_history(tmp_path / cell.id, [25, 50])
+    import_study(plan, database, "older", tmp_path)
+    client, runs = runs_of(database, "older")
+    client.delete_tag(runs[cell.id].info.run_id, IMPORTED)
+    assert counts(import_study(plan, database, "older", tmp_path)) == {"created": 1, "superseded": 1, "waiting": 1}
+
+
 def test_what_a_device_cannot_tell_is_left_out(plan, database, tmp_path):
     cell = next(iter(plan.cells.values()))
     write_history(tmp_path / cell.id, [1])
@@ -151,8 +204,8 @@ def test_what_a_device_cannot_tell_is_left_out(plan, database, tmp_path):
         file.write(json.dumps(history_row(2) | {"mfu": None}) + "\n")
     import_study(plan, database, "cannot tell", tmp_path)
     client, runs = runs_of(database, "cannot tell")
-    assert {point.step for point in client.get_metric_history(runs[cell.id].info.run_id, "loss")} == {1, 2}
-    assert "mfu" not in runs[cell.id].data.metrics
+    assert {point.step for point in client.get_metric_history(runs[cell.id].info.run_id, "train/loss")} == {1, 2}
+    assert "system/mfu" not in runs[cell.id].data.metrics
 
 
 def test_artifacts_of_a_local_database_lie_beside_it(plan, database, tmp_path, monkeypatch):
@@ -179,7 +232,7 @@ def test_a_second_import_adds_nothing(plan, database, tmp_path, evaluate):
         name: run.to_dictionary() for name, run in after.items()
     }
     for run in after.values():
-        assert len(client.get_metric_history(run.info.run_id, "loss")) == 5
+        assert len(client.get_metric_history(run.info.run_id, "train/loss")) == 5
         assert len(client.get_metric_history(run.info.run_id, "test/loss")) == 1
 
 
@@ -193,7 +246,7 @@ def test_a_running_cell_is_followed_and_a_resumed_one_is_not_doubled(plan, datab
     client, runs = runs_of(database, "live")
     run_id = runs[cell.id].info.run_id
     assert runs[cell.id].info.status == "RUNNING"
-    assert len(client.get_metric_history(run_id, "loss")) == 20
+    assert len(client.get_metric_history(run_id, "train/loss")) == 20
 
     # Resumed from the checkpoint of step 10: the rows after it are written again, later.
     rows = [history_row(step) for step in range(1, 11)] + [history_row(step, T0 + 500) for step in range(11, 16)]
@@ -206,7 +259,7 @@ def test_a_running_cell_is_followed_and_a_resumed_one_is_not_doubled(plan, datab
     _, runs = runs_of(database, "live")
     assert runs[cell.id].info.run_id == run_id
     assert runs[cell.id].info.status == "FINISHED"
-    assert sorted(point.step for point in client.get_metric_history(run_id, "loss")) == list(range(1, 51))
+    assert sorted(point.step for point in client.get_metric_history(run_id, "train/loss")) == list(range(1, 51))
 
 
 def test_a_later_evaluation_is_added_and_a_repeated_one_replaces(plan, database, tmp_path, evaluate):
@@ -244,7 +297,7 @@ def test_a_cell_trained_anew_gets_a_new_run(plan, database, tmp_path, change):
     assert client.get_run(old).info.lifecycle_stage == "deleted"
     assert client.get_run(old).data.tags["coupled_adam_bench.superseded"] == "true"
     experiment_id = runs[cell.id].info.experiment_id
-    assert len(client.search_runs([experiment_id], run_view_type=ViewType.ALL)) == 2
+    assert len(client.search_runs([experiment_id], "tags.optimizer = 'adamw'", run_view_type=ViewType.ALL)) == 2
 
 
 def test_a_diverged_cell_is_a_failed_run_with_its_reason(plan, database, tmp_path):
@@ -266,7 +319,7 @@ def test_a_history_longer_than_a_request(plan, database, tmp_path):
     write_history(tmp_path / cell.id, range(1, n_rows + 1))
     import_study(plan, database, "long", tmp_path)
     client, runs = runs_of(database, "long")
-    assert len(client.get_metric_history(runs[cell.id].info.run_id, "lr")) == n_rows
+    assert len(client.get_metric_history(runs[cell.id].info.run_id, "train/lr")) == n_rows
 
 
 def test_an_experiment_deleted_in_mlflow_is_not_revived(plan, database, tmp_path):

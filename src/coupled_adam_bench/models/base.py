@@ -47,6 +47,14 @@ class TransformerBlock(nn.Module, ABC):
         return x_BTD + self.mlp(self.ln_2(x_BTD))
 
 
+def _uninitialised_embedding(n_rows: int, d_model: int) -> nn.Embedding:
+    """Return an embedding without torch's own random values, which :meth:`LanguageModel.init_weights` would replace.
+
+    On ``meta``, torch loads its compiler to draw them, which takes seconds.
+    """
+    return nn.Embedding.from_pretrained(torch.empty(n_rows, d_model), freeze=False)  # type: ignore[no-untyped-call,no-any-return]
+
+
 class LanguageModel(nn.Module, ABC):
     """A decoder of one architecture; its loss never holds the logits of a whole batch."""
 
@@ -61,9 +69,9 @@ class LanguageModel(nn.Module, ABC):
         self.vocab_size, self.seq_len, self.tied = vocab_size, seq_len, tied
         self.n_layer, self.n_head, self.d_model, self.d_ffn = n_layer, n_head, d_model, d_ffn
         # Initial values are drawn in the order of these assignments.
-        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.embedding = _uninitialised_embedding(vocab_size, d_model)
         if self.learned_positions:
-            self.positions = nn.Embedding(seq_len, d_model)
+            self.positions = _uninitialised_embedding(seq_len, d_model)
         self.blocks = nn.ModuleList(self.block_type(d_model, n_head, d_ffn) for _ in range(n_layer))
         self.ln_f = nn.LayerNorm(d_model, LAYER_NORM_EPS, bias=False)
         self.head = None if tied else nn.Linear(d_model, vocab_size, bias=False)
