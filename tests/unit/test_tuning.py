@@ -119,11 +119,11 @@ GRID = {"learning_rate": RATES}
         ),
         (
             {"grids": {"adamw": {"<script>_&%": [1]}}},
-            "adamw has no such setting to tune; allowed: learning_rate, lr_factor, weight_decay",
+            "adamw has no such setting to tune; allowed: learning_rate, weight_decay, lr_factor",
         ),
         (
             {"grids": {"coupled_adam": {"name": ["adamw"]}}},
-            "allowed: learning_rate, lr_factor, weight_decay, scale_exponent",
+            "allowed: learning_rate, weight_decay, lr_factor, scale_exponent",
         ),
         (
             {"grids": {"adamw": GRID, "coupled_adam": {"scale_exponent": [0.5]}}},

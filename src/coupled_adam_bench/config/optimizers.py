@@ -10,16 +10,11 @@ from coupled_adam_bench.config.base import NAME_LENGTH, DottedPath, Label, Later
 
 
 class _BuiltIn(LaterSettings):
-    later: ClassVar[tuple[str, ...]] = ("weight_decay", "lr_factor")
+    later: ClassVar[tuple[str, ...]] = ("weight_decay",)
     title: ClassVar[str]
-    named: ClassVar[dict[str, tuple[str, str]]] = {
-        "lr_factor": ("_f{:g}", ", f = {:g}"),
-        "weight_decay": ("_wd{:g}", ", wd = {:g}"),
-    }
+    named: ClassVar[dict[str, tuple[str, str]]] = {"weight_decay": ("_wd{:g}", ", wd = {:g}")}
     """How settings that differ from their defaults appear in key and label, in this order."""
 
-    lr_factor: float = Field(1.0, gt=0, le=1e40)
-    """Factor that multiplies the model's learning rate for the embedding; the schedule is the same for all."""
     weight_decay: float | None = Field(None, ge=0, le=1e6)
     """Weight decay of the embedding; by default ``training.embedding_weight_decay``."""
 
@@ -57,7 +52,15 @@ class _BuiltIn(LaterSettings):
         return (self._row or self.names())[1]
 
 
-class AdamWSettings(_BuiltIn):
+class _WithFactor(_BuiltIn):
+    later: ClassVar[tuple[str, ...]] = (*_BuiltIn.later, "lr_factor")
+    named: ClassVar[dict[str, tuple[str, str]]] = {"lr_factor": ("_f{:g}", ", f = {:g}"), **_BuiltIn.named}
+
+    lr_factor: float = Field(1.0, gt=0, le=1e40)
+    """Factor that multiplies the model's learning rate for the embedding; the schedule is the same for all."""
+
+
+class AdamWSettings(_WithFactor):
     """AdamW for the embedding, as for all other parameters: the paper's "Adam"."""
 
     title: ClassVar[str] = "Adam"
@@ -65,11 +68,11 @@ class AdamWSettings(_BuiltIn):
     name: Literal["adamw"]
 
 
-class CoupledAdamSettings(_BuiltIn):
+class CoupledAdamSettings(_WithFactor):
     """Coupled Adam for the embedding; ``scale_exponent`` n multiplies the second moment by 2^-n (Sec. 6.1) [C]."""
 
     title: ClassVar[str] = "Coupled Adam"
-    named: ClassVar[dict[str, tuple[str, str]]] = {"scale_exponent": ("_n{}", ", n = {}"), **_BuiltIn.named}
+    named: ClassVar[dict[str, tuple[str, str]]] = {"scale_exponent": ("_n{}", ", n = {}"), **_WithFactor.named}
 
     name: Literal["coupled_adam"]
     scale_exponent: int = Field(0, ge=-20, le=20)
@@ -82,7 +85,7 @@ class SgdSettings(_BuiltIn):
 
     title: ClassVar[str] = "SGD"
     named: ClassVar[dict[str, tuple[str, str]]] = {
-        "lr_factor": _BuiltIn.named["lr_factor"],
+        "lr_factor": _WithFactor.named["lr_factor"],
         "momentum": ("_m{:g}", ", m = {:g}"),
         "weight_decay": _BuiltIn.named["weight_decay"],
     }

@@ -61,7 +61,8 @@ def tuning_figure(plan: Plan, tried: "DataFrame") -> "Figure":
     from matplotlib.figure import Figure
 
     places = _places(plan)
-    figure = Figure(figsize=(0.8 + 3.2 * len(places), 3.2), layout="constrained")
+    # Of one place too, the legend needs this width.
+    figure = Figure(figsize=(max(7.2, 0.8 + 3.2 * len(places)), 3.2), layout="constrained")
     styles = optimizer_styles(plan)
     for ax, tunings in zip(figure.subplots(1, len(places), squeeze=False)[0], places.values(), strict=True):
         for tuning in tunings:
