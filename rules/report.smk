@@ -4,7 +4,8 @@
 
 import time
 
-from coupled_adam_bench.report.figures import figures_of
+from coupled_adam_bench.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
+from coupled_adam_bench.report.figures import FIGURE_ENDINGS, figures_of
 
 
 localrules:
@@ -21,8 +22,14 @@ localrules:
 
 
 TABLES = list(LAYOUT.tables)
-TABLE_FILES = expand(STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, format=("tex", "html"))
-FIGURE_FILES = expand(STUDY_DIR / "figures" / "{figure}.{format}", figure=figures_of(PLAN), format=("svg", "pdf"))
+TABLE_FILES = expand(STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, format=TABLE_ENDINGS)
+if TABLES:
+    TABLE_FILES += expand(STUDY_DIR / "tables" / "{name}.tex", name=SETUP_TABLES)
+FIGURE_FILES = expand(
+    STUDY_DIR / "figures" / "{figure}.{ending}",
+    figure=figures_of(PLAN),
+    ending=FIGURE_ENDINGS,
+)
 # A hash of what labels, groups and notes are made of: its change renders again and computes nothing else.
 LABELS = digest(
     {
@@ -155,7 +162,7 @@ rule tables:
 
 
 rule tables_of_study:
-    """Print the tables in LaTeX and HTML."""
+    """Print the tables in LaTeX, HTML, Markdown and CSV."""
     input:
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
@@ -165,6 +172,9 @@ rule tables_of_study:
             folder=TEMPLATES,
             file=(
                 "latex/table.tex.j2",
+                "latex/tabular.tex.j2",
+                "latex/fit.tex.j2",
+                "latex/setup.tex.j2",
                 "html/table.html.j2",
                 "html/table_page.html.j2",
                 "html/style.css",
@@ -253,6 +263,12 @@ rule report_page:
             file=(
                 "report.html.j2",
                 "tuning.html.j2",
+                "verdict.html.j2",
+                "scores.html.j2",
+                "published.html.j2",
+                "setup.html.j2",
+                "reproduce.html.j2",
+                "page.js",
                 "variants.html.j2",
                 "word_similarity.html.j2",
                 "theory.html.j2",

@@ -509,7 +509,7 @@ def test_one_results_folder_has_the_tables_of_all_parts(composite):
     assert {path.name for path in (folder / "results").iterdir() if path.is_dir()} == {
         "data", "runs", "whole", "mlflow-artifacts",
     }  # fmt: skip
-    assert sorted(path.name for path in (study / "tables").glob("*.tex")) == ["table1.tex", "table2.tex", "table7.tex"]
+    assert sorted(path.name for path in (study / "tables").glob("*.csv")) == ["table1.csv", "table2.csv", "table7.csv"]
     with (study / "results.csv").open() as file:
         found = list(csv.DictReader(file))
     assert {row["study"] for row in found} == {"whole"}

@@ -26,19 +26,29 @@ COMPARISONS: dict[ComparisonName, Comparison] = {
     "each_other": Comparison(True, None, 2, "every other value of its column and block"),
     "single_runs": Comparison(False, None, 1, "the other values of its block"),
 }
+TABLE_ENDINGS = ("tex", "tabular.tex", "html", "md", "csv")
+"""The formats of a table, as its files end."""
+SETUP_TABLES = ("setup_models", "setup_training")
+"""The tables of the study's settings, which stand in LaTeX beside those of its results."""
 MIN_OPTIMIZERS = 2
 """The fewest optimizers that any table compares."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table: ``columns`` are names of metrics, ``min_seeds`` is the fewest seeds that a block of it may have."""
+    """A table: ``columns`` are names of metrics, ``min_seeds`` is the fewest seeds that a block of it may have.
+
+    ``width`` is ``column``, ``text`` or a length of LaTeX: what the printed table fits into, on a page of its own on
+    its side if ``landscape``.
+    """
 
     name: str
     title: str
     comparison: ComparisonName
     columns: tuple[str, ...]
     min_seeds: int
+    width: str = "text"
+    landscape: bool = False
 
     @property
     def rules(self) -> Comparison:

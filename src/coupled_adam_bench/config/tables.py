@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from coupled_adam_bench.catalog.tables import COMPARISONS, TABLES, ComparisonName, Table
+from coupled_adam_bench.catalog.tables import COMPARISONS, SETUP_TABLES, TABLES, ComparisonName, Table
 from coupled_adam_bench.config.base import NAME_LENGTH, Label, Settings, Term, duplicates
 
 TableName = Annotated[
@@ -15,6 +15,17 @@ TableName = Annotated[
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._\-]*$",
         max_length=NAME_LENGTH,
         description="Letters, digits, '_', '.' and '-'; becomes the name of a file.",
+    ),
+]
+
+
+_LENGTH = r"[0-9]*[1-9][0-9]*(?:\.[0-9]+)?|0?\.0*[1-9][0-9]*"
+TableWidth = Annotated[
+    str,
+    Field(
+        pattern=rf"^(?:column|text|(?:{_LENGTH})(?:pt|mm|cm|in))$",
+        max_length=20,
+        description="column, text, or a length of LaTeX in pt, mm, cm or in, such as 5.5in.",
     ),
 ]
 
@@ -31,6 +42,11 @@ class TableSettings(Settings):
     """Metrics that the study measures, in this order. A study's own table needs them."""
     min_seeds: int | None = Field(None, ge=1, le=10**4)
     """The fewest seeds that a block of the table may have; 2 with a t-test and 1 without, if not given."""
+    width: TableWidth | None = None
+    """What the table fits into in LaTeX: ``column``, ``text`` (both columns; if not given), or a length such as
+    ``5.5in``. Its type gets smaller until it fits."""
+    landscape: bool | None = None
+    """Whether the table has a page of its own in LaTeX, turned on its side (package rotating)."""
 
 
 _NEEDED = ("title", "comparison", "columns")
@@ -47,6 +63,8 @@ def problems(own: Mapping[str, TableSettings], metrics: Collection[str], used: C
         if folded[name.casefold()] > 1:
             other = next(each for each in (*TABLES, *own) if each != name and each.casefold() == name.casefold())
             yield f"{place}: {other} is a table too, and on some machines their files would be the same; rename it"
+        if name.casefold() in SETUP_TABLES:
+            yield f"{place}: the table of the study's settings has this name; allowed is any other; rename it"
         missing = [field for field in _NEEDED if getattr(settings, field) is None]
         if paper is None and missing:
             yield f"{place}.{missing[0]}: missing; a study's own table needs {', '.join(_NEEDED)}"

@@ -8,7 +8,7 @@ from coupled_adam_bench.catalog.bands import BANDS
 from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.report.history_figures import largest_size
-from coupled_adam_bench.report.style import add_legend, optimizer_styles, plain
+from coupled_adam_bench.report.style import add_legend, optimizer_styles, panels, plain
 from coupled_adam_bench.results.groups import Values
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.t_test import summarize
@@ -55,15 +55,12 @@ def _draw(ax: "Axes", by_seed: Mapping[int, Sequence[float]], offset: float, lab
 
 def loss_by_frequency(study: StudyResults) -> "Figure":
     """Draw the loss of each band, and its difference to the first optimizer's, for the largest size at most tokens."""
-    from matplotlib.figure import Figure
-
     shown = largest_size(study.layout)
     losses = _by_band(shown.cells, study.values_of({band.metric: METRICS[band.metric].task for band in BANDS}))
     labels = {cell.optimizer.key: plain(cell.optimizer.label) for cell in shown.cells}
     reference = next(iter(losses))
     styles = optimizer_styles(study.plan)
-    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
-    whole, difference = figure.subplots(1, 2)
+    figure, (whole, difference) = panels(1, 2)
     for index, (key, by_seed) in enumerate(losses.items()):
         offset = _BESIDE * (index - (len(losses) - 1) / 2)
         _draw(whole, by_seed, offset, labels[key], styles[key])
@@ -73,7 +70,7 @@ def loss_by_frequency(study: StudyResults) -> "Figure":
     difference.set_ylabel(f"difference to {labels[reference]} (nat/token)")
     for ax in (whole, difference):
         ax.set_xticks(range(len(BANDS)), labels=[band.label for band in BANDS], fontsize=8)
-        ax.set_xlabel("share of the training text, from its rarest tokens")
+        ax.set_xlabel("share of the text, rarest tokens first")
         ax.set_title(plain(shown.title))
     add_legend(figure)
     return figure

@@ -9,8 +9,19 @@ from coupled_adam_bench.paths import TUNING_CSV
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.band_figure import loss_by_frequency
 from coupled_adam_bench.report.history_figures import geometry, largest_size, training
+from coupled_adam_bench.report.plane_figure import plane
+from coupled_adam_bench.report.scale_figure import scale, scaled_places
 from coupled_adam_bench.report.spectrum_figure import spectrum_of_study
-from coupled_adam_bench.report.style import RC, add_legend, axis_label, optimizer_styles, plain
+from coupled_adam_bench.report.style import (
+    IN_COLUMN,
+    RC,
+    add_legend,
+    axis_label,
+    is_narrow,
+    optimizer_styles,
+    page_width,
+    plain,
+)
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES, theory_figures
 from coupled_adam_bench.report.theory.records import theory_cells
 from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE, tuning_figure
@@ -22,6 +33,7 @@ from coupled_adam_bench.statistics.t_test import summarize
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 FIGURES = {
     "loss_accuracy": "Loss and mean accuracy against training tokens (App. G.1); bars: standard deviation over seeds.",
@@ -30,19 +42,33 @@ FIGURES = {
     "optimizer with the same seed; bars: standard deviation over seeds.",
     "spectrum": "Singular values of the embeddings, and their norms against the frequency of tokens; a line per seed.",
     "training": "Training loss (up to 1.5 times that of guessing), validation loss (points) and mean embedding at each "
-    "step; a line per seed.",
+    "step; bands: standard deviation over seeds.",
+    "plane": "The runs of the study in the plane of training tokens and parameters (Fig. 6); the line is N = D/20.",
 }
 """Names and captions of the figures of every study."""
 GEOMETRY_FIGURE = {
-    "geometry": "Isotropy and mean embedding at steps that are evenly spaced on a log scale; a line per seed.",
+    "geometry": "Isotropy and mean embedding at steps that are evenly spaced on a log scale; bands: standard "
+    "deviation over seeds.",
 }
 
 
+SCALE_FIGURE = {
+    "scale": "Loss and isotropy of Coupled Adam against the exponent n, its second moment times 2^-n (Sec. 6.1); bars: "
+    "standard deviation over seeds.",
+}
+FIGURE_ENDINGS = ("svg", "pdf", "column.pdf")
+"""The files of a figure: for both columns of an article and for the report, and for one column."""
+_WIDTHS = ((RC, FIGURE_ENDINGS[:2]), (IN_COLUMN, FIGURE_ENDINGS[2:]))
+_DATES = {"svg": "Date", "pdf": "CreationDate"}
+_MAX_INCHES = 8.5
+"""The height that a page of an article leaves to a figure."""
+
+
 def figures_of(plan: Plan) -> dict[str, str]:
-    """Return names and captions of the figures of a plan; geometry, tuning and theory have some if a study has them."""
+    """Return names and captions of the figures of a plan; of geometry, scale, tuning and theory if it has them."""
     geometry = any(study.execution.geometry_per_decade for study in plan.studies.values())
-    tuning = TUNING_FIGURE if plan.tunings else {}
-    return FIGURES | (GEOMETRY_FIGURE if geometry else {}) | tuning | (THEORY_FIGURES if theory_cells(plan) else {})
+    found = FIGURES | (GEOMETRY_FIGURE if geometry else {}) | (SCALE_FIGURE if scaled_places(plan) else {})
+    return found | (TUNING_FIGURE if plan.tunings else {}) | (THEORY_FIGURES if theory_cells(plan) else {})
 
 
 def _tokens_axis(ax: "Axes", groups: Sequence[Group]) -> None:
@@ -73,13 +99,24 @@ def _against_tokens(study: StudyResults, names: tuple[str, str], shared_scale: b
     shown = sorted(_drawn_groups(study), key=lambda group: group.setup.n_params)
     setups = {group.setup: group.model_label for group in shown}
     metrics = [study.layout.metrics[name] for name in names]
-    n_columns = max(len(setups), 1)
-    figure = Figure(figsize=(0.8 + 2.6 * n_columns, 4.6), layout="constrained")
-    axes = figure.subplots(2, n_columns, squeeze=False, sharex="col", sharey="row" if shared_scale else "none")
+    n_setups, height = max(len(setups), 1), 2.1
+    # Where the sizes do not fit beside each other they stand below each other: the same panels, rows for columns.
+    below = n_setups > (1 if is_narrow() else 4)
+    inches = 0.5 + (0.75 if is_narrow() else 1) * height * (n_setups if below else 2)
+    figure = Figure(figsize=(page_width(), min(inches, _MAX_INCHES)), layout="constrained")
+    if below:
+        shared: dict[str, Any] = {"sharex": "row", "sharey": "col" if shared_scale else "none"}
+        axes = figure.subplots(n_setups, 2, squeeze=False, **shared).T
+    else:
+        shared = {"sharex": "col", "sharey": "row" if shared_scale else "none"}
+        axes = figure.subplots(2, n_setups, squeeze=False, **shared)
     for column, (setup, model_label) in enumerate(setups.items()):
         groups = sorted((group for group in shown if group.setup == setup), key=lambda group: group.n_tokens)
-        axes[0][column].set_title(f"N = {plain(model_label)}")
-        axes[1][column].set_xlabel("D (tokens)")
+        for row, ax in enumerate(axes[:, column]):
+            if below or row == 0:
+                ax.set_title(f"N = {plain(model_label)}")
+            if (column == n_setups - 1) if below else row == 1:
+                ax.set_xlabel("D (tokens)")
         for row, metric in enumerate(metrics):
             _tokens_axis(axes[row][column], groups)
             for key, style in optimizer_styles(study.plan).items():
@@ -97,33 +134,49 @@ def _against_tokens(study: StudyResults, names: tuple[str, str], shared_scale: b
                 )
     for row, metric in enumerate(metrics):
         arrow = r"$\uparrow$" if metric.higher_is_better else r"$\downarrow$"
-        axes[row][0].set_ylabel(f"{axis_label(metric)} {arrow}")
+        for ax in axes[row] if below else axes[row][:1]:
+            ax.set_ylabel(f"{axis_label(metric)} {arrow}")
     add_legend(figure)
     return figure
 
 
+def _drawn(study: StudyResults, runs: Path, tried: "DataFrame | None") -> "dict[str, Figure]":
+    """Return the figures of a study by name, in the width of matplotlib's current settings.
+
+    ``tried`` are the rows of ``tuning.csv`` of a study that tunes.
+    """
+    layout = study.layout
+    figures = {
+        "loss_accuracy": _against_tokens(study, ("loss", "acc"), shared_scale=False),
+        "embeddings": _against_tokens(study, ("isotropy", "mean_norm_ratio"), shared_scale=True),
+        "loss_by_frequency": loss_by_frequency(study),
+        "spectrum": spectrum_of_study(layout, runs, largest_size(layout)),
+        "training": training(layout, runs),
+        "plane": plane(layout),
+        "geometry": geometry(layout, runs),
+        "scale": scale(study),
+    }
+    if tried is not None:
+        figures["tuning"] = tuning_figure(study.plan, tried)
+    if theory_cells(study.plan):
+        figures |= theory_figures(layout, runs)
+    return {name: figures[name] for name in figures_of(study.plan)}
+
+
 def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path) -> None:
-    """Write ``<name>.svg`` and ``<name>.pdf`` of every name in :func:`figures_of`, atomically."""
+    """Write every name in :func:`figures_of` with each of ``FIGURE_ENDINGS``, atomically and without a date."""
     from matplotlib import rc_context
 
     study = load_results(plan, results_csv)
-    with rc_context(RC):
-        figures = {
-            "loss_accuracy": _against_tokens(study, ("loss", "acc"), shared_scale=False),
-            "embeddings": _against_tokens(study, ("isotropy", "mean_norm_ratio"), shared_scale=True),
-            "loss_by_frequency": loss_by_frequency(study),
-            "spectrum": spectrum_of_study(study.layout, runs, largest_size(study.layout)),
-            "training": training(study.layout, runs),
-            "geometry": geometry(study.layout, runs),
-        }
-        if plan.tunings:
-            figures["tuning"] = tuning_figure(plan, read_tuning(results_csv.with_name(TUNING_CSV)))
-        if theory_cells(plan):
-            figures |= theory_figures(study.layout, runs)
-        for name in figures_of(plan):
-            for ax in figures[name].axes:
-                if not ax.has_data():
-                    ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center")
-            for kind, date in (("svg", "Date"), ("pdf", "CreationDate")):
-                with atomic_path(out_dir / f"{name}.{kind}") as temporary:
-                    figures[name].savefig(temporary, format=kind, metadata={date: None})
+    tried = read_tuning(results_csv.with_name(TUNING_CSV)) if plan.tunings else None
+    for settings, endings in _WIDTHS:
+        with rc_context(settings):
+            for name, figure in _drawn(study, runs, tried).items():
+                for ax in figure.axes:
+                    if not ax.has_data():
+                        ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center")
+                for ending in endings:
+                    kind = ending.rpartition(".")[2]
+                    with atomic_path(out_dir / f"{name}.{ending}") as temporary:
+                        figure.savefig(temporary, format=kind, metadata={_DATES[kind]: None})
+                    figure.set_layout_engine("none")  # what the first format has found, which takes most of the time

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.cells import Cell, readable_count
 from coupled_adam_bench.paths import RunFiles
-from coupled_adam_bench.report.style import add_legend, axis_label, optimizer_styles, plain
+from coupled_adam_bench.report.style import add_legend, axis_label, optimizer_styles, panels, plain
 from coupled_adam_bench.results.groups import Layout
 from coupled_adam_bench.runs import read_history
 
@@ -36,20 +36,47 @@ def largest_size(layout: Layout) -> Shown:
     return Shown(cells, f"N = {layout.labels[setups[largest.id]]}, D = {tokens}")
 
 
-def _draw(
-    ax: "Axes", rows: Sequence[Mapping[str, Any]], name: str, cell: Cell, style: Mapping[str, Any], **options: Any
-) -> None:
-    """Draw a column of a history against the step, where it has a finite value."""
-    points = [(row["step"], row[name]) for row in rows if name in row and math.isfinite(row[name])]
-    if points:
-        ax.plot(*zip(*points, strict=True), label=plain(cell.optimizer.label), **{**style, **options})
+History = Sequence[Mapping[str, Any]]
+"""The rows of a run's ``history.jsonl``."""
+
+
+def _draw(ax: "Axes", histories: Sequence[History], name: str, label: str, style: Mapping[str, Any]) -> None:
+    """Draw the mean over seeds of a column of histories against the step, and a band of one standard deviation.
+
+    Both are where all seeds have a finite value. Where some have none, such as behind the step in which one diverged,
+    the others are drawn one by one: the mean of fewer seeds would look like a change of the optimizer.
+    """
+    import numpy as np
+
+    found = [{row["step"]: row[name] for row in rows if math.isfinite(row.get(name, math.nan))} for rows in histories]
+    seeds = [values for values in found if values]
+    if not seeds:
+        return
+    common = sorted(set[int].intersection(*(set(values) for values in seeds)))
+    drawn = np.array([[values[step] for step in common] for values in seeds])
+    ax.plot(common, drawn.mean(axis=0), label=plain(label), **style)
+    if len(seeds) > 1:
+        mean, sd = drawn.mean(axis=0), drawn.std(axis=0, ddof=1)
+        ax.fill_between(common, mean - sd, mean + sd, color=style["color"], alpha=0.25, linewidth=0)
+    for values in seeds:
+        rest = [(step, value) for step, value in sorted(values.items()) if step not in common]
+        if rest:
+            ax.plot(*zip(*rest, strict=True), **{**style, "alpha": 0.5, "linewidth": 0.5})
+
+
+def _by_optimizer(shown: Shown, runs: Path) -> dict[str, list[History]]:
+    """Return by the optimizer's key the histories of the seeds.
+
+    In partial results a cell may not be trained yet: it has no line, and the report's list of runs says why.
+    """
+    histories: dict[str, list[History]] = {}
+    for cell in shown.cells:
+        histories.setdefault(cell.optimizer.key, []).append(read_history(RunFiles(runs / cell.id).history))
+    return histories
 
 
 def _two_axes(shown: Shown) -> "tuple[Figure, Sequence[Axes]]":
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
-    axes: Sequence[Axes] = figure.subplots(1, 2)
+    figure, axes = panels(1, 2)
     for ax in axes:
         ax.set_xlabel("step")
         ax.set_title(plain(shown.title))
@@ -61,12 +88,12 @@ def training(layout: Layout, runs: Path) -> "Figure":
     shown = largest_size(layout)
     figure, (losses, norms) = _two_axes(shown)
     styles = optimizer_styles(layout.plan)
-    for cell in shown.cells:
-        # In partial results a cell may not be trained yet: it has no line, and the report's list of runs says why.
-        rows, style = read_history(RunFiles(runs / cell.id).history), styles[cell.optimizer.key]
-        _draw(losses, rows, "loss", cell, style, marker="", linewidth=0.8)
-        _draw(losses, rows, "val_loss", cell, style, linestyle="", markersize=3)
-        _draw(norms, rows, "mean_norm_ratio", cell, style, marker="", linewidth=0.8)
+    labels = {cell.optimizer.key: cell.optimizer.label for cell in shown.cells}
+    for key, histories in _by_optimizer(shown, runs).items():
+        line = styles[key] | {"marker": "", "linewidth": 1.0}
+        _draw(losses, histories, "loss", labels[key], line)
+        _draw(losses, histories, "val_loss", labels[key], styles[key] | {"linestyle": "", "markersize": 3})
+        _draw(norms, histories, "mean_norm_ratio", labels[key], line)
     low, high = losses.dataLim.intervaly
     guessing = math.log(shown.cells[0].vocab_size)
     if low < guessing and high > 1.5 * guessing:  # a run that blows up would squeeze the others
@@ -82,10 +109,11 @@ def geometry(layout: Layout, runs: Path) -> "Figure":
     shown = largest_size(layout)
     figure, axes = _two_axes(shown)
     styles = optimizer_styles(layout.plan)
-    for cell in shown.cells:
-        rows = [row for row in read_history(RunFiles(runs / cell.id).history) if "isotropy" in row]
+    labels = {cell.optimizer.key: cell.optimizer.label for cell in shown.cells}
+    for key, whole in _by_optimizer(shown, runs).items():
+        histories = [[row for row in rows if "isotropy" in row] for rows in whole]
         for ax, name in zip(axes, ("isotropy", "mean_norm_ratio"), strict=True):
-            _draw(ax, rows, name, cell, styles[cell.optimizer.key], markersize=3, linewidth=0.8)
+            _draw(ax, histories, name, labels[key], styles[key] | {"markersize": 3, "linewidth": 0.8})
     for ax, name in zip(axes, ("isotropy", "mean_norm_ratio"), strict=True):
         ax.set_ylabel(axis_label(METRICS[name]))
         ax.set_ylim(0, 1.02)

@@ -1,13 +1,13 @@
 """Writes ``report/index.html``, a page that says whether the paper was reproduced and needs no other file."""
 
 import base64
+import hashlib
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.estimate.study import estimate_study
 from coupled_adam_bench.estimate.text import basis, memory_table, totals, training_table
@@ -15,8 +15,9 @@ from coupled_adam_bench.files import read_json, write_text
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report import formats
 from coupled_adam_bench.report.figures import figures_of
-from coupled_adam_bench.report.published import PUBLISHED
+from coupled_adam_bench.report.published import published_section
 from coupled_adam_bench.report.render import html_environment
+from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
 from coupled_adam_bench.report.theory.section import theory_section
@@ -25,55 +26,27 @@ from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE
 from coupled_adam_bench.report.variants import variant_section
 from coupled_adam_bench.report.word_similarity import word_similarity_section
 from coupled_adam_bench.results.comparisons import BETTER
-from coupled_adam_bench.results.groups import Group
-from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.results.study_results import load_results
 from coupled_adam_bench.results.tuning import read_tuning
-from coupled_adam_bench.statistics.scores import CLAIMED, LOSS, scorecards, verdicts
-from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.statistics.scores import (
+    CLAIMED,
+    CONSISTENT,
+    LOSS,
+    NOT_JUDGED,
+    NOT_REPRODUCED,
+    PARTLY,
+    REPRODUCED,
+    scorecards,
+    verdicts,
+)
 
-
-@dataclass(frozen=True)
-class PublishedNumber:
-    """A published number and ours."""
-
-    source: str
-    tokens_label: str
-    model_label: str
-    optimizer: str
-    metric: Metric
-    published: str
-    ours: str
-    difference: str
-
-
-def published_numbers(study: StudyResults) -> list[PublishedNumber]:
-    """Return the paper's numbers for the sizes and tokens that this study has too, each with ours."""
-    places: dict[Any, Group] = {}
-    for groups in study.groups.values():
-        for group in groups:
-            places.setdefault((group.setup, group.n_tokens), group)
-    rows = []
-    for published in PUBLISHED:
-        for group in places.values():
-            size = (group.tokens_label, group.first.model.label)
-            if size != (published.tokens_label, published.model_label) or published.optimizer not in group.cells:
-                continue
-            for name, value in published.means.items():
-                metric = METRICS[name]
-                ours = summarize(study.samples(group, metric)[published.optimizer])
-                rows.append(
-                    PublishedNumber(
-                        source=published.source,
-                        tokens_label=group.tokens_label,
-                        model_label=group.model_label,
-                        optimizer=group.optimizer_labels[published.optimizer],
-                        metric=metric,
-                        published=formats.fixed(value, metric.digits),
-                        ours=str(formats.shorthand(ours, metric.digits)),
-                        difference=formats.fixed(ours.mean - value, metric.digits),
-                    )
-                )
-    return rows
+TABLE_FILES = {
+    "tex": "LaTeX", "tabular.tex": "LaTeX, rows alone", "html": "HTML", "md": "Markdown", "csv": "CSV",
+}  # fmt: skip
+"""What the page calls each format of ``TABLE_ENDINGS``."""
+VERDICT_TONES = {REPRODUCED: "good", PARTLY: "middle", NOT_REPRODUCED: "bad", NOT_JUDGED: "open"} | dict.fromkeys(
+    CONSISTENT.values(), "open"
+)
 
 
 def _figure(path: Path) -> str:
@@ -106,6 +79,19 @@ def estimate_tables(plan: Plan, results: Path) -> dict[str, Any]:
     }
 
 
+def study_files(plan: Plan) -> dict[str, str]:
+    """Return study files that give this plan again, by name; their ``paths`` are left out."""
+    import yaml
+
+    files = {
+        study.name: study.model_dump(mode="json", exclude={"paths"}, exclude_unset=True)
+        for study in plan.studies.values()
+    }
+    if plan.name not in files:
+        files = {plan.name: {"study": plan.name, "title": plan.title, "studies": list(files)}, **files}
+    return {f"{name}.yaml": yaml.safe_dump(values, sort_keys=False, width=100) for name, values in files.items()}
+
+
 def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = paths.RUNS) -> None:
     """Write ``report/index.html`` from the results, tests, figures and manifest in ``study_dir``, and from ``runs``."""
     study = load_results(plan, study_dir / "results.csv", study_dir / "tests.csv")
@@ -119,11 +105,12 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         "p_value": formats.p_value,
         "plural": formats.plural,
     }
+    script = (templates_dir / "html" / "page.js").read_text(encoding="utf-8")
     page = environment.get_template("report.html.j2").render(
         plan=plan,
         generated=any(study.data.source.kind == "synthetic" for study in plan.studies.values()),
         statuses=Counter(cell["status"] for cell in manifest["cells"]),
-        verdicts=verdicts(cards),
+        verdicts=verdicts(study, cards),
         cards=cards,
         tables=build_tables(study),
         titles={name: table.title for name, table in study.tables.items()},
@@ -134,7 +121,8 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         tuning_figures={name: figure for name, figure in figures.items() if name in TUNING_FIGURE},
         theory=theory_section(study.layout, runs),
         theory_figures={name: figure for name, figure in figures.items() if name in THEORY_FIGURES},
-        published=published_numbers(study),
+        published=published_section(study),
+        setup=setup_tables(plan),
         comparisons=[
             (group, metric, row)
             for name, groups in study.groups.items()
@@ -151,5 +139,10 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         environments=_environments(manifest["cells"]),
         candidate=COUPLED_ADAM,
         reference=ADAM,
+        verdict_tones=VERDICT_TONES,
+        table_files=TABLE_FILES,
+        study_files=study_files(plan),
+        script=script,
+        script_hash="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
     write_text(study_dir / "report" / "index.html", page)

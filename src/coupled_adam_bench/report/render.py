@@ -1,4 +1,4 @@
-r"""Tables as LaTeX and HTML.
+r"""Tables as LaTeX, HTML, Markdown and CSV.
 
 Both environments escape every variable by default; the only text that is not escaped are the symbols of
 ``catalog/metrics.py``. LaTeX templates write ``((( variable )))``, ``((* block *))`` and ``((# comment #))``.
@@ -7,11 +7,15 @@ Both environments escape every variable by default; the only text that is not es
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coupled_adam_bench.catalog.tables import Table
 from coupled_adam_bench.files import write_text
 from coupled_adam_bench.markup import latex_escape
 from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.report.plain_table import markdown, numbers
+from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.table import PrintedTable, build_tables
 from coupled_adam_bench.results.study_results import load_results
+from coupled_adam_bench.results.tidy import write_csv
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -61,9 +65,38 @@ def html_environment(templates_dir: Path) -> "Environment":
     return _environment(templates_dir / "html", autoescape=True)
 
 
+_UNITS_OF_INCH = {"in": 1.0, "cm": 2.54, "mm": 25.4, "pt": 72.27}
+_COLUMN_INCHES = 3.5
+"""A table of at most this width floats in one column: columns of two have 3.0 to 3.5 in (ACL 3.03, IEEE 3.5)."""
+
+
+def _float(table: Table) -> tuple[str, str]:
+    """Return the environment of a table in LaTeX, and its length if the width is one."""
+    length = "" if table.width in ("column", "text") else table.width
+    in_column = table.width == "column"
+    if length:
+        in_column = float(length[:-2]) / _UNITS_OF_INCH[length[-2:]] <= _COLUMN_INCHES
+    return ("sidewaystable" if table.landscape else "table") + ("" if in_column else "*"), length
+
+
 def render_latex(table: PrintedTable, templates_dir: Path) -> str:
-    """Return a table as a LaTeX float that needs the package booktabs."""
-    return latex_environment(templates_dir).get_template("table.tex.j2").render(table=table)
+    """Return a table as a LaTeX float, which needs booktabs and, if it is in landscape, rotating.
+
+    It takes the largest type in which it fits, and graphicx shrinks it if it fits in none.
+    """
+    environment, length = _float(table.declaration)
+    template = latex_environment(templates_dir).get_template("table.tex.j2")
+    return template.render(table=table, float=environment, length=length)
+
+
+def render_tabular(table: PrintedTable, templates_dir: Path) -> str:
+    """Return the rows of a table for a float and a caption of one's own: the same as in the float."""
+    return latex_environment(templates_dir).get_template("tabular.tex.j2").render(table=table)
+
+
+def render_setup(table: SetupTable, templates_dir: Path) -> str:
+    """Return a table of settings as a LaTeX float that needs the package booktabs."""
+    return latex_environment(templates_dir).get_template("setup.tex.j2").render(table=table)
 
 
 def render_html(table: PrintedTable, templates_dir: Path) -> str:
@@ -72,7 +105,12 @@ def render_html(table: PrintedTable, templates_dir: Path) -> str:
 
 
 def write_tables(plan: Plan, results_csv: Path, tests_csv: Path, out_dir: Path, templates_dir: Path) -> None:
-    """Write ``<table>.tex`` and ``<table>.html`` of every table that the study defines."""
+    """Write every table that the study defines in each format of ``TABLE_ENDINGS``, and its settings in LaTeX."""
     for table in build_tables(load_results(plan, results_csv, tests_csv)):
         write_text(out_dir / f"{table.name}.tex", render_latex(table, templates_dir))
+        write_text(out_dir / f"{table.name}.tabular.tex", render_tabular(table, templates_dir))
         write_text(out_dir / f"{table.name}.html", render_html(table, templates_dir))
+        write_text(out_dir / f"{table.name}.md", markdown(table))
+        write_csv(numbers(table), out_dir / f"{table.name}.csv")
+    for setup in setup_tables(plan):
+        write_text(out_dir / f"{setup.name}.tex", render_setup(setup, templates_dir))

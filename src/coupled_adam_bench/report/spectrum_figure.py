@@ -9,7 +9,7 @@ from coupled_adam_bench.catalog.stages import STAGES
 from coupled_adam_bench.evaluation.stored import measured_cells
 from coupled_adam_bench.files import atomic_path
 from coupled_adam_bench.report.history_figures import Shown
-from coupled_adam_bench.report.style import RC, STYLES, add_legend, optimizer_styles, plain
+from coupled_adam_bench.report.style import RC, STYLES, add_legend, optimizer_styles, panels, plain
 from coupled_adam_bench.results.groups import Layout
 
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ class Line:
 
 def draw_spectrum(lines: Sequence[Line], title: str = "") -> "Figure":
     """Draw the singular values over the largest one, and the mean norm of tokens against their count if it is known."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
-    spectrum, norms = figure.subplots(1, 2)
+    figure, (spectrum, norms) = panels(1, 2)
     for line in lines:
         style = {name: value for name, value in line.style.items() if name != "marker"} | {"linewidth": "0.8"}
         singular = line.detail["singular_values"]

@@ -1,5 +1,6 @@
 """The colours, markers, line styles, fonts and legend that all figures share."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench.catalog.metrics import Metric
@@ -7,6 +8,9 @@ from coupled_adam_bench.plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+TEXT_INCHES, COLUMN_INCHES = 6.9, 3.3
+"""The widths of a figure for both columns of an article, and for one of them."""
 
 # Okabe and Ito's palette, safe for colour-blind readers; markers and line styles tell lines apart in print.
 STYLES = (
@@ -23,14 +27,54 @@ RC = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.titlesize": "medium",
+    "pdf.fonttype": 42,  # TrueType: conferences refuse Type 3, and editors cannot change its text
+    "figure.figsize": (TEXT_INCHES, 3.2),
     "text.usetex": False,  # whatever the user's own matplotlibrc says: labels are no LaTeX
 }
+
+
+IN_COLUMN = RC | {"figure.figsize": (COLUMN_INCHES, 2.4), "font.size": 8}
+"""The settings of a figure for one column."""
+
+
+def page_width() -> float:
+    """Return the width in inches that figures have under matplotlib's current settings."""
+    from matplotlib import rcParams
+
+    return float(rcParams["figure.figsize"][0])
+
+
+def is_narrow() -> bool:
+    """Tell whether figures are drawn for one column, where panels stand below each other."""
+    return page_width() < (TEXT_INCHES + COLUMN_INCHES) / 2
+
+
+def panels(n_rows: int, n_columns: int, height: float = 2.6, **options: Any) -> "tuple[Figure, Sequence[Any]]":
+    """Return a figure of the page's width and its panels row by row, each of about ``height`` inches.
+
+    In one column all panels stand below each other.
+    """
+    from matplotlib.figure import Figure
+
+    if is_narrow():
+        n_rows, n_columns, height = n_rows * n_columns, 1, 0.8 * height
+    figure = Figure(figsize=(page_width(), 0.5 + height * n_rows), layout="constrained")
+    return figure, list(figure.subplots(n_rows, n_columns, squeeze=False, **options).flat)
+
+
+def _style(index: int) -> dict[str, str]:
+    """Return the style of an optimizer by its number; after as many as there are colours, markers are hollow."""
+    cycle, place = divmod(index, len(STYLES))
+    if cycle % 2 == 0:
+        return STYLES[place]
+    return STYLES[place] | {"markerfacecolor": "white", "linestyle": STYLES[(place + 1) % len(STYLES)]["linestyle"]}
 
 
 def optimizer_styles(plan: Plan) -> dict[str, dict[str, str]]:
     """Return a style per optimizer of the study, the same in all figures."""
     keys = dict.fromkeys(cell.optimizer.key for cell in plan.cells.values())
-    return {key: STYLES[index % len(STYLES)] for index, key in enumerate(keys)}
+    return {key: _style(index) for index, key in enumerate(keys)}
 
 
 def axis_label(metric: Metric) -> str:
@@ -50,6 +94,9 @@ def add_legend(figure: "Figure", title: str | None = None) -> None:
         handles, names = ax.get_legend_handles_labels()
         labels.update(zip(names, handles, strict=True))
     if labels:
+        # A line and its gaps take 0.6 in, and a letter 0.08 in.
+        fitting = int(figure.get_figwidth() / (0.6 + 0.08 * max(map(len, labels))))
+        columns = min(len(labels), max(fitting, 1))
         figure.legend(
-            labels.values(), labels.keys(), loc="outside upper center", ncols=len(labels), frameon=False, title=title
+            labels.values(), labels.keys(), loc="outside upper center", ncols=columns, frameon=False, title=title
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from coupled_adam_bench.catalog.metrics import Metric
 from coupled_adam_bench.catalog.tables import Table
 from coupled_adam_bench.plan import Plan
-from coupled_adam_bench.report.formats import MISSING, Shorthand, paddings, shorthand
+from coupled_adam_bench.report.formats import MISSING, Shorthand, paddings, shorthand, significant
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.t_test import ALPHA, summarize
@@ -14,11 +14,15 @@ from coupled_adam_bench.statistics.t_test import ALPHA, summarize
 
 @dataclass(frozen=True)
 class Value:
-    """A number as it is printed; ``padding`` characters behind it align the means of its column."""
+    """A number as it is printed; ``padding`` characters behind it align the means of its column.
+
+    ``values`` are those of the seeds, unrounded, where the renderers show or write them.
+    """
 
     number: Shorthand
     bold: bool = False
     padding: int = 0
+    values: tuple[float, ...] = ()
 
     @property
     def text(self) -> str:
@@ -30,10 +34,19 @@ class Value:
         """Whether there is no number."""
         return self.number.missing
 
+    @property
+    def exact(self) -> str:
+        """The mean, the standard deviation and the values of the seeds in more digits, for who wants to see them."""
+        sample = summarize(self.values)
+        seeds = ", ".join(significant(value, 6) for value in self.values)
+        if len(self.values) < 2:
+            return seeds
+        return f"mean {significant(sample.mean, 6)}, standard deviation {significant(sample.sd)}, seeds: {seeds}"
+
 
 @dataclass(frozen=True)
 class TableRow:
-    """An optimizer and its value in every column."""
+    """An optimizer, by its key and its label, and its value in every column."""
 
     optimizer: str
     label: str
@@ -45,6 +58,7 @@ class SizeRows:
     """Rows with the same number of parameters."""
 
     label: str
+    n_params: int
     rows: tuple[TableRow, ...]
 
 
@@ -53,6 +67,7 @@ class TokensRows:
     """Rows with the same number of tokens."""
 
     label: str
+    n_tokens: int
     sizes: tuple[SizeRows, ...]
 
     @property
@@ -63,8 +78,9 @@ class TokensRows:
 
 @dataclass(frozen=True)
 class PrintedTable:
-    """A table whose text is plain; each renderer escapes it."""
+    """A table whose text is plain; each renderer escapes it. ``declaration`` says what it fits into on paper."""
 
+    declaration: Table
     name: str
     title: str
     study: str
@@ -83,14 +99,14 @@ def aligned(rows: Sequence[Sequence[Value]]) -> list[tuple[Value, ...]]:
     ]
 
 
+def _value(study: StudyResults, group: Group, metric: Metric, key: str) -> Value:
+    values = tuple(study.samples(group, metric)[key])
+    bold = study.bold(group, metric) == key
+    return Value(shorthand(summarize(values), metric.digits), bold, values=values)
+
+
 def _values(study: StudyResults, group: Group, key: str) -> tuple[Value, ...]:
-    return tuple(
-        Value(
-            shorthand(summarize(study.samples(group, metric)[key]), metric.digits),
-            bold=study.bold(group, metric) == key,
-        )
-        for metric in study.columns(group.table)
-    )
+    return tuple(_value(study, group, metric, key) for metric in study.columns(group.table))
 
 
 def _caption(plan: Plan, groups: tuple[Group, ...]) -> str:
@@ -141,10 +157,10 @@ def _tokens_rows(groups: tuple[Group, ...], values: Iterable[tuple[Value, ...]])
     labels: dict[int, str] = {}
     for group in groups:
         rows = tuple(TableRow(key, label, next(remaining)) for key, label in group.optimizer_labels.items())
-        size = SizeRows(group.model_label, rows)
+        size = SizeRows(group.model_label, group.setup.n_params, rows)
         sizes.setdefault(group.n_tokens, []).append(size)
         labels.setdefault(group.n_tokens, group.tokens_label)
-    return tuple(TokensRows(labels[n_tokens], tuple(members)) for n_tokens, members in sizes.items())
+    return tuple(TokensRows(labels[n_tokens], n_tokens, tuple(members)) for n_tokens, members in sizes.items())
 
 
 def _build(study: StudyResults, declaration: Table) -> PrintedTable:
@@ -158,6 +174,7 @@ def _build(study: StudyResults, declaration: Table) -> PrintedTable:
         f"Protocol: {plan.protocol_label}.",
     )
     return PrintedTable(
+        declaration,
         name,
         declaration.title,
         plan.name,

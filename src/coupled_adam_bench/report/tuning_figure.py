@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench.cells import Cell, readable_count
 from coupled_adam_bench.plan import Plan
-from coupled_adam_bench.report.style import add_legend, optimizer_styles, plain
+from coupled_adam_bench.report.style import add_legend, optimizer_styles, panels, plain
 from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.tuning import Tuning
 
@@ -21,6 +21,7 @@ TUNING_FIGURE = {
     "the top is a candidate of which a seed has diverged; bars: standard deviation over seeds.",
 }
 """Name and caption of the figure of a study that tunes."""
+_COLUMNS = 2
 _AT_TOP = 0.97  # of the height of the axes
 
 
@@ -58,13 +59,13 @@ def _draw(ax: "Axes", found: "DataFrame", label: str, style: Mapping[str, Any]) 
 
 def tuning_figure(plan: Plan, tried: "DataFrame") -> "Figure":
     """Draw the candidates of all tunings, given the rows of ``tuning.csv``: axes for each model and tokens."""
-    from matplotlib.figure import Figure
-
     places = _places(plan)
-    # Of one place too, the legend needs this width.
-    figure = Figure(figsize=(max(7.2, 0.8 + 3.2 * len(places)), 3.2), layout="constrained")
+    n_columns = min(len(places), _COLUMNS)
+    figure, axes = panels(-(-len(places) // n_columns), n_columns)
+    for unused in axes[len(places) :]:
+        unused.remove()
     styles = optimizer_styles(plan)
-    for ax, tunings in zip(figure.subplots(1, len(places), squeeze=False)[0], places.values(), strict=True):
+    for ax, tunings in zip(axes, places.values(), strict=False):
         for tuning in tunings:
             found = tried[tried["tuning"] == tuning.id]
             if len(found):

@@ -7,7 +7,7 @@ from coupled_adam_bench.catalog.metrics import Metric
 from coupled_adam_bench.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.catalog.tables import Table
 from coupled_adam_bench.results.comparisons import T_TEST
-from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.results.groups import Group, Setup
 from coupled_adam_bench.results.study_results import StudyResults
 
 CLAIMED = ("isotropy", "mean_norm_ratio", "r_bar")
@@ -42,9 +42,25 @@ class Scorecard:
         return sorted(by_wins.items(), reverse=True)
 
 
+REPRODUCED, PARTLY, NOT_REPRODUCED = "Reproduced", "Partly reproduced", "Not reproduced"
+CONSISTENT = {
+    REPRODUCED: "Consistent with the paper (not tested)",
+    PARTLY: "Partly consistent with the paper (not tested)",
+    NOT_REPRODUCED: "Not consistent with the paper (not tested)",
+}
+"""The words for a table of single runs: no test stands behind it, so it shows no more than this."""
+NOT_JUDGED = "Not judged: nothing could be compared"
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """The paper's claim on embeddings in one table: in how many of ``total`` comparisons it holds, and the loss."""
+    """The paper's claim in one table.
+
+    ``holds`` counts the comparisons of embeddings, of ``total``, in which Coupled Adam is better. ``loss`` has the
+    losses of all blocks, None if the table has no loss. ``loss_kept`` counts the blocks at the most tokens of each
+    size, of ``n_longest``, in which Adam's loss is not better: at fewer tokens the paper's Coupled Adam is slightly
+    worse too. ``seeds`` are the fewest and the most seeds of an optimizer in a block.
+    """
 
     table: Table
     word: str
@@ -52,6 +68,11 @@ class Verdict:
     total: int
     n_groups: int
     loss: Score | None
+    loss_kept: int
+    n_longest: int
+    n_sizes: int
+    n_token_counts: int
+    seeds: tuple[int, int]
 
 
 def _is_untestable(study: StudyResults, group: Group, metric: Metric) -> bool:
@@ -80,14 +101,53 @@ def scorecards(study: StudyResults) -> tuple[Scorecard, ...]:
     return tuple(cards)
 
 
-def verdicts(cards: tuple[Scorecard, ...]) -> tuple[Verdict, ...]:
+def _longest(groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    """Return the group with the most tokens of each size."""
+    longest: dict[Setup, Group] = {}
+    for group in groups:
+        other = longest.setdefault(group.setup, group)
+        if group.n_tokens > other.n_tokens:
+            longest[group.setup] = group
+    return tuple(longest.values())
+
+
+def _word(holds: int, total: int, loss_holds: bool, comparable: bool, tested: bool) -> str:
+    if not comparable:
+        return NOT_JUDGED
+    word = NOT_REPRODUCED if not holds else REPRODUCED if holds == total and loss_holds else PARTLY
+    return word if tested else CONSISTENT[word]
+
+
+def _judge(study: StudyResults, card: Scorecard, scores: dict[str, Score]) -> Verdict:
+    groups = study.groups[card.table.name]
+    longest, loss = _longest(groups), scores.get(LOSS)
+    kept = 0
+    if loss is not None:
+        there = [group for group in longest if not _is_untestable(study, group, loss.metric)]
+        kept = sum(study.bold(group, loss.metric) != ADAM for group in there)
+    holds, total = sum(scores[name].wins[COUPLED_ADAM] for name in CLAIMED), len(CLAIMED) * card.n_groups
+    missing = sum(scores[name].untestable for name in CLAIMED)
+    counts = [len(cells) for group in groups for cells in group.cells.values()]
+    return Verdict(
+        card.table,
+        _word(holds, total, loss is not None and kept == len(longest), missing < total, card.table.rules.tested),
+        holds,
+        total,
+        card.n_groups,
+        loss,
+        kept,
+        len(longest),
+        len({group.setup for group in groups}),
+        len({group.n_tokens for group in groups}),
+        (min(counts), max(counts)),
+    )
+
+
+def verdicts(study: StudyResults, cards: tuple[Scorecard, ...]) -> tuple[Verdict, ...]:
     """Judge the paper's claim in every table that compares just Adam and Coupled Adam in all that it is about."""
     judged = []
     for card in cards:
         scores = {score.metric.name: score for score in card.scores}
         if set(card.labels) == {ADAM, COUPLED_ADAM} and scores.keys() >= set(CLAIMED):
-            holds = sum(scores[name].wins[COUPLED_ADAM] for name in CLAIMED)
-            total = len(CLAIMED) * card.n_groups
-            word = "Reproduced" if holds == total else "Partly reproduced" if holds else "Not reproduced"
-            judged.append(Verdict(card.table, word, holds, total, card.n_groups, scores.get(LOSS)))
+            judged.append(_judge(study, card, scores))
     return tuple(judged)

@@ -13,17 +13,27 @@ from matplotlib import rc_context
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report.band_figure import differences
-from coupled_adam_bench.report.figures import FIGURES, GEOMETRY_FIGURE, figures_of, write_figures
-from coupled_adam_bench.report.history_figures import Shown, geometry, training
+from coupled_adam_bench.report.figures import (
+    FIGURE_ENDINGS,
+    FIGURES,
+    GEOMETRY_FIGURE,
+    _drawn,
+    figures_of,
+    write_figures,
+)
+from coupled_adam_bench.report.history_figures import Shown, _draw, geometry, training
+from coupled_adam_bench.report.plane_figure import plane
+from coupled_adam_bench.report.scale_figure import scale, scaled_places
 from coupled_adam_bench.report.spectrum_figure import spectrum_of_study
-from coupled_adam_bench.report.style import RC
+from coupled_adam_bench.report.style import IN_COLUMN, RC, optimizer_styles
 from coupled_adam_bench.results.collect import collect, write_results
 from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.results.study_results import load_results
 
 
 def test_all_figures_in_both_formats_the_same_bytes_again(fake: Any, tmp_path: Path) -> None:
     write_figures(fake.plan, fake.study_dir / "results.csv", fake.root / "runs", tmp_path)
-    names = sorted(f"{name}.{kind}" for name in FIGURES for kind in ("svg", "pdf"))
+    names = sorted(f"{name}.{ending}" for name in FIGURES for ending in FIGURE_ENDINGS)
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     for name in names:
         assert (tmp_path / name).read_bytes() == (fake.study_dir / "figures" / name).read_bytes()
@@ -43,7 +53,7 @@ def test_partial_results_and_studies_without_tables_are_drawn(
     for number, plan in enumerate(make_plan(parse_study(tiny_study(**changes))) for changes in studies):
         write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
         write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / str(number))
-        assert len(list((tmp_path / str(number)).iterdir())) == 2 * len(FIGURES)
+        assert len(list((tmp_path / str(number)).iterdir())) == 3 * len(FIGURES)
 
 
 def test_the_geometry_is_drawn_where_a_study_measures_it(
@@ -64,10 +74,11 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
         (tmp_path / "runs" / cell_id / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     with rc_context(RC):
         isotropy, ratio = geometry(layout_of(plan), tmp_path / "runs").axes
-    for ax, values in ((isotropy, [0.9, 0.09, 0.015]), (ratio, [0.0, 0.9, 1 - 1 / 60])):
-        assert ax.get_xscale() == "log" and len(ax.lines) == len(plan.cells)
+    # The mean over seeds, whose index is 0, 1 and 2, and a band for each of the two optimizers.
+    for ax, values in ((isotropy, [0.91, 0.1, 0.025]), (ratio, [0.0, 0.9, 1 - 1 / 60])):
+        assert ax.get_xscale() == "log" and len(ax.lines) == len(ax.collections) == 2
         np.testing.assert_array_equal(ax.lines[0].get_xdata(), [1, 10, 60])
-        np.testing.assert_allclose(ax.lines[0].get_ydata(), values)
+        np.testing.assert_allclose(ax.lines[0].get_ydata(), values, atol=1e-15)
     write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
     write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / "figures")
     assert (tmp_path / "figures/geometry.svg").is_file() and (tmp_path / "figures/geometry.pdf").is_file()
@@ -109,7 +120,7 @@ def test_labels_are_text_and_not_formulas(tiny_study: Callable[..., dict[str, An
         (tmp_path / "runs" / cell_id / "history.jsonl").write_text('{"step": 1, "loss": 2.5, "mean_norm_ratio": 0.1}\n')
     write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
     write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / "figures")
-    for name in FIGURES.keys() - {"spectrum"}:  # which has no line of a cell that is not measured
+    for name in FIGURES.keys() - {"spectrum", "plane"}:  # which have no line of an optimizer here
         text = (tmp_path / "figures" / f"{name}.svg").read_text()
         ElementTree.fromstring(text)
         assert r"<!-- $\frac{$ -->" in text  # matplotlib's note of what it drew
@@ -136,3 +147,83 @@ def test_spectrum_and_norms_of_the_cells_that_are_measured(
     # Tokens that never occur have no place on a logarithmic axis.
     assert [line.get_xdata().tolist() for line in norms.get_lines()] == [[3.0, 20.0]] * 2
     assert [line.get_ydata().tolist() for line in norms.get_lines()] == [[1.0, 2.0]] * 2
+
+
+def test_the_band_is_one_standard_deviation_where_all_seeds_are_there() -> None:
+    from matplotlib.figure import Figure
+
+    seeds = [{1: 4.0, 2: 3.0, 3: 2.0}, {1: 6.0, 2: 3.5, 3: math.nan}, {1: 5.0, 2: 2.5}]
+    histories = [[{"step": step, "loss": value} for step, value in seed.items()] for seed in seeds]
+    ax = Figure().subplots()
+    _draw(ax, [*histories, [], [{"step": 1, "val_loss": 9.0}]], "loss", "A$", {"color": "#000000"})
+    mean, rest = ax.lines
+    assert (list(mean.get_xdata()), list(mean.get_ydata())) == ([1, 2], [5.0, 3.0])
+    # A seed that goes on alone is drawn alone, and is no mean.
+    assert (list(rest.get_xdata()), list(rest.get_ydata()), rest.get_linewidth()) == ([3], [2.0], 0.5)
+    (band,) = ax.collections
+    edges = {(x, round(float(y), 12)) for x, y in band.get_paths()[0].vertices}
+    assert edges == {(1, 4.0), (1, 6.0), (2, 2.5), (2, 3.5)}  # the sample standard deviations are 1 and 0.5
+
+
+def test_pdf_figures_have_the_width_of_the_page_and_no_type_3_font(fake: Any) -> None:
+    for path in sorted((fake.study_dir / "figures").glob("*.pdf")):
+        content = path.read_bytes()
+        assert b"/Subtype /Type3" not in content and b"/FontFile2" in content
+        box = re.search(rb"/MediaBox \[ 0 0 ([0-9.]+) ([0-9.]+) \]", content)
+        assert box is not None
+        inches = 3.3 if ".column." in path.name else 6.9
+        assert float(box[1]) / 72 == pytest.approx(inches, abs=0.01), path.name
+        assert float(box[2]) / 72 < 9, path.name
+
+
+def test_legends_and_labels_stay_within_the_figure(fake: Any) -> None:
+    study = load_results(fake.plan, fake.study_dir / "results.csv")
+    for settings in (RC, IN_COLUMN):
+        with rc_context(settings):
+            for name, figure in _drawn(study, fake.root / "runs").items():
+                figure.draw_without_rendering()
+                width, height = figure.get_size_inches()
+                box = figure.get_tightbbox()
+                assert box.x0 > -0.02 and box.y0 > -0.02, name
+                assert box.x1 < width + 0.02 and box.y1 < height + 0.02, name
+
+
+def test_the_plane_has_each_place_once_beside_the_line_of_the_paper(fake: Any) -> None:
+    with rc_context(RC):
+        (ax,) = plane(layout_of(fake.plan)).axes
+    *points, line = ax.lines
+    found = {(x, y) for part in points for x, y in zip(part.get_xdata(), part.get_ydata(), strict=True)}
+    assert found == {(cell.n_tokens, cell.n_params) for cell in fake.plan.cells.values()}
+    assert [len(part.get_xdata()) for part in points] == [9, 2]  # Table 7's two places are in Table 1
+    assert [part.get_label() for part in points] == ["Table 1", "Table 2"]
+    np.testing.assert_allclose(np.divide(line.get_xdata(), line.get_ydata()), 20)
+
+
+def test_more_optimizers_than_colours_differ(fake: Any) -> None:
+    styles = optimizer_styles(fake.plan)
+    assert len(styles) == 8 == len({tuple(sorted(style.items())) for style in styles.values()})
+
+
+def test_scales_of_coupled_adam_are_drawn_with_their_spread(
+    tiny_study: Callable[..., dict[str, Any]], results_of: Any
+) -> None:
+    assert scaled_places(make_plan(parse_study(tiny_study()))) == {}
+    settings = tiny_study()
+    scaled = [{"name": "coupled_adam", "scale_exponent": n} for n in (2, -1)]
+    settings["grid"] = [settings["grid"][0] | {"table": None, "optimizers": ["adamw", "coupled_adam", *scaled]}]
+    plan = make_plan(parse_study(settings))
+    assert set(figures_of(plan)) == set(FIGURES) | {"scale"}
+    (exponents,) = scaled_places(plan).values()
+    assert list(exponents) == [-1, 0, 2] and [len(cells) for cells in exponents.values()] == [3, 3, 3]
+
+    def value(cell: Any, metric: Any) -> float:
+        n = getattr(cell.optimizer, "scale_exponent", 99)
+        return math.nan if (n, cell.seed) == (2, 1) else 3.0 + 0.1 * n + 0.01 * cell.seed
+
+    with rc_context(RC):
+        losses, isotropy = scale(results_of(plan, value)).axes
+    for ax in (losses, isotropy):
+        line = ax.lines[0]
+        np.testing.assert_array_equal(line.get_xdata(), [-1, 0, 2])
+        # A missing seed is not averaged away.
+        np.testing.assert_allclose(np.asarray(line.get_ydata(), float), [2.92, 3.02, math.nan])

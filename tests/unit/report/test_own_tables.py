@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from coupled_adam_bench.catalog.tables import Table
 from coupled_adam_bench.config import parse_any_study, parse_study
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.collect import read_results
@@ -58,6 +59,18 @@ def test_another_choice_of_columns_for_a_table_of_the_paper(
     assert list(read_tests(study_dir / "tests.csv")["metric"]) == ["isotropy"]
     assert "<h3>One</h3>" in page
     assert "is not\njudged here" in page
+
+
+def test_what_a_table_fits_into_is_a_setting(tiny_study: Callable[..., dict[str, Any]]) -> None:
+    def declared(**settings: Any) -> Table:
+        return parse_study(tiny_study(tables={"table1": settings})).tables_of_blocks["table1"]
+
+    assert (declared().width, declared().landscape) == ("text", False)
+    for width in ("column", "text", "5.5in", "0.25in", ".5in", "160mm", "20cm", "345pt"):
+        assert declared(width=width, landscape=True).width == width
+    for width in ("", "0in", "0.0cm", "-3in", "5.5", "5.5em", r"\linewidth", "5.5in}", "3 in", "wide"):
+        with pytest.raises(ValueError, match=r"tables\.table1\.width"):
+            declared(width=width)
 
 
 def rows_of(results: pd.DataFrame, *columns: str) -> list[tuple[Any, ...]]:

@@ -12,17 +12,19 @@ import pytest
 from jinja2 import UndefinedError
 
 from coupled_adam_bench.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.catalog.tables import PAPER_COLUMNS
+from coupled_adam_bench.catalog.tables import PAPER_COLUMNS, SETUP_TABLES, TABLE_ENDINGS
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report.formats import Shorthand
+from coupled_adam_bench.report.plain_table import csv_text, markdown, markdown_escape, numbers
 from coupled_adam_bench.report.render import (
     html_environment,
     latex_environment,
     latex_escape,
     render_html,
     render_latex,
+    render_tabular,
     write_tables,
 )
 from coupled_adam_bench.report.table import PrintedTable, SizeRows, TableRow, TokensRows, Value, build_tables
@@ -130,21 +132,22 @@ def test_old_tests_are_refused(small: StudyResults) -> None:
         build_tables(replace(small, tests=tests[tests["metric"] != "loss"]))
 
 
-@pytest.mark.parametrize("name", ["table1", "table2", "table7"])
-@pytest.mark.parametrize("kind", ["tex", "html"])
-def test_golden_files(small: StudyResults, templates: Path, tmp_path: Path, name: str, kind: str) -> None:
+def test_golden_files(small: StudyResults, templates: Path, tmp_path: Path) -> None:
     """Set CAB_UPDATE_GOLDEN=1 to write the files anew, and read the diff."""
     plan = small.plan
     write_results(small.results, tmp_path / "results.csv")
     write_tests(plan, tmp_path / "results.csv", tmp_path / "tests.csv")
     write_tables(plan, tmp_path / "results.csv", tmp_path / "tests.csv", tmp_path / "tables", templates)
-    text = (tmp_path / "tables" / f"{name}.{kind}").read_text()
-    if kind == "html":  # the style is no part of a table
-        text = text[text.index("<main>") : text.index("</main>")]
-    golden = GOLDEN / f"{name}.{kind}"
-    if os.environ.get("CAB_UPDATE_GOLDEN") == "1":
-        golden.write_text(text)
-    assert text == golden.read_text()
+    names = sorted(f"{name}.{ending}" for name in ("table1", "table2", "table7") for ending in TABLE_ENDINGS)
+    written = {path.name for path in (tmp_path / "tables").iterdir()}
+    assert written == {*names, *(f"{name}.tex" for name in SETUP_TABLES)}
+    for name in names:
+        text = (tmp_path / "tables" / name).read_text()
+        if name.endswith("html"):  # the style is no part of a table
+            text = text[text.index("<main>") : text.index("</main>")]
+        if os.environ.get("CAB_UPDATE_GOLDEN") == "1":
+            (GOLDEN / name).write_text(text)
+        assert text == (GOLDEN / name).read_text(), name
 
 
 class Cells(HTMLParser):
@@ -219,7 +222,7 @@ def test_html_is_accessible_and_self_contained(tables: dict[str, PrintedTable], 
 
 def hostile(table: PrintedTable) -> PrintedTable:
     row = TableRow("x", HOSTILE, tuple(Value(Shorthand("1.00", "(1)"), True) for _ in table.columns))
-    group = TokensRows(HOSTILE, (SizeRows(HOSTILE, (row, row)), SizeRows("[2pt]", (row,))))
+    group = TokensRows(HOSTILE, 1, (SizeRows(HOSTILE, 1, (row, row)), SizeRows("[2pt]", 2, (row,))))
     return replace(table, caption=f"{HOSTILE}\n\nnext {HOSTILE}", groups=(group, replace(group, label="[1cm]")))
 
 
@@ -271,6 +274,116 @@ def pdflatex(tmp_path: Path) -> Callable[[str], str]:
 def standalone(templates: Path, *tables: PrintedTable) -> str:
     body = "\n".join(render_latex(table, templates) for table in tables)
     return DOCUMENT.replace("BODY", body)
+
+
+BARE, GRAPHICS = "{booktabs}", "{booktabs,graphicx}"
+# What authors write in, and what fits there: two columns (ACL, IEEE), one column of 5.5 in (NeurIPS, ICLR).
+TWO_COLUMNS = DOCUMENT.replace("[10pt]", "[10pt,twocolumn]").replace("margin=2cm", "margin=2.5cm")
+NARROW = DOCUMENT.replace("a4paper,margin=2cm", "textwidth=5.5in,textheight=9in")
+
+
+def ratios(log: str) -> list[float]:
+    """The widths of the tables over that of the line, which the documents below print."""
+    return [float(text) for text in re.findall(r"CAB-RATIO ([0-9.]+)", log)]
+
+
+def measured(text: str) -> str:
+    """Print the width of each table over what it may have."""
+    ratio = r"\typeout{CAB-RATIO \strip@pt\dimexpr 1pt*\wd0/\CABlimit\relax}"
+    measure = r"\dimen2=\CABwidth\relax\def\CABlimit{\dimen2}\makeatletter" + ratio + r"\makeatother"
+    return text.replace(r"\usebox0" + "\n\\caption", r"\usebox0" + measure + "\n\\caption")
+
+
+@pytest.mark.parametrize("document", [TWO_COLUMNS, NARROW], ids=["two columns", "5.5 in"])
+def test_tables_fit_what_they_are_for(
+    tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str], document: str
+) -> None:
+    widths = ("text", "column", "3.0in", "139mm")
+    floats = [
+        render_latex(replace(table, declaration=replace(table.declaration, width=width)), templates)
+        for table in tables.values()
+        for width in widths
+    ]
+    log = pdflatex(document.replace("BODY", measured("\n\\clearpage\n".join(floats))).replace(BARE, GRAPHICS))
+    assert "Overfull" not in log
+    assert len(ratios(log)) == len(floats)
+    assert all(0.4 < ratio <= 1.0001 for ratio in ratios(log)), ratios(log)
+
+
+def test_a_table_that_fits_in_no_type_needs_graphicx_and_says_so(
+    tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
+) -> None:
+    table = tables["table1"]
+    text = render_latex(replace(table, declaration=replace(table.declaration, width="3in")), templates)
+    assert text.splitlines()[2] == r"\begin{table}[t]"
+    assert "table1 is too wide; load graphicx" in pdflatex(DOCUMENT.replace("BODY", text))
+
+
+def test_the_type_is_no_smaller_than_it_must_be(
+    tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
+) -> None:
+    table = tables["table1"]
+    probe = r"\def\CABtry#1#2{\ifdim\wd0>\CABwidth\relax\typeout{CAB-SMALLER}"
+
+    def tries(width: str) -> int:
+        text = render_latex(replace(table, declaration=replace(table.declaration, width=width)), templates)
+        text = text.replace(r"\def\CABtry#1#2{\ifdim\wd0>\CABwidth\relax", probe)
+        return pdflatex(DOCUMENT.replace("BODY", text).replace(BARE, GRAPHICS)).count("CAB-SMALLER")
+
+    counts = [tries(width) for width in ("20cm", "14.5cm", "5cm")]
+    assert counts[0] == 0 < counts[1] < counts[2] == 5
+
+
+def test_a_table_on_its_side(tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]) -> None:
+    table = tables["table1"]
+    text = render_latex(replace(table, declaration=replace(table.declaration, landscape=True)), templates)
+    assert r"\begin{sidewaystable*}[p]" in text and r"\usepackage{rotating}" in text
+    log = pdflatex(TWO_COLUMNS.replace("BODY", measured(text)).replace("{booktabs}", "{booktabs,rotating}"))
+    assert "Overfull" not in log and ratios(log)[0] < 0.8
+
+
+def test_the_rows_alone_are_those_of_the_float(
+    tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
+) -> None:
+    for table in tables.values():
+        rows = render_tabular(table, templates)
+        assert rows.startswith(r"\begin{tabular}") and rows.rstrip().endswith(r"\end{tabular}")
+        assert rows in render_latex(table, templates)
+    rows = render_tabular(hostile(tables["table1"]), templates)
+    assert "passwd)" not in pdflatex(
+        DOCUMENT.replace("BODY", rf"\resizebox{{\linewidth}}{{!}}{{{rows}}}").replace(BARE, GRAPHICS)
+    )
+
+
+def test_markdown_escapes(tables: dict[str, PrintedTable]) -> None:
+    assert markdown_escape("a | b * c_d `e` <b> & @me #1 [x](y)\n\nz") == (
+        "a \\| b \\* c\\_d \\`e\\` &lt;b&gt; &amp; &#64;me \\#1 \\[x\\](y) z"
+    )
+    text = markdown(hostile(tables["table1"]))
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    # Whatever the labels hold, a row has as many cells as the header.
+    assert {len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) for row in rows} == {len(PAPER) + 4}
+    assert "<script" not in text and "@" not in text
+
+
+def test_csv_has_the_unrounded_numbers(tables: dict[str, PrintedTable], small: StudyResults) -> None:
+    frame = numbers(tables["table1"])
+    first = frame.iloc[0]
+    assert (first["D"], first["N"], first["optimizer"], first["optimizer_key"]) == ("5B", "125M", "Adam", "adamw")
+    assert first["loss.mean"] == pytest.approx((3.031 + 3.027 + 3.035) / 3, abs=1e-15)
+    assert first["loss.sd"] == pytest.approx(0.004) and first["loss.n"] == 3
+    assert list(frame["loss.bold"]) == [False, True] * 4
+    missing = frame[frame["optimizer_key"] == "coupled_adam"].iloc[0]
+    assert missing["kappa.n"] == 2 and missing["kappa.mean"] != missing["kappa.mean"]
+    assert sorted(frame["n_params"].unique()) == sorted({group.setup.n_params for group in small.groups["table1"]})
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+A1", "-2", "@SUM(A1)", "\t=1"])
+def test_csv_has_no_formula(tables: dict[str, PrintedTable], text: str) -> None:
+    assert csv_text(text) == f"'{text}" and csv_text("SGD, f = 100") == "SGD, f = 100"
+    table = hostile(tables["table1"])
+    named = replace(table, groups=(replace(table.groups[0], label=text),))
+    assert set(numbers(named)["D"]) == {f"'{text}"}
 
 
 def test_latex_compiles(tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]) -> None:

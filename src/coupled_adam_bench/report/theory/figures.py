@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench.catalog.names import EMBEDDING, HEAD
-from coupled_adam_bench.report.style import STYLES, add_legend, plain
+from coupled_adam_bench.report.style import STYLES, add_legend, page_width, panels, plain
 from coupled_adam_bench.report.theory.checks import ZERO_FLOAT64
 from coupled_adam_bench.report.theory.moments import draw_second_moment, draw_slopes
 from coupled_adam_bench.report.theory.records import DriftRecord, TheoryGroup, read_theory
@@ -46,14 +46,12 @@ _DECADES = 12
 def draw_toy(example: "Toy") -> "Figure":
     """Draw the embeddings of the toy and their updates, a panel per optimizer."""
     import numpy as np
-    from matplotlib.figure import Figure
 
     points = example.embeddings_V2
     middle, radius = points.mean(axis=0), float(np.abs(points).max())
     longest = max(float(np.linalg.norm(updates, axis=1).max()) for updates in example.updates.values())
     scale = 1.1 * radius / longest
-    figure = Figure(figsize=(2.4 * len(example.updates), 2.5), layout="constrained")
-    axes = figure.subplots(1, len(example.updates), squeeze=False, sharex=True, sharey=True)[0]
+    figure, axes = panels(1, len(example.updates), height=2.0, sharex=True, sharey=True)
 
     def arrow(ax: "Axes", start: Any, step: Any, width: float, color: str, label: str) -> None:
         style = {"arrowstyle": "-|>", "color": color, "lw": width, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7}
@@ -126,7 +124,7 @@ def draw_drift(groups: Sequence[TheoryGroup]) -> "Figure":
         )
         if any(group.tied == tied for group in shown)
     ]
-    figure = Figure(figsize=(1.0 + 2.4 * len(optimizers), 0.9 + 1.75 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(page_width(), 0.9 + page_width() / 4 * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), len(optimizers), squeeze=False, sharex=True, sharey=True)
     ends: list[float] = []
     for row, (tied, matrix, label) in enumerate(rows):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from coupled_adam_bench.catalog.names import ADAM
-from coupled_adam_bench.report.style import STYLES, plain
+from coupled_adam_bench.report.style import STYLES, panels, plain
 from coupled_adam_bench.report.theory.records import Moment, Record, TheoryGroup
 from coupled_adam_bench.statistics.t_test import summarize
 
@@ -47,8 +47,6 @@ def draw_second_moment(groups: Sequence[TheoryGroup]) -> "Figure":
 
     The first row has the mean square of the gradients, the second, where it was kept, Adam's own moving average.
     """
-    from matplotlib.figure import Figure
-
     measured = [
         (group.tied, group.cell.n_params, group.cell.n_tokens, -record.cell.seed, index, record.moment, record)
         for index, group in enumerate(groups)
@@ -57,27 +55,25 @@ def draw_second_moment(groups: Sequence[TheoryGroup]) -> "Figure":
         if record.moment is not None
     ]
     if not measured:
-        figure = Figure(figsize=(7.2, 3.0), layout="constrained")
-        figure.subplots()
-        return figure
+        return panels(1, 1)[0]
     *_, index, moment, record = max(measured, key=lambda item: item[:5])
     rows: list[tuple[str, Moment]] = [(r"$\mathrm{E}[g_i^2]$, mean of the row", moment)]
     if record.adam_moment is not None:
         rows.append((r"Adam's own $\hat{v}_i$, mean of the row", record.adam_moment))
-    figure = Figure(figsize=(7.2, 0.5 + 2.7 * len(rows)), dpi=200, layout="constrained")
-    axes = figure.subplots(len(rows), 2, squeeze=False)
+    figure, axes = panels(len(rows), 2, height=2.7)
+    figure.set_dpi(200)
     for row, (label, values) in enumerate(rows):
         for column, log in enumerate((False, True)):
-            _moment_panel(axes[row][column], values, log)
-        axes[row][0].set_ylabel(label)
+            _moment_panel(axes[2 * row + column], values, log)
+        axes[2 * row].set_ylabel(label)
         sign = "-" if values.intercept < 0 else "+"
         text = (
             f"${_power(values.slope)}\\,\\tilde{{p}}_i {sign} {_power(abs(values.intercept))}$\n"
             f"$R^2 = {values.r_squared:.3f}$"
         )
-        axes[row][0].text(0.04, 0.96, text, transform=axes[row][0].transAxes, va="top", color=STYLES[1]["color"])
-    axes[0][0].set_title("linear axes, as fitted")
-    axes[0][1].set_title("logarithmic axes")
+        axes[2 * row].text(0.04, 0.96, text, transform=axes[2 * row].transAxes, va="top", color=STYLES[1]["color"])
+    axes[0].set_title("linear axes, as fitted")
+    axes[1].set_title("logarithmic axes")
     figure.suptitle(_place(groups[index]), fontsize=10)
     return figure
 
@@ -139,10 +135,7 @@ def _slope_panel(
 
 def draw_slopes(groups: Sequence[TheoryGroup]) -> "Figure":
     """Draw the slope of the fit against parameters (a line per D) and against tokens (a line per N), cells of Adam."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 3.3), layout="constrained")
-    against_params, against_tokens = figure.subplots(1, 2, sharey=True)
+    figure, (against_params, against_tokens) = panels(1, 2, height=2.8, sharey=True)
     if measured := [group for group in groups if group.cell.optimizer.key == ADAM and group.values(_slope)]:
         _slope_panel(
             against_params,

@@ -1,0 +1,84 @@
+"""Tables as Markdown, for a README or an issue, and as CSV, with unrounded numbers, for programs and spreadsheets."""
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from coupled_adam_bench.report.table import PrintedTable, SizeRows, TableRow, TokensRows, Value
+from coupled_adam_bench.results.tidy import typed_frame
+from coupled_adam_bench.statistics.t_test import summarize
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
+_MARKED = re.compile(r"[\\`*_\[\]#|~$]|[&<>@]|\s+")
+_IN_SYMBOL = re.compile(r"[\\`*_|~$\[\]]")  # which is HTML, whose tags and entities stay
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def markdown_escape(text: str) -> str:
+    """Return plain text as Markdown that shows it, in a cell of a table too: no link, mention, formula or tag."""
+
+    def escaped(match: "re.Match[str]") -> str:
+        found = match[0]
+        return " " if found.isspace() else _ENTITIES.get(found, f"\\{found}")
+
+    return _MARKED.sub(escaped, text)
+
+
+def csv_text(text: str) -> str:
+    """Return plain text that no spreadsheet computes: behind an apostrophe if it begins like a formula (OWASP)."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _rows(table: PrintedTable) -> Iterator[tuple[TokensRows, SizeRows, TableRow]]:
+    for group in table.groups:
+        for size in group.sizes:
+            for row in size.rows:
+                yield group, size, row
+
+
+def _cell(value: Value) -> str:
+    return f"**{value.text}**" if value.bold else value.text
+
+
+def markdown(table: PrintedTable) -> str:
+    """Return a table in the Markdown of GitHub, whose symbols are HTML, with caption and notes as paragraphs."""
+    symbols = [_IN_SYMBOL.sub(r"\\\g<0>", metric.html) for metric in table.columns]
+    arrows = ["↑" if metric.higher_is_better else "↓" for metric in table.columns]
+    lines = [
+        ["<i>D</i>", "<i>N</i>", "Optimizer", *map(" ".join, zip(symbols, arrows, strict=True))],
+        ["---", "---", "---", *("---:" for _ in table.columns)],
+        *(
+            [*map(markdown_escape, (group.label, size.label, row.label)), *map(_cell, row.cells)]
+            for group, size, row in _rows(table)
+        ),
+    ]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    notes = "".join(f"\n- {markdown_escape(note)}" for note in table.notes)
+    return f"{markdown_escape(table.caption)}\n\n{text}\n{notes}\n"
+
+
+def numbers(table: PrintedTable) -> "DataFrame":
+    """Return a table's rows with the unrounded ``mean`` and ``sd``, ``n`` and ``bold`` of each metric.
+
+    ``n`` is the number of finite values; the mean of a row that lacks a seed is NaN, as in print.
+    """
+    columns: dict[str, type] = {
+        "D": str, "N": str, "optimizer": str, "n_tokens": int, "n_params": int, "optimizer_key": str,
+    }  # fmt: skip
+    kinds: dict[str, type] = {"mean": float, "sd": float, "n": int, "bold": bool}
+    columns |= {f"{metric.name}.{name}": kind for metric in table.columns for name, kind in kinds.items()}
+    records = []
+    for group, size, row in _rows(table):
+        labels = dict(zip(("D", "N", "optimizer"), map(csv_text, (group.label, size.label, row.label)), strict=True))
+        record: dict[str, Any] = {
+            **labels, "n_tokens": group.n_tokens, "n_params": size.n_params, "optimizer_key": row.optimizer,
+        }  # fmt: skip
+        for metric, value in zip(table.columns, row.cells, strict=True):
+            sample = summarize(value.values)
+            found = {"mean": sample.mean, "sd": sample.sd, "n": sample.n, "bold": value.bold}
+            record |= {f"{metric.name}.{name}": number for name, number in found.items()}
+        records.append(record)
+    return typed_frame(records, columns)

@@ -1,0 +1,125 @@
+"""Tables of a study's models and training settings, the counterparts of the paper's Tables 5 and 6."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coupled_adam_bench.catalog.tables import SETUP_TABLES
+from coupled_adam_bench.cells import readable_count
+from coupled_adam_bench.config import Model, Study
+from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.report.formats import plural
+
+_ARCHITECTURES = {
+    "gpt2": "GPT-2: LayerNorm, exact GELU, learned positions",
+    "stablelm": "StableLM: LayerNorm, SwiGLU, RoPE",
+}
+_CORE = {"adamw": "AdamW", "muon": "Muon for the matrices, AdamW for the rest"}
+
+
+@dataclass(frozen=True)
+class SetupTable:
+    """A table of settings as plain text; the first column names the rows, and ``is_text`` tells text from numbers."""
+
+    name: str
+    title: str
+    study: str
+    study_name: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    is_text: bool
+
+
+def _warmup(study: Study) -> str:
+    training = study.training
+    start = "from 0" if training.warmup_from == "zero" else "from the first step"
+    if training.warmup_fraction is None:
+        return f"{plural(training.warmup_steps, 'step')}, {start}"
+    return f"{100 * training.warmup_fraction:g} % of the steps, {start}"
+
+
+def _schedule(study: Study) -> str:
+    training = study.training
+    if training.schedule == "constant":
+        return "constant"
+    end = f"to {training.min_lr_ratio:g} of the peak"
+    if training.schedule == "wsd":
+        return f"wsd, {end} in the last {100 * training.decay_fraction:g} %"
+    return f"{training.schedule} decay {end}"
+
+
+def _batch(study: Study) -> str:
+    training = study.training
+    tokens = training.batch_sequences * training.seq_len
+    return f"{training.batch_sequences:,} sequences of {training.seq_len:,}, {tokens:,} tokens"
+
+
+def _seeds(study: Study) -> str:
+    return ", ".join(map(str, sorted({seed for block in study.grid for seed in block.seeds})))
+
+
+_SETTINGS: dict[str, Callable[[Study], str]] = {
+    "optimizer of the core": lambda study: _CORE[study.training.core_optimizer],
+    "betas": lambda study: f"{study.training.beta1:g}, {study.training.beta2:g}",
+    "epsilon": lambda study: f"{study.training.eps:g}",
+    "weight decay": lambda study: f"{study.training.weight_decay:g}",
+    "weight decay of the embedding": lambda study: f"{study.training.embedding_weight_decay:g}",
+    "gradient clipping": lambda study: f"{study.training.grad_clip:g}",
+    "schedule": _schedule,
+    "warmup": _warmup,
+    "batch": _batch,
+    "order of data": lambda study: study.training.data_order.replace("_", " "),
+    "initial standard deviation": lambda study: f"{study.training.init_std:g}",
+    "precision": lambda study: study.training.precision,
+    "data": lambda study: study.data.name,
+    "tokenizer": lambda study: study.data.tokenizer,
+    "vocabulary": lambda study: f"{study.data.vocab_size:,}",
+    "seeds": _seeds,
+    "protocol": lambda study: study.protocol_label,
+}
+"""The rows of the table of training settings, each with its value in a study."""
+
+
+def _training(plan: Plan) -> SetupTable:
+    studies: dict[tuple[str, ...], list[str]] = {}
+    for study in plan.studies.values():
+        studies.setdefault(tuple(value(study) for value in _SETTINGS.values()), []).append(study.name)
+    values = ["value"] if len(studies) == 1 else [", ".join(names) for names in studies.values()]
+    rows = tuple(zip(_SETTINGS, *studies, strict=True))
+    return SetupTable(
+        SETUP_TABLES[1], "Training settings", plan.title or plan.name, plan.name, ("setting", *values), rows, True
+    )
+
+
+def _model_row(model: Model, study: Study) -> tuple[str, ...]:
+    n_params = model.n_params(study.data.vocab_size, study.training.seq_len)
+    return (
+        model.label or readable_count(n_params),
+        f"{n_params:,}",
+        f"{model.n_layer:,}",
+        f"{model.n_head:,}",
+        f"{model.d_model:,}",
+        f"{model.d_ffn:,}",
+        f"{model.learning_rate:g}",
+        "tied" if model.tied else "untied",
+        _ARCHITECTURES[model.architecture].partition(":")[0],
+    )
+
+
+def _models(plan: Plan) -> SetupTable:
+    header = ("N", "parameters", "layers", "heads", "width", "MLP width", "peak learning rate", "head", "architecture")
+    used = {(planned.study.name, name) for planned in plan.blocks for name in planned.block.models}
+    rows = dict.fromkeys(
+        _model_row(model, study)
+        for study in plan.studies.values()
+        for model in study.models
+        if (study.name, model.name) in used
+    )
+    kinds = {model.architecture for study in plan.studies.values() for model in study.models}
+    what = "; ".join(text for name, text in _ARCHITECTURES.items() if name in kinds)
+    title = f"Models ({what})"
+    return SetupTable(SETUP_TABLES[0], title, plan.title or plan.name, plan.name, header, tuple(rows), False)
+
+
+def setup_tables(plan: Plan) -> tuple[SetupTable, SetupTable]:
+    """Return the tables of models and of training settings, whose columns are studies that train alike."""
+    return _models(plan), _training(plan)

@@ -1,0 +1,113 @@
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coupled_adam_bench.config import load_any_study, parse_study
+from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.report.published import (
+    direction_of,
+    published_pairs,
+    published_section,
+    verdict_on,
+)
+from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.statistics.compare import compare
+
+STUDIES = Path(__file__).parents[3] / "workflow" / "config"
+
+
+@pytest.fixture
+def study(fake: Any) -> StudyResults:
+    return load_results(fake.plan, fake.study_dir / "results.csv", fake.study_dir / "tests.csv")
+
+
+def test_the_file_has_what_the_paper_prints() -> None:
+    pairs = list(published_pairs())
+    assert len(pairs) == 3 * 4 + 2 * 3
+    found = {(pair.source, pair.model_label, pair.metric.name): pair for pair in pairs}
+    first = found["Table 1", "125M", "loss"]
+    assert (first.means, first.tokens_label) == ({"adamw": 3.03, "coupled_adam": 2.97}, "20B")
+    assert found["Table 2", "2.6B", "acc"].means == {"adamw": 0.425, "coupled_adam": 0.428}
+    assert {pair.bold for pair in pairs} == {"coupled_adam"}
+
+
+def test_the_file_has_the_sizes_of_the_shipped_studies() -> None:
+    pairs = list(published_pairs())
+    for source, name in (("Table 1", "paper_small"), ("Table 2", "paper_large")):
+        plan = make_plan(load_any_study(STUDIES / f"{name}.yaml"), [STUDIES])
+        places = {(c.model.label, c.n_params, c.tokens_label, c.n_tokens) for c in plan.cells.values()}
+        ours = {(p.model_label, p.n_params, p.tokens_label, p.n_tokens) for p in pairs if p.source == source}
+        assert ours <= places
+
+
+def test_verdicts() -> None:
+    a, b = "adamw", "coupled_adam"
+    assert [verdict_on(*each) for each in ((a, a), (None, None), (a, None), (None, b), (a, b))] == [
+        "same", "same", "lost", "gained", "flipped",
+    ]  # fmt: skip
+    assert [direction_of(*each) for each in ((a, a), (a, b), (a, None))] == [
+        "same direction", "other direction", "no difference",
+    ]  # fmt: skip
+
+
+def test_ours_stand_beside_the_paper_s(fake: Any, study: StudyResults) -> None:
+    section = published_section(study)
+    assert section is not None
+    assert (len(section.at_scale), section.elsewhere) == (18, ())
+    first = section.at_scale[0]
+    assert first.published == ("3.03", "2.97")
+    results = study.results
+    cell = next(c for c in fake.plan.cells.values() if c.model.label == "125M" and c.tokens_label == "20B")
+    own = results[(results["n_params"] == cell.n_params) & (results["n_tokens"] == cell.n_tokens)]
+    for index, (optimizer, paper) in enumerate((("adamw", 3.03), ("coupled_adam", 2.97))):
+        mean = own[(own["metric"] == "loss") & (own["optimizer"] == optimizer)]["value"].mean()
+        assert first.ours[index].startswith(f"{mean:.2f} (")
+        assert first.differences[index].replace("\u2212", "-") == f"{mean - paper:.2f}"
+    assert section.counts(section.at_scale) == {"same": 18}
+
+
+def test_each_verdict_at_the_paper_s_scale(study: StudyResults) -> None:
+    tests = study.tests
+    assert tests is not None
+    most = tests["n_tokens"].isin([max(tests[tests["table"] == "table1"]["n_tokens"])])
+    at = (tests["table"] == "table1") & most & (tests["metric"] == "loss")
+    lost = published_section(replace(study, tests=tests.assign(bold=tests["bold"] & ~at)))
+    assert lost is not None and lost.counts(lost.at_scale) == {"lost": 3, "same": 15}
+    flipped = tests.copy()
+    flipped.loc[at, ["optimizer", "reference", "bold"]] = ["adamw", "coupled_adam", True]
+    section = published_section(replace(study, tests=flipped))
+    assert section is not None and section.counts(section.at_scale) == {"flipped": 3, "same": 15}
+    gone = study.results.assign(value=study.results["value"].mask(study.results["metric"] == "isotropy"))
+    missing = replace(study, results=gone)
+    section = published_section(replace(missing, tests=compare(missing)))
+    assert section is not None and section.counts(section.at_scale) == {"same": 13, "not run": 5}
+
+
+def test_at_another_scale_the_direction_of_the_nearest_pair_counts(
+    tiny_study: Callable[..., dict[str, Any]], results_of: Any
+) -> None:
+    plan = make_plan(parse_study(tiny_study(title="Small")))
+    worse = {("loss", "coupled_adam"): 4.0, ("loss", "adamw"): 3.0, ("acc", "adamw"): math.nan}
+
+    def value(cell: Any, metric: Any) -> float:
+        return worse.get((metric.name, cell.optimizer.key), 1.0 + 0.1 * (cell.optimizer.key == "coupled_adam"))
+
+    study = results_of(plan, value)
+    section = published_section(replace(study, tests=compare(study)))
+    assert section is not None
+    assert (section.at_scale, len(section.elsewhere)) == ((), 18)
+    by_metric = {row.pair.metric.name: row for row in section.elsewhere}
+    words = {name: row.verdict for name, row in by_metric.items()}
+    assert words == {
+        "loss": "other direction", "isotropy": "same direction", "mean_norm_ratio": "other direction",
+        "r_bar": "same direction", "acc": "not run",
+    }  # fmt: skip
+    assert by_metric["loss"].place == "1.43K, 60 steps" and by_metric["loss"].differences == ()
+    single = tiny_study()
+    single["grid"] = [{"models": ["nano"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}]
+    study = results_of(make_plan(parse_study(single)), value)
+    assert published_section(study) is None
