@@ -14,6 +14,7 @@ from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.report.figures import FIGURES, figures_of
 from coupled_adam_bench.report.render import html_environment
+from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.tuning import at_edge, tuning_section
 from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE, tuning_figure
 from coupled_adam_bench.results.tuning import tuning_frame
@@ -143,6 +144,12 @@ def test_a_figure_of_nothing_and_a_candidate_that_blows_up(plan_of, tmp_path):
     choose(plan, next(iter(plan.tunings)), [(3, 3), (900, 900), (NAN, NAN)], 0, tmp_path)
     figure = tuning_figure(plan, tuning_frame(plan, tmp_path))
     assert figure.axes[0].get_ylim()[1] == pytest.approx(1.5 * math.log(64))
+
+
+@pytest.mark.parametrize(("field", "peak"), [("lr_factor", "0.01"), ("learning_rate", "0.01, or tuned")])
+def test_the_table_of_models_says_that_their_learning_rate_is_tuned(field, peak, plan_of):
+    models, _ = setup_tables(plan_of(grids={key: {field: [0.5, 1]} for key in ("adamw", "lion")}))
+    assert models.rows[0][models.header.index("peak learning rate")] == peak
 
 
 def test_only_a_study_that_tunes_has_the_figure_and_the_section(plan_of, tiny_plan, tmp_path):
