@@ -140,7 +140,7 @@ def _against_tokens(study: StudyResults, names: tuple[str, str], shared_scale: b
     return figure
 
 
-def _drawn(study: StudyResults, runs: Path, tried: "DataFrame | None") -> "dict[str, Figure]":
+def _drawn(study: StudyResults, runs: Path, tried: "DataFrame | None" = None) -> "dict[str, Figure]":
     """Return the figures of a study by name, in the width of matplotlib's current settings.
 
     ``tried`` are the rows of ``tuning.csv`` of a study that tunes.
