@@ -14,6 +14,9 @@ localrules:
     collect,
     tuning,
     tests,
+    trend,
+    power,
+    stated,
     tables_of_study,
     figures_of_study,
     manifest,
@@ -152,6 +155,78 @@ rule tests:
         " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
+rule trend:
+    """Fit how the differences of optimizers grow with tokens and parameters."""
+    input:
+        results=rules.collect.output.results,
+        given=rules.collect.output.checksums,
+    output:
+        trend=captioned(STUDY_DIR / "trend.csv", "trend", "Results"),
+        crossings=captioned(STUDY_DIR / "crossings.csv", "trend", "Results"),
+        checksums=checksums("trend"),
+    log:
+        STUDY_DIR / "logs" / "trend.log",
+    params:
+        version=versions.STATISTICS,
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench trend --plan {PLAN_FILE:q} --results {input.results:q} --out {output.trend:q}"
+        " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+
+
+rule power:
+    """Compute what the seeds of the study can find, and how many find what was seen."""
+    input:
+        results=rules.collect.output.results,
+        given=rules.collect.output.checksums,
+    output:
+        power=captioned(STUDY_DIR / "power.csv", "power", "Results"),
+        checksums=checksums("power"),
+    log:
+        STUDY_DIR / "logs" / "power.log",
+    params:
+        version=versions.STATISTICS,
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench power --plan {PLAN_FILE:q} --results {input.results:q} --out {output.power:q}"
+        " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+
+
+# Of a study with a stated plan. The SHA-256 of its file stands for it.
+rule stated:
+    """Test the hypotheses of the stated plan at the stated looks."""
+    input:
+        results=rules.collect.output.results,
+        given=rules.collect.output.checksums,
+    output:
+        stated=captioned(STUDY_DIR / "stated.csv", "stated", "Results"),
+        checksums=checksums("stated"),
+    log:
+        STUDY_DIR / "logs" / "stated.log",
+    params:
+        version=versions.STATISTICS,
+        sha256=PLAN.stated.sha256 if PLAN.stated else "",
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench stated --plan {PLAN_FILE:q} --results {input.results:q}"
+        " --out {output.stated:q} --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+
+
+# The stages of reporting whose files manifest and report show: a study may have no table, and no stated plan.
+SHOWN = [
+    stage
+    for stage, there in {
+        "collect": True,
+        "tests": True,
+        "trend": True,
+        "power": True,
+        "stated": PLAN.stated is not None,
+        "tuning": bool(PLAN.tunings),
+        "tables": bool(TABLES),
+        "figures": True,
+    }.items()
+    if there
+]
+STATED_FILE = rules.stated.output.stated if PLAN.stated else []
+
+
 rule tables:
     """Target: results, tests and tables of the study."""
     input:
@@ -225,12 +300,12 @@ rule manifest:
         RUN_MARKERS,
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
+        trend=[rules.trend.output.trend, rules.trend.output.crossings],
+        power=rules.power.output.power,
         tables=TABLE_FILES,
         figures=FIGURE_FILES,
-        given=[
-            *(checksums(stage) for stage in ("collect", "tests", "tables", "figures") if stage != "tables" or TABLES),
-            *TUNING_CHECKSUMS,
-        ],
+        stated=STATED_FILE,
+        given=[checksums(stage) for stage in SHOWN],
     output:
         manifest=captioned(STUDY_DIR / "manifest.json", "manifest", "Report"),
         checksums=checksums("manifest"),
@@ -254,6 +329,9 @@ rule report_page:
         RUN_MARKERS,
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
+        trend=[rules.trend.output.trend, rules.trend.output.crossings],
+        power=rules.power.output.power,
+        stated=STATED_FILE,
         figures=FIGURE_FILES,
         manifest=rules.manifest.output.manifest,
         given=[*rules.manifest.input.given, rules.manifest.output.checksums],
@@ -269,6 +347,9 @@ rule report_page:
                 "setup.html.j2",
                 "reproduce.html.j2",
                 "page.js",
+                "stated.html.j2",
+                "trend.html.j2",
+                "power.html.j2",
                 "variants.html.j2",
                 "word_similarity.html.j2",
                 "theory.html.j2",

@@ -8,6 +8,7 @@ from coupled_adam_bench.files import write_json
 from coupled_adam_bench.guard import changed_files, damaged_choices, remove_outdated, remove_stale_locks
 from coupled_adam_bench.guard import set_aside, unmeasured, unprepared, untrained
 from coupled_adam_bench.locks import FolderLock
+from coupled_adam_bench.stated import measured_as, note_stated
 from coupled_adam_bench.training.checks import custom_optimizers
 
 
@@ -92,6 +93,12 @@ onstart:
     # This file is no rule's output or input: its contents reach the rules through ids and parameters,
     # so that a new seed or another title does not rerun what is done.
     write_json(PLAN_FILE, PLAN.to_json())
+    if PLAN.stated is not None:
+        measured = measured_as(PLAN.stated, PLAN.blocks, MEASUREMENTS)
+        try:
+            note_stated(PLAN.stated, PLAN.blocks, STUDY_DIR, paths.RUNS, measured)
+        except (ValueError, OSError) as error:
+            raise WorkflowError(str(error)) from None
     # Code that imports torch or numpy is tried in a process of its own.
     if planned & TRAINING_RULES and any(list(custom_optimizers(study)) for study in PLAN.studies.values()):
         shell("{PYTHON:q} -m coupled_adam_bench try-optimizers --plan {PLAN_FILE:q}")

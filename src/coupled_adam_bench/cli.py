@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.catalog.stages import STAGES, VALIDATION_LOSS, Stage
@@ -13,6 +14,9 @@ from coupled_adam_bench.config import Execution, Paths
 from coupled_adam_bench.data.mirror import BYTES_PER_TOKEN
 from coupled_adam_bench.outputs import check_outputs, write_checksums
 from coupled_adam_bench.plan import Plan, load_plan, study_of
+
+if TYPE_CHECKING:
+    from coupled_adam_bench.estimate.study import Estimate
 
 Handler = Callable[[argparse.Namespace], int | None]
 """A function that runs a stage and returns its exit status, None for 0."""
@@ -165,12 +169,23 @@ def _describe(arguments: argparse.Namespace) -> None:
 
     plan = _plan(arguments)
     estimate = estimate_study(plan)
-    text = describe(estimate) + ("\n" + plan.describe() if arguments.all else "")
+    text = describe(estimate) + _describe_power(plan, estimate) + ("\n" + plan.describe() if arguments.all else "")
     if arguments.out is not None:
         write_text(arguments.out, text)
     if arguments.json is not None:
         write_json(arguments.json, estimate.to_json())
     print(text, end="")
+
+
+def _describe_power(plan: Plan, estimate: "Estimate") -> str:
+    """Return what seeds can find, by the stated plan and by the results that are there; without both an empty text."""
+    from coupled_adam_bench.report.power import describe_power
+    from coupled_adam_bench.report.stated import describe_stated
+    from coupled_adam_bench.results.groups import layout_of
+
+    power_csv = paths.study_dir(plan.name) / "power.csv"
+    stated = describe_stated(layout_of(plan), estimate) if plan.stated else ""
+    return stated + (describe_power(layout_of(plan), power_csv, estimate) if power_csv.is_file() else "")
 
 
 def _fetch(arguments: argparse.Namespace) -> None:
@@ -215,6 +230,24 @@ def _tests(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.statistics.compare import write_tests
 
     write_tests(_plan(arguments), arguments.results, arguments.out)
+
+
+def _trend(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.statistics.trend import write_trend
+
+    write_trend(_plan(arguments), arguments.results, arguments.out)
+
+
+def _power(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.statistics.power import write_power
+
+    write_power(_plan(arguments), arguments.results, arguments.out)
+
+
+def _stated(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.statistics.stated import write_stated
+
+    write_stated(_plan(arguments), arguments.results, arguments.out)
 
 
 def _tables(arguments: argparse.Namespace) -> None:
@@ -360,6 +393,18 @@ def parser() -> argparse.ArgumentParser:
     sub = stage("tests", _tests, "compute the significance tests of the tables")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
     out(sub, "tests.csv")
+    checksums(sub, out_file)
+    sub = stage("trend", _trend, "fit how the differences of optimizers grow with tokens and parameters")
+    sub.add_argument("--results", type=Path, required=True, help="results.csv")
+    out(sub, "trend.csv; crossings.csv lies beside it")
+    checksums(sub, lambda arguments: [arguments.out, arguments.out.with_name("crossings.csv")])
+    sub = stage("power", _power, "compute what the seeds of a study can find, and how many find what was seen")
+    sub.add_argument("--results", type=Path, required=True, help="results.csv")
+    out(sub, "power.csv")
+    checksums(sub, out_file)
+    sub = stage("stated", _stated, "test the hypotheses of a stated plan at the stated looks")
+    sub.add_argument("--results", type=Path, required=True, help="results.csv")
+    out(sub, "stated.csv")
     checksums(sub, out_file)
     sub = stage("tables", _tables, "render the tables of a study as LaTeX and HTML")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")

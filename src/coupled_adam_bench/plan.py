@@ -10,9 +10,11 @@ from typing import Any
 from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell, Trunk, block_cells, data_digest, data_id, find_trunks
 from coupled_adam_bench.config import Budget, Composite, GridBlock, Study, parse_study
+from coupled_adam_bench.config.stated import Stated, read_stated, stated_from_json
 from coupled_adam_bench.config.tune import Values
 from coupled_adam_bench.files import read_json
 from coupled_adam_bench.labels import check_labels
+from coupled_adam_bench.stated import check_stated
 from coupled_adam_bench.tuning import Tuning, chosen_values, fill_slot, tune_block
 
 
@@ -41,12 +43,16 @@ class Plan:
     title: str
     blocks: tuple[PlannedBlock, ...]
     data: dict[str, str]
+    stated: Stated | None = None
+    """What was stated before the first run."""
 
     def __post_init__(self) -> None:
         """Check that the studies go together."""
         _check_protocols(self)
         _check_budgets(self)
         check_labels(self.blocks)
+        if self.stated is not None:
+            check_stated(self.stated, self.blocks)
 
     @cached_property
     def studies(self) -> dict[str, Study]:
@@ -161,7 +167,8 @@ class Plan:
         studies = [
             {"study": study.model_dump(mode="json"), "data": self.data[name]} for name, study in self.studies.items()
         ]
-        return {"name": self.name, "title": self.title, "studies": studies}
+        stated = None if self.stated is None else self.stated.to_json()
+        return {"name": self.name, "title": self.title, "studies": studies, "stated": stated}
 
     def describe(self) -> str:
         """Return a table of the cells and their cost in model FLOPs."""
@@ -216,7 +223,7 @@ def _plan_blocks(study: Study, data: str) -> list[PlannedBlock]:
     return planned
 
 
-def _plan(name: str, title: str, studies: Sequence[tuple[Study, str]]) -> Plan:
+def _plan(name: str, title: str, studies: Sequence[tuple[Study, str]], stated: Stated | None = None) -> Plan:
     """Return the plan of studies, each with the hash of its data."""
     data: dict[str, str] = {}
     for study, digest in studies:
@@ -224,7 +231,7 @@ def _plan(name: str, title: str, studies: Sequence[tuple[Study, str]]) -> Plan:
             raise ValueError(f"studies: two of them have the name {study.name!r}; give one of them another `study`")
         data[study.name] = digest
     blocks = [planned for study, digest in studies for planned in _plan_blocks(study, digest)]
-    return Plan(name, title, tuple(blocks), data)
+    return Plan(name, title, tuple(blocks), data, stated)
 
 
 def make_plan(study: Study | Composite, folders: Sequence[Path] = ()) -> Plan:
@@ -233,7 +240,8 @@ def make_plan(study: Study | Composite, folders: Sequence[Path] = ()) -> Plan:
     The text files and the tokenizer of the data must be in place.
     """
     studies = study.load_parts(folders) if isinstance(study, Composite) else (study,)
-    return _plan(study.name, study.title, [(one, data_digest(one)) for one in studies])
+    stated = None if study.stated is None else read_stated(study.stated)
+    return _plan(study.name, study.title, [(one, data_digest(one)) for one in studies], stated)
 
 
 def load_plan(path: Path) -> Plan:
@@ -241,8 +249,9 @@ def load_plan(path: Path) -> Plan:
     values = read_json(path)
     try:
         planned = [(entry["study"], entry["data"]) for entry in values["studies"]]
-        name, title = values["name"], values["title"]
+        name, title, given = values["name"], values["title"], values["stated"]
+        stated = None if given is None else stated_from_json(given)
     except (KeyError, TypeError):
         raise ValueError(f"{path}: not a plan of this version; write it anew") from None
-    plan = _plan(name, title, [(parse_study(study, str(path)), data) for study, data in planned])
+    plan = _plan(name, title, [(parse_study(study, str(path)), data) for study, data in planned], stated)
     return plan.with_choices(chosen_values(plan.tunings.values(), path.parent / paths.TUNING))

@@ -203,6 +203,7 @@ def test_every_hostile_value_of_a_composite_study(tiny_study: Any, tmp_path: Pat
         "paths": {},
         "execution": {},
         "budget": {},
+        "stated": None,
     }
     assert set(base) == set(Composite.model_fields)
     assert outcome(base) is None

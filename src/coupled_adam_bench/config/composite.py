@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from coupled_adam_bench.config.base import Line, Settings, duplicates
+from coupled_adam_bench.config.base import Line, PathText, Settings, duplicates
 from coupled_adam_bench.config.budget import Budget
 from coupled_adam_bench.config.data import Paths
 from coupled_adam_bench.config.errors import validate
@@ -34,6 +34,8 @@ class Composite(Settings):
     """Execution settings that replace those of every combined study."""
     budget: Budget = Budget()
     """Budget settings that replace those of every combined study."""
+    stated: PathText | None = None
+    """A file that states what this study will test; those of the combined studies belong to their own folders."""
 
     @property
     def name(self) -> str:

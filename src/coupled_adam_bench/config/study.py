@@ -18,6 +18,7 @@ from coupled_adam_bench.config.base import (
     LaterSettings,
     Line,
     Name,
+    PathText,
     Seed,
     Settings,
     StepsOrCount,
@@ -133,6 +134,9 @@ class Study(Settings):
     evaluation: EvaluationSettings = EvaluationSettings()
     execution: Execution = Execution()
     budget: Budget = Budget()
+    stated: PathText | None = None
+    """A file that states the study's hypotheses, seeds and stopping rule before its first run; see
+    ``config/stated.py``. It changes no run, and its SHA-256 goes into the manifest."""
 
     @property
     def name(self) -> str:

@@ -37,6 +37,7 @@ def miniature(plan: Plan) -> dict[str, Any]:
         "name": plan.name,
         "title": plan.title,
         "studies": [{"study": study.model_dump(mode="json"), "data": data_digest(study)} for study in studies],
+        "stated": None,
     }
 
 

@@ -52,6 +52,8 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
     yield ["tests", *given, "--results", results, "--out", tests]
     if plan.tunings:
         yield ["tuning", *given, "--out", str(folder / paths.TUNING_CSV)]
+    for name in ("trend", "power"):
+        yield [name, *given, "--results", results, "--out", str(folder / f"{name}.csv")]
     compared = ["--results", results, "--tests", tests]
     yield ["tables", *given, *compared, "--templates", str(templates), "--out", str(folder / "tables")]
     yield ["figures", *given, "--results", results, "--out", str(folder / "figures")]

@@ -24,8 +24,9 @@ from coupled_adam_bench.report.style import (
 )
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES, theory_figures
 from coupled_adam_bench.report.theory.records import theory_cells
+from coupled_adam_bench.report.trend_figure import trend_figure, trend_table
 from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE, tuning_figure
-from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.results.groups import Group, layout_of
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.results.tuning import read_tuning
 from coupled_adam_bench.statistics.t_test import summarize
@@ -51,6 +52,11 @@ GEOMETRY_FIGURE = {
     "deviation over seeds.",
 }
 
+TREND_FIGURE = {
+    "trend": "Difference in loss, paired by seed, against training tokens; bars: 95 % intervals over seeds; lines: "
+    "fitted to all seeds and sizes, with 95 % intervals.",
+}
+
 
 SCALE_FIGURE = {
     "scale": "Loss and isotropy of Coupled Adam against the exponent n, its second moment times 2^-n (Sec. 6.1); bars: "
@@ -65,10 +71,15 @@ _MAX_INCHES = 8.5
 
 
 def figures_of(plan: Plan) -> dict[str, str]:
-    """Return names and captions of the figures of a plan; of geometry, scale, tuning and theory if it has them."""
-    geometry = any(study.execution.geometry_per_decade for study in plan.studies.values())
-    found = FIGURES | (GEOMETRY_FIGURE if geometry else {}) | (SCALE_FIGURE if scaled_places(plan) else {})
-    return found | (TUNING_FIGURE if plan.tunings else {}) | (THEORY_FIGURES if theory_cells(plan) else {})
+    """Return names and captions of the figures of a plan; with those of what only it has."""
+    optional = (
+        (GEOMETRY_FIGURE, any(study.execution.geometry_per_decade for study in plan.studies.values())),
+        (TREND_FIGURE, trend_table(layout_of(plan)) is not None),
+        (SCALE_FIGURE, bool(scaled_places(plan))),
+        (TUNING_FIGURE, bool(plan.tunings)),
+        (THEORY_FIGURES, bool(theory_cells(plan))),
+    )
+    return FIGURES | {name: caption for figures, shown in optional if shown for name, caption in figures.items()}
 
 
 def _tokens_axis(ax: "Axes", groups: Sequence[Group]) -> None:
@@ -158,6 +169,8 @@ def _drawn(study: StudyResults, runs: Path, tried: "DataFrame | None" = None) ->
     }
     if tried is not None:
         figures["tuning"] = tuning_figure(study.plan, tried)
+    if (table := trend_table(layout)) is not None:
+        figures["trend"] = trend_figure(study, table)
     if theory_cells(study.plan):
         figures |= theory_figures(layout, runs)
     return {name: figures[name] for name in figures_of(study.plan)}

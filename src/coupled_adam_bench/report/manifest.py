@@ -12,8 +12,12 @@ from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.files import read_sealed, sha256_file, write_json
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.revision import git_revision
+from coupled_adam_bench.stated import read_record
 
-_HASHED = ("results.csv", "tests.csv", "tuning.csv", "tables/*", "figures/*")
+_HASHED = (
+    "results.csv", "tests.csv", "trend.csv", "crossings.csv", "power.csv", "stated.csv", "tuning.csv", "tables/*",
+    "figures/*",
+)  # fmt: skip
 
 
 def _versions() -> dict[str, str]:
@@ -65,7 +69,8 @@ def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESUL
         "study": plan.name,
         "title": plan.title,
         # No path changes a number.
-        "studies": [study.model_dump(mode="json", exclude={"paths"}) for study in plan.studies.values()],
+        "studies": [study.model_dump(mode="json", exclude={"paths", "stated"}) for study in plan.studies.values()],
+        "stated": None if plan.stated is None else {**plan.stated.to_json(), "seen": read_record(study_dir)},
         "protocol": {"name": plan.protocol_label, "versions": of_stages},
         "git_revision": git_revision(),
         "packages": _versions(),

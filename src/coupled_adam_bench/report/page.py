@@ -9,18 +9,21 @@ from typing import Any
 from coupled_adam_bench import paths
 from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.catalog.names import ADAM, COUPLED_ADAM
-from coupled_adam_bench.estimate.study import estimate_study
+from coupled_adam_bench.estimate.study import Estimate, estimate_study
 from coupled_adam_bench.estimate.text import basis, memory_table, totals, training_table
 from coupled_adam_bench.files import read_json, write_text
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report import formats
-from coupled_adam_bench.report.figures import figures_of
+from coupled_adam_bench.report.figures import TREND_FIGURE, figures_of
+from coupled_adam_bench.report.power import power_section
 from coupled_adam_bench.report.published import published_section
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.report.setup_tables import setup_tables
+from coupled_adam_bench.report.stated import stated_section
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
 from coupled_adam_bench.report.theory.section import theory_section
+from coupled_adam_bench.report.trend import trend_section
 from coupled_adam_bench.report.tuning import tuning_section
 from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE
 from coupled_adam_bench.report.variants import variant_section
@@ -67,9 +70,8 @@ def _environments(cells: list[dict[str, Any]]) -> dict[str, list[str]]:
     return {name: list(texts) for name, texts in values.items()}
 
 
-def estimate_tables(plan: Plan, results: Path) -> dict[str, Any]:
-    """Return what ``plan`` says, with the runs below ``results``, as tables of text, header first, and sentences."""
-    estimate = estimate_study(plan, results)
+def estimate_tables(estimate: Estimate) -> dict[str, Any]:
+    """Return what ``plan`` says as tables of text, header first, and sentences."""
     return {
         "training": training_table(estimate, by_study=False),
         "memory": memory_table(estimate, by_study=False),
@@ -93,9 +95,10 @@ def study_files(plan: Plan) -> dict[str, str]:
 
 
 def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = paths.RUNS) -> None:
-    """Write ``report/index.html`` from the results, tests, figures and manifest in ``study_dir``, and from ``runs``."""
+    """Write ``report/index.html`` from statistics, figures and manifest in ``study_dir``, and from ``runs``."""
     study = load_results(plan, study_dir / "results.csv", study_dir / "tests.csv")
     manifest = read_json(study_dir / "manifest.json")
+    estimate = estimate_study(plan, runs.parent)
     cards = scorecards(study)
     figures = {name: (_figure(study_dir / "figures" / f"{name}.svg"), text) for name, text in figures_of(plan).items()}
     environment = html_environment(templates_dir)
@@ -116,9 +119,16 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         titles={name: table.title for name, table in study.tables.items()},
         variants=variant_section(study),
         word_similarity=word_similarity_section(study),
-        figures={name: figure for name, figure in figures.items() if name not in {*THEORY_FIGURES, *TUNING_FIGURE}},
+        figures={
+            name: figure
+            for name, figure in figures.items()
+            if name not in THEORY_FIGURES | TREND_FIGURE | TUNING_FIGURE
+        },
         tuning=tuning_section(plan, read_tuning(study_dir / paths.TUNING_CSV) if plan.tunings else None),
         tuning_figures={name: figure for name, figure in figures.items() if name in TUNING_FIGURE},
+        stated=stated_section(study, study_dir),
+        trend=trend_section(study, study_dir),
+        trend_figures={name: figure for name, figure in figures.items() if name in TREND_FIGURE},
         theory=theory_section(study.layout, runs),
         theory_figures={name: figure for name, figure in figures.items() if name in THEORY_FIGURES},
         published=published_section(study),
@@ -135,7 +145,8 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         loss=METRICS[LOSS],
         metrics=METRICS,
         manifest=manifest,
-        cost=estimate_tables(plan, runs.parent),
+        cost=estimate_tables(estimate),
+        power=power_section(study.layout, study_dir / "power.csv", estimate),
         environments=_environments(manifest["cells"]),
         candidate=COUPLED_ADAM,
         reference=ADAM,

@@ -24,6 +24,8 @@ from coupled_adam_bench.report.render import write_tables
 from coupled_adam_bench.report.theory.records import theory_cells
 from coupled_adam_bench.results.collect import collect, write_results
 from coupled_adam_bench.statistics.compare import write_tests
+from coupled_adam_bench.statistics.power import write_power
+from coupled_adam_bench.statistics.trend import write_trend
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
 FACTORS = (100, 200, 300, 400, 500, 600)
@@ -190,6 +192,8 @@ def build(plan: Plan, root: Path, stored: Any) -> Path:
     results, tests = study_dir / "results.csv", study_dir / "tests.csv"
     write_results(collect(plan, root / "runs"), results)
     write_tests(plan, results, tests)
+    write_trend(plan, results, study_dir / "trend.csv")
+    write_power(plan, results, study_dir / "power.csv")
     write_tables(plan, results, tests, study_dir / "tables", TEMPLATES)
     write_figures(plan, results, root / "runs", study_dir / "figures")
     write_manifest(plan, study_dir, root)

@@ -33,7 +33,7 @@ from coupled_adam_bench.results.study_results import load_results
 
 def test_all_figures_in_both_formats_the_same_bytes_again(fake: Any, tmp_path: Path) -> None:
     write_figures(fake.plan, fake.study_dir / "results.csv", fake.root / "runs", tmp_path)
-    names = sorted(f"{name}.{ending}" for name in FIGURES for ending in FIGURE_ENDINGS)
+    names = sorted(f"{name}.{ending}" for name in figures_of(fake.plan) for ending in FIGURE_ENDINGS)
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     for name in names:
         assert (tmp_path / name).read_bytes() == (fake.study_dir / "figures" / name).read_bytes()

@@ -21,7 +21,7 @@ from coupled_adam_bench import versions
 from coupled_adam_bench.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
 from coupled_adam_bench.config import parse_any_study
 from coupled_adam_bench.plan import Plan, make_plan
-from coupled_adam_bench.report.figures import FIGURES
+from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.manifest import write_manifest
 from coupled_adam_bench.report.page import study_files, write_report
 from coupled_adam_bench.results.study_results import StudyResults, load_results
@@ -59,7 +59,7 @@ def page(fake: Any) -> str:
     return str((fake.study_dir / "report" / "index.html").read_text())
 
 
-def test_page_is_self_contained_and_well_formed(page: str) -> None:
+def test_page_is_self_contained_and_well_formed(page: str, fake: Any) -> None:
     tags = Page(page).tags
     names = [tag for tag, _ in tags]
     assert not {"link", "iframe"} & set(names)
@@ -69,7 +69,7 @@ def test_page_is_self_contained_and_well_formed(page: str) -> None:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
     sources = [attributes["src"] or "" for _, attributes in tags if "src" in attributes]
-    assert len(sources) == len(FIGURES)
+    assert len(sources) == len(figures_of(fake.plan))
     assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
     links = [attributes["href"] or "" for _, attributes in tags if "href" in attributes]
     assert all(link.startswith(("#", "../")) for link in links)
@@ -211,7 +211,8 @@ def test_manifest(fake: Any) -> None:
     assert manifest["protocol"]["versions"]["statistics"] == versions.STATISTICS
     assert manifest["packages"]["numpy"] == version("numpy")
     assert "ruff" not in manifest["packages"]
-    assert len(manifest["sha256"]) == 2 + 3 * len(TABLE_ENDINGS) + len(SETUP_TABLES) + 3 * len(FIGURES)
+    n_figures = len(figures_of(fake.plan))
+    assert len(manifest["sha256"]) == 5 + 3 * len(TABLE_ENDINGS) + len(SETUP_TABLES) + 3 * n_figures
     for name, digest in manifest["sha256"].items():
         assert hashlib.sha256((fake.study_dir / name).read_bytes()).hexdigest() == digest
     assert [cell["cell"] for cell in manifest["cells"]] == list(fake.plan.cells)
@@ -226,12 +227,16 @@ def test_runs_that_are_not_there_are_said_to_be_missing(
     from coupled_adam_bench.report.figures import write_figures
     from coupled_adam_bench.results.collect import collect, write_results
     from coupled_adam_bench.statistics.compare import write_tests
+    from coupled_adam_bench.statistics.power import write_power
+    from coupled_adam_bench.statistics.trend import write_trend
 
     study_dir = tmp_path / "tiny"
     with pytest.raises(ValueError, match=r"results\.csv: no such file"):
         write_report(tiny_plan, study_dir, templates)
     write_results(collect(tiny_plan, tmp_path / "runs", partial=True), study_dir / "results.csv")
     write_tests(tiny_plan, study_dir / "results.csv", study_dir / "tests.csv")
+    write_trend(tiny_plan, study_dir / "results.csv", study_dir / "trend.csv")
+    write_power(tiny_plan, study_dir / "results.csv", study_dir / "power.csv")
     write_manifest(tiny_plan, study_dir, tmp_path)
     with pytest.raises(ValueError, match=r"loss_accuracy\.svg: missing; draw the figures first"):
         write_report(tiny_plan, study_dir, templates)

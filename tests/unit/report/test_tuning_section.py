@@ -169,7 +169,7 @@ def test_the_table_of_models_says_that_their_learning_rate_is_tuned(field, peak,
 
 
 def test_only_a_study_that_tunes_has_the_figure_and_the_section(plan_of, tiny_plan, tmp_path):
-    assert figures_of(plan_of()) == FIGURES | TUNING_FIGURE
+    assert TUNING_FIGURE.items() <= figures_of(plan_of()).items()
     assert figures_of(tiny_plan) == FIGURES
     assert tuning_section(tiny_plan, None) is None
     assert json.dumps(tiny_plan.to_json()).count("tune") == 0

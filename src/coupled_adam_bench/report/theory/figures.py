@@ -124,7 +124,7 @@ def draw_drift(groups: Sequence[TheoryGroup]) -> "Figure":
         )
         if any(group.tied == tied for group in shown)
     ]
-    figure = Figure(figsize=(page_width(), 0.9 + page_width() / 4 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(page_width(), 0.9 + max(page_width() / 4, 1.5) * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), len(optimizers), squeeze=False, sharex=True, sharey=True)
     ends: list[float] = []
     for row, (tied, matrix, label) in enumerate(rows):

@@ -1,0 +1,158 @@
+"""The report of a stated plan: outcomes, whether it was followed, and what is marked as exploratory."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.estimate.study import estimate_study
+from coupled_adam_bench.files import read_json
+from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.report.figures import figures_of
+from coupled_adam_bench.report.manifest import write_manifest
+from coupled_adam_bench.report.page import write_report
+from coupled_adam_bench.report.stated import StatedSection, describe_stated, stated_section
+from coupled_adam_bench.results.collect import write_results
+from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.results.tidy import write_csv
+from coupled_adam_bench.stated import note_stated
+from coupled_adam_bench.statistics.compare import write_tests
+from coupled_adam_bench.statistics.power import write_power
+from coupled_adam_bench.statistics.stated import stated_rows, write_stated
+from coupled_adam_bench.statistics.trend import write_trend
+
+LOSS = {"name": "<b>loss</b>", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}
+NAN = float("nan")
+
+
+@pytest.fixture
+def section(tiny_study: Callable[..., dict[str, Any]], results_of: Any, stored: Any, tmp_path: Path) -> Any:
+    """The section of a study with ``seeds`` that have values and a stated plan, seen before a number of runs."""
+
+    def build(seeds: list[int], n_ended: int = 0, without: tuple[int, ...] = (), **text: Any) -> StatedSection:
+        path = tmp_path / "plan.yaml"
+        path.write_text(yaml.safe_dump({"hypotheses": [LOSS], "seeds": [1, 2, 3]} | text))
+        settings = tiny_study(stated=str(path))
+        settings["grid"][0]["seeds"] = seeds
+        plan = make_plan(parse_study(settings))
+        assert plan.stated is not None
+        files = stored(plan, tmp_path / "runs")
+        for cell_id in list(plan.cells)[:n_ended]:
+            files.run(cell_id)
+        note_stated(plan.stated, plan.blocks, tmp_path, tmp_path / "runs", {"test_loss of tiny": "a"})
+        study: StudyResults = results_of(plan, lambda cell, _: NAN if cell.seed in without else value(cell))
+        write_csv(stated_rows(study), tmp_path / "stated.csv")
+        found = stated_section(study, tmp_path)
+        assert found is not None
+        return found
+
+    return build
+
+
+def value(cell: Any) -> float:
+    return 3.0 + 0.01 * cell.seed - 1.0 * (cell.optimizer.key == "coupled_adam")
+
+
+def kept(section: StatedSection) -> list[str]:
+    return [check.kept for check in section.checks]
+
+
+def test_a_plan_that_was_followed(section: Callable[..., StatedSection]) -> None:
+    found = section([1, 2, 3])
+    assert kept(found) == ["yes"] * 4
+    (row,) = found.hypotheses
+    assert (row.outcome, row.seeds, row.p_value, row.where) == ("confirmed", "3", "< 0.0001", "Table 1")
+    assert found.in_advance
+
+
+def test_a_plan_seen_after_a_run_is_exploratory(section: Callable[..., StatedSection]) -> None:
+    found = section([1, 2, 3], n_ended=4)
+    assert kept(found) == ["no", "yes", "yes", "yes"]
+    assert "when 4 of its 6 runs had ended" in found.checks[0].finding
+    assert not found.in_advance
+
+
+def test_a_changed_text_is_said(section: Callable[..., StatedSection]) -> None:
+    section([1, 2, 3])
+    assert "1 other text(s) of the plan were seen too" in section([1, 2, 3], alpha=0.01).checks[0].finding
+
+
+@pytest.mark.parametrize(
+    ("seeds", "without", "text", "checks", "finding"),
+    [
+        ([1, 2, 3, 9], (), {}, ["yes", "yes", "no", "yes"], "seed 9 was run and is not stated"),
+        ([1, 2], (), {}, ["yes", "yes", "yes", "open"], "2 seeds have all values; the next look is at 3"),
+        ([1, 2, 3], (2,), {}, ["yes", "yes", "no", "open"], "seed 2 has not all values, and seeds after it have some"),
+        (
+            [1, 2, 3], (), {"stopping": {"looks": [2, 3]}}, ["yes", "yes", "yes", "no"],
+            "all was decided at 2 seeds, and 3 were run; the later ones do not count",
+        ),
+        (
+            [1, 2], (), {"stopping": {"looks": [2, 3]}}, ["yes", "yes", "yes", "yes"],
+            "all was decided at 2 seeds",
+        ),
+    ],
+)  # fmt: skip
+def test_what_was_not_followed_is_said(
+    section: Callable[..., StatedSection],
+    seeds: list[int],
+    without: tuple[int, ...],
+    text: Any,
+    checks: Any,
+    finding: str,
+) -> None:
+    found = section(seeds, without=without, **text)
+    assert kept(found) == checks
+    assert ("no value of seed" in found.hypotheses[0].reason) == (found.hypotheses[0].outcome == "not yet decided")
+    assert finding in [check.finding for check in found.checks]
+
+
+def test_other_settings_of_a_metric_are_said(section: Callable[..., StatedSection], tmp_path: Path) -> None:
+    found = section([1, 2, 3])
+    note_stated(found.stated, (), tmp_path, tmp_path / "runs", {"test_loss of tiny": "b"})
+    again = section([1, 2, 3])
+    assert again.checks[1].kept == "no"
+    assert again.checks[1].finding == "settings or version of test_loss of tiny changed after this text was seen"
+
+
+def test_the_whole_report_of_a_stated_plan(
+    tiny_study: Callable[..., dict[str, Any]], results_of: Any, templates: Path, tmp_path: Path
+) -> None:
+    path, folder = tmp_path / "plan.yaml", tmp_path / "tiny"
+    better = LOSS | {"difference": 0.03, "spread": 0.01}
+    path.write_text(yaml.safe_dump({"title": "R&D", "hypotheses": [better], "seeds": [1, 2, 3]}))
+    plan = make_plan(parse_study(tiny_study(stated=str(path))))
+    assert plan.stated is not None
+    note_stated(plan.stated, plan.blocks, folder, tmp_path / "runs", {})
+    results = folder / "results.csv"
+    write_results(results_of(plan, lambda cell, _: value(cell)).results, results)
+    for write, name in (
+        (write_tests, "tests"),
+        (write_trend, "trend"),
+        (write_power, "power"),
+        (write_stated, "stated"),
+    ):
+        write(plan, results, folder / f"{name}.csv")
+    (folder / "figures").mkdir()
+    for name in figures_of(plan):
+        (folder / "figures" / f"{name}.svg").write_text("<svg/>")
+    write_manifest(plan, folder, tmp_path)
+    write_report(plan, folder, templates, tmp_path / "runs")
+    page = (folder / "report" / "index.html").read_text()
+    part = page.split('<section id="stated">')[1].split("</section>")[0]
+    assert "&lt;b&gt;loss&lt;/b&gt;" in part
+    assert plan.stated.sha256 in part
+    assert "R&amp;D" in part
+    # Eight metrics are compared, and one of them was stated.
+    assert page.count("(exploratory)</td>") == 7
+    manifest = read_json(folder / "manifest.json")
+    assert manifest["stated"]["sha256"] == plan.stated.sha256
+    assert [entry["n_ended"] for entry in manifest["stated"]["seen"]] == [0]
+    assert "stated.csv" in manifest["sha256"]
+    text = describe_stated(layout_of(plan), estimate_study(plan, tmp_path)).splitlines()
+    assert text[2].split() == ["hypothesis", "metric", "expected", "seeds", "power", "for", "80", "%", "CPU", "h"]
+    assert text[3].split()[:8] == ["<b>loss</b>", "loss", "0.03", "±", "0.01", "3", "91", "%"]

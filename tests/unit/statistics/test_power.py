@@ -1,0 +1,149 @@
+import math
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.power import TTestIndPower, TTestPower
+
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.results.collect import write_results
+from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.power import (
+    DESIGNS,
+    PAIRED,
+    UNPAIRED,
+    cautious,
+    detectable_effect,
+    power_of,
+    power_rows,
+    read_power,
+    seeds_needed,
+    write_power,
+)
+
+NAN = math.nan
+
+
+def of_statsmodels(design: str) -> tuple[Any, str]:
+    return (TTestIndPower(), "nobs1") if design == UNPAIRED else (TTestPower(), "nobs")
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize(("effect", "n"), [(0.5, 3), (1.2, 3), (3.0, 2), (0.2, 50), (8.0, 5)])
+def test_power_is_that_of_statsmodels(design: str, effect: float, n: int) -> None:
+    model, count = of_statsmodels(design)
+    expected = model.power(effect, **{count: n}, alpha=0.05, alternative="larger")
+    assert power_of(effect, n, design) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_power_without_an_effect_is_the_level(design: str) -> None:
+    assert power_of(0.0, 3, design) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("effect", [0.1, 0.9, 2.5, 30.0, 1e4])
+def test_seeds_are_the_fewest_that_suffice(design: str, effect: float) -> None:
+    seeds = int(seeds_needed(effect, design))
+    assert power_of(effect, seeds, design) >= 0.8
+    assert seeds == 2 or power_of(effect, seeds - 1, design) < 0.8
+    if effect < 2:
+        model, count = of_statsmodels(design)
+        exact = model.solve_power(effect, **{count: None}, alpha=0.05, power=0.8, alternative="larger")
+        assert seeds == math.ceil(exact)
+
+
+def test_no_number_of_seeds_is_said_to_be_none() -> None:
+    assert all(math.isnan(seeds_needed(effect, UNPAIRED)) for effect in (0.0, 1e-6, NAN))
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_the_detectable_effect_has_the_power(design: str, n: int) -> None:
+    effect = detectable_effect(n, design)
+    model, count = of_statsmodels(design)
+    assert model.power(effect, **{count: n}, alpha=0.05, alternative="larger") == pytest.approx(0.8, abs=1e-8)
+    assert math.isnan(detectable_effect(1, design))
+
+
+def test_many_seeds_need_what_the_normal_distribution_says() -> None:
+    # (z_0.95 + z_0.8)^2 * 2 / d^2, the closed form for a known spread.
+    closed = 2 * (stats.norm.ppf(0.95) + stats.norm.ppf(0.8)) ** 2 / 0.05**2
+    assert seeds_needed(0.05, UNPAIRED) == pytest.approx(closed, rel=1e-3)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_simulated_studies_find_as_often_as_it_says(design: str) -> None:
+    rng, n, effect = np.random.default_rng(5), 3, 2.0
+    first, second = rng.normal(effect, 1, (20_000, n)), rng.normal(0, 1, (20_000, n))
+    if design == UNPAIRED:
+        p_values = stats.ttest_ind(first, second, axis=1, alternative="greater").pvalue
+    else:  # the effect is in standard deviations of the difference
+        p_values = stats.ttest_1samp(effect + (second - rng.normal(0, 1, second.shape)) / math.sqrt(2), 0, axis=1,
+                                     alternative="greater").pvalue  # fmt: skip
+    assert (p_values < 0.05).mean() == pytest.approx(power_of(effect, n, design), abs=0.012)
+
+
+def test_the_cautious_spread_is_an_upper_limit() -> None:
+    rng = np.random.default_rng(6)
+    draws = rng.normal(0, 1, (20_000, 3)).std(axis=1, ddof=1)
+    assert np.mean([cautious(sd, 2) >= 1 for sd in draws]) == pytest.approx(0.8, abs=0.01)
+    assert cautious(2.0, 4) == pytest.approx(2 * math.sqrt(4 / stats.chi2.ppf(0.2, 4)))
+
+
+@pytest.fixture
+def rows(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> Callable[..., Any]:
+    def build(samples: dict[str, list[float]]) -> tuple[StudyResults, Any]:
+        seeds = list(range(1, 1 + len(next(iter(samples.values())))))
+        block = {"table": "mine", "models": ["nano"], "tokens": [{"steps": 60}], "optimizers": list(samples)}
+        tables = {"mine": {"title": "Mine", "comparison": "single_runs", "columns": ["loss"]}}
+        plan = make_plan(parse_study(tiny_study(tables=tables, grid=[block | {"seeds": seeds}])))
+        study = results_of(plan, lambda cell, metric: samples[cell.optimizer.key][cell.seed - 1])
+        return study, power_rows(study).set_index("design")
+
+    return build
+
+
+def test_a_pair_of_optimizers_by_hand(rows: Callable[..., Any], tmp_path: Path) -> None:
+    adam, coupled = [3.00, 3.05, 3.10], [2.97, 3.01, 3.08]
+    study, found = rows({"adamw": adam, "coupled_adam": coupled})
+    unpaired, paired = found.loc[UNPAIRED], found.loc[PAIRED]
+    pooled = math.sqrt((stdev(adam) ** 2 + stdev(coupled) ** 2) / 2)
+    differences = [b - a for a, b in zip(adam, coupled, strict=True)]
+    assert (unpaired["optimizer"], unpaired["reference"]) == ("coupled_adam", "adamw")
+    assert unpaired["difference"] == pytest.approx(fmean(differences)) == paired["difference"]
+    assert (unpaired["sd"], paired["sd"]) == pytest.approx((pooled, stdev(differences)))
+    effect = abs(fmean(differences)) / pooled
+    assert unpaired["seeds"] == math.ceil(
+        TTestIndPower().solve_power(effect, power=0.8, alpha=0.05, alternative="larger")
+    )
+    assert unpaired["seeds"] > paired["seeds"]  # the seeds go together
+    assert unpaired["seeds_cautious"] > unpaired["seeds"]
+    assert unpaired["detectable"] == pytest.approx(detectable_effect(3, UNPAIRED) * pooled)
+    write_results(study.results, tmp_path / "results.csv")
+    write_power(study.plan, tmp_path / "results.csv", tmp_path / "power.csv")
+    assert read_power(tmp_path / "power.csv").equals(power_rows(study))
+
+
+@pytest.mark.parametrize(
+    ("adam", "coupled", "unpaired", "paired"),
+    [
+        ([3.0], [2.0], "one seed", "one seed"),
+        ([3.0, NAN], [2.0, 2.5], "values missing", "1 of 2 seeds without both values"),
+        ([3.0, 3.0], [2.0, 2.0], "all values of an optimizer are equal", "all differences are equal"),
+        ([3.0, 4.0], [3.0, 4.0], "no difference", "all differences are equal"),
+        ([3.0, 4.0], [3.0 + 1e-9, 4.0], "more than 10,000 seeds", ""),
+    ],
+)
+def test_what_has_no_number_of_seeds_says_why(
+    rows: Callable[..., Any], adam: list[float], coupled: list[float], unpaired: str, paired: str
+) -> None:
+    _, found = rows({"adamw": adam, "coupled_adam": coupled})
+    assert (found.loc[UNPAIRED]["reason"], found.loc[PAIRED]["reason"]) == (unpaired, paired)
+    for row in found.to_dict("records"):
+        assert math.isnan(row["seeds"]) == bool(row["reason"])

@@ -1,0 +1,168 @@
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from scipy import stats
+
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.results.collect import write_results
+from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.sequential import nominal_levels
+from coupled_adam_bench.statistics.stated import (
+    CONFIRMED,
+    EARLY,
+    NOT_CONFIRMED,
+    OPEN,
+    outcome_of,
+    read_stated_csv,
+    stated_rows,
+    write_stated,
+)
+from coupled_adam_bench.statistics.trend import trends
+
+NAN = math.nan
+LOSS = {"name": "loss", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}
+ACC = LOSS | {"name": "acc", "metric": "acc"}
+
+
+@pytest.fixture
+def study(tiny_study: Callable[..., dict[str, Any]], results_of: Any, tmp_path: Path) -> Callable[..., StudyResults]:
+    """A study of the seeds that have values, and a stated plan; acc has the values of the loss with the other sign."""
+
+    def build(
+        values: dict[str, list[float]], *hypotheses: dict[str, Any], n_sizes: int = 1, **plan: Any
+    ) -> StudyResults:
+        n_seeds = len(next(iter(values.values())))
+        text = {"hypotheses": list(hypotheses), "seeds": list(range(1, n_seeds + 1))} | plan
+        (tmp_path / "plan.yaml").write_text(yaml.safe_dump(text))
+        tokens = [{"steps": 60 * (1 + size), "label": f"D{size}"} for size in range(n_sizes)]
+        block = {"table": "table1", "models": ["nano"], "tokens": tokens, "optimizers": list(values),
+                 "seeds": list(range(1, n_seeds + 1))}  # fmt: skip
+        settings = tiny_study(grid=[block], stated=str(tmp_path / "plan.yaml"))
+        sign = {"loss": 1, "acc": -1}
+        return results_of(
+            make_plan(parse_study(settings)),
+            lambda cell, metric: (
+                sign.get(metric.name, NAN) * values[cell.optimizer.key][cell.seed - 1]
+                + (cell.steps > 60) * (cell.optimizer.key == "coupled_adam") * sign.get(metric.name, NAN)
+            ),
+        )
+
+    return build
+
+
+def outcomes(study: StudyResults) -> dict[str, str]:
+    rows = stated_rows(study)
+    assert all(len(of_one["outcome"].unique()) == 1 for _, of_one in rows.groupby("hypothesis"))
+    return dict(zip(rows["hypothesis"], rows["outcome"], strict=True))
+
+
+BETTER = {"adamw": [3.00, 3.05, 3.10], "coupled_adam": [2.90, 2.94, 3.01]}
+
+
+@pytest.mark.parametrize("test", ["t-test", "paired"])
+def test_a_hypothesis_is_tested_in_its_direction(study: Callable[..., StudyResults], test: str) -> None:
+    function = stats.ttest_ind if test == "t-test" else stats.ttest_rel
+    for one in (LOSS, ACC):
+        (row,) = stated_rows(study(BETTER, one | {"test": test})).to_dict("records")
+        expected = function(BETTER["coupled_adam"], BETTER["adamw"], alternative="less")
+        assert row["p_value"] == row["p_hypothesis"] == pytest.approx(expected.pvalue, rel=1e-9)
+        assert abs(row["t"]) == pytest.approx(abs(expected.statistic), rel=1e-9)
+        assert (row["look"], row["seeds"], row["level"], row["df"]) == (1, 3, 0.05, 4 if test == "t-test" else 2)
+        assert row["outcome"] == CONFIRMED
+        swapped = one | {"better": "adamw", "than": "coupled_adam", "test": test}
+        (other,) = stated_rows(study(BETTER, swapped)).to_dict("records")
+        assert other["p_value"] == pytest.approx(1 - row["p_value"])
+        assert other["outcome"] == NOT_CONFIRMED
+
+
+def test_a_hypothesis_must_hold_at_each_of_its_places(study: Callable[..., StudyResults]) -> None:
+    # At the second number of tokens Coupled Adam is worse by 1.
+    everywhere = study(BETTER, LOSS, n_sizes=2)
+    rows = stated_rows(everywhere)
+    assert len(rows) == 2
+    assert set(rows["p_hypothesis"]) == {rows["p_value"].max()}
+    assert outcomes(everywhere) == {"loss": NOT_CONFIRMED}
+    assert outcomes(study(BETTER, LOSS | {"tokens": "D0"}, n_sizes=2)) == {"loss": CONFIRMED}
+
+
+def test_holm_and_bonferroni_share_the_level(study: Callable[..., StudyResults]) -> None:
+    values = {"adamw": [3.00, 3.05, 3.10], "coupled_adam": [2.90, 2.96, 2.97]}
+    p_value = stats.ttest_ind(values["coupled_adam"], values["adamw"], alternative="less").pvalue
+    assert 0.025 / 2 < p_value < 0.025
+    wrong = {"better": "adamw", "than": "coupled_adam"}
+    one, other = LOSS, ACC | wrong
+    assert outcomes(study(values, one, other)) == {"loss": CONFIRMED, "acc": NOT_CONFIRMED}
+    rows = stated_rows(study(values, one, other))
+    assert rows["p_hypothesis"][0] == pytest.approx(2 * p_value)
+    third = LOSS | wrong | {"name": "third"}
+    assert outcomes(study(values, one, other, third))["loss"] == NOT_CONFIRMED
+    assert outcomes(study(values, one, other, third, correction="none"))["loss"] == CONFIRMED
+    bonferroni = study(values, one, other, third, correction="bonferroni")
+    assert stated_rows(bonferroni)["level"][0] == pytest.approx(0.05 / 3)
+    assert outcomes(bonferroni)["loss"] == NOT_CONFIRMED
+
+
+def test_a_hypothesis_that_is_not_tested_keeps_holm_open(study: Callable[..., StudyResults]) -> None:
+    one = study({"adamw": [3.0, 3.1], "coupled_adam": [3.1, 3.0]}, LOSS, LOSS | {"name": "r", "metric": "r_bar"})
+    assert outcomes(one) == {"loss": OPEN, "r": OPEN}
+    rows = stated_rows(one).set_index("hypothesis")
+    assert rows.loc["r"]["reason"] == "coupled_adam: no value of seed 1, 2; adamw: no value of seed 1, 2"
+
+
+def test_looks_stop_a_study_early(study: Callable[..., StudyResults]) -> None:
+    stopping = {"looks": [2, 3, 5], "spending": "pocock"}
+    clear = {"adamw": [3.00, 3.01], "coupled_adam": [2.0, 2.01]}
+    rows = stated_rows(study(clear, LOSS, seeds=[1, 2, 3, 4, 5], stopping=stopping))
+    assert list(rows["level"]) == pytest.approx(nominal_levels([2, 3, 5], 0.05, "pocock"))
+    assert list(rows["seeds"]) == [2, 3, 5]
+    assert set(rows["outcome"]) == {EARLY}
+    assert rows["reason"][1] == "coupled_adam: no value of seed 3; adamw: no value of seed 3"
+    close = {"adamw": [3.00, 3.05], "coupled_adam": [2.98, 3.04]}
+    assert outcomes(study(close, LOSS, seeds=[1, 2, 3, 4, 5], stopping=stopping)) == {"loss": OPEN}
+
+
+def test_a_trend_is_that_of_the_seeds_of_a_look(study: Callable[..., StudyResults]) -> None:
+    values = {"adamw": [3.00, 3.05, 3.10, 3.02], "coupled_adam": [2.90, 2.94, 3.02, 2.95]}
+    grows = LOSS | {"test": "trend", "better": "adamw", "than": "coupled_adam"}
+    # Coupled Adam loses by 1 with each doubling, so Adam's gain grows.
+    results = study(values, grows, n_sizes=2, stopping={"looks": [3, 4]})
+    rows = stated_rows(results)
+    assert set(rows["outcome"]) == {EARLY}
+    assert list(rows["difference"]) == pytest.approx([-1.0] * 4)
+    whole = next(t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss")
+    assert rows["df"][2] == whole.fit.df[1]  # of all four seeds
+    assert rows["df"][0] < rows["df"][2]
+    assert outcomes(study(values, LOSS | {"test": "trend"}, n_sizes=2)) == {"loss": NOT_CONFIRMED}
+    lost = stated_rows(study(values, grows, n_sizes=2, seeds=[1, 2, 3, 4, 5]))
+    assert set(lost["reason"]) == {"2 of 10 pairs missing"}
+    assert set(lost["outcome"]) == {OPEN}
+
+
+def test_the_first_look_that_decides_counts() -> None:
+    of_looks = [0.001, 0.01, 0.04]
+    assert outcome_of([0.5, 0.005, 0.9], of_looks) == EARLY
+    assert outcome_of([0.5, 0.5, 0.03], of_looks) == CONFIRMED
+    assert outcome_of([0.5, 0.5, 0.045], of_looks) == NOT_CONFIRMED
+    assert outcome_of([0.5, NAN, 0.001], of_looks) == OPEN  # a look cannot be skipped
+    assert outcome_of([0.5], [0.05], others_open=True) == OPEN
+
+
+@pytest.mark.parametrize("test", ["t-test", "paired"])
+def test_values_without_any_spread(study: Callable[..., StudyResults], test: str) -> None:
+    one = LOSS | {"test": test}
+    assert outcomes(study({"adamw": [3.0, 3.0], "coupled_adam": [2.0, 2.0]}, one)) == {"loss": CONFIRMED}
+    assert outcomes(study({"adamw": [3.0, 3.0], "coupled_adam": [3.0, 3.0]}, one)) == {"loss": NOT_CONFIRMED}
+
+
+def test_the_file_reads_back(study: Callable[..., StudyResults], tiny_plan: Any, tmp_path: Path) -> None:
+    results = study(BETTER, LOSS, ACC)
+    write_results(results.results, tmp_path / "results.csv")
+    write_stated(results.plan, tmp_path / "results.csv", tmp_path / "stated.csv")
+    assert read_stated_csv(tmp_path / "stated.csv").equals(stated_rows(results))
+    with pytest.raises(ValueError, match="stated: tiny has no stated plan"):
+        write_stated(tiny_plan, tmp_path / "results.csv", tmp_path / "stated.csv")

@@ -1,0 +1,203 @@
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.results.collect import write_results
+from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.regression import MIXED, PLAIN, fit_line, upper_tail
+from coupled_adam_bench.statistics.trend import crossing, read_trend, trend_rows, trends, write_trend
+
+NAN = math.nan
+GRID = [(x, z) for x in (1.0, 2.0, 3.0) for z in (5.0, 6.5)]
+
+
+def drawn(seed_sd: float, n_seeds: int = 3, noise: float = 0.01) -> tuple[Any, Any, Any]:
+    """A full grid of two covariates and seeds: values, covariates, seeds."""
+    rng = np.random.default_rng(7)
+    effects = seed_sd * rng.normal(size=n_seeds)
+    rows = [(0.3 - 0.2 * x + 0.05 * z + effects[s] + noise * rng.normal(), (x, z), s) for s in range(n_seeds)
+            for x, z in GRID]  # fmt: skip
+    return tuple(zip(*rows, strict=True))
+
+
+def test_slopes_of_a_full_grid_are_those_of_least_squares_with_an_effect_of_each_seed() -> None:
+    values, covariates, seeds = drawn(seed_sd=0.1)
+    fit = fit_line(values, covariates, seeds)
+    design = np.column_stack([np.eye(3)[list(seeds)], np.array(covariates) - np.mean(covariates, axis=0)])
+    estimates = np.linalg.lstsq(design, np.array(values), rcond=None)[0]
+    df = len(values) - 5
+    variance = np.sum((values - design @ estimates) ** 2) / df
+    errors = np.sqrt(variance * np.diag(np.linalg.inv(design.T @ design)))
+    assert fit.method == MIXED
+    assert fit.estimates[1:] == pytest.approx(estimates[3:], rel=1e-9)
+    assert [fit.standard_error(i) for i in (1, 2)] == pytest.approx(errors[3:], rel=1e-6)
+    assert fit.df == (2.0, df, df)
+    # The centre is the mean of the seeds' means.
+    means = np.array(values).reshape(3, -1).mean(axis=1)
+    assert fit.estimates[0] == pytest.approx(means.mean(), rel=1e-9)
+    assert fit.standard_error(0) == pytest.approx(means.std(ddof=1) / math.sqrt(3), rel=1e-6)
+    # The analysis of variance of a balanced design, which REML equals.
+    between = means.var(ddof=1) - variance / len(GRID)
+    assert (fit.seed_sd, fit.residual_sd) == pytest.approx((math.sqrt(between), math.sqrt(variance)), rel=1e-5)
+
+
+@pytest.mark.parametrize("n_seeds", [1, 3])
+def test_without_a_spread_of_seeds_it_is_least_squares(n_seeds: int) -> None:
+    values, covariates, seeds = drawn(seed_sd=0.0, n_seeds=n_seeds)
+    # The seeds have the same mean, so their spread is less than the residuals explain.
+    values = np.array(values).reshape(n_seeds, -1)
+    values = (values - values.mean(axis=1, keepdims=True)).ravel()
+    import statsmodels.api as sm
+
+    expected = sm.OLS(values, sm.add_constant(np.array(covariates))).fit()
+    fit = fit_line(values, covariates, seeds)
+    assert (fit.method, fit.seed_sd) == (PLAIN, 0.0)
+    assert fit.estimates[1:] == pytest.approx(expected.params[1:], rel=1e-9)
+    assert [fit.standard_error(i) for i in (1, 2)] == pytest.approx(expected.bse[1:], rel=1e-9)
+    assert fit.df == (len(values) - 3,) * 3
+    assert upper_tail(-fit.estimates[1], fit.standard_error(1), fit.df[1]) == pytest.approx(expected.pvalues[1] / 2)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e9])
+def test_units_do_not_matter(scale: float) -> None:
+    values, covariates, seeds = drawn(seed_sd=0.1)
+    one, other = (fit_line([s * v for v in values], covariates, seeds) for s in (1, scale))
+    assert other.estimates == pytest.approx([scale * value for value in one.estimates], rel=1e-9)
+    assert other.standard_error(0) == pytest.approx(scale * one.standard_error(0), rel=1e-6)
+
+
+def test_what_cannot_be_fitted_says_why() -> None:
+    assert "too few" in fit_line([1.0, 2.0], [(1.0,), (2.0,)], [1, 1]).reason
+    together = fit_line([1.0, 2.0, 2.5, 4.0], [(1.0, 1.0), (2.0, 2.0), (3.0, 3.0), (4.0, 4.0)], [1, 1, 2, 2])
+    assert together.reason == "tokens and parameters vary together only"
+    assert all(map(math.isnan, together.estimates))
+
+
+def test_values_without_any_spread_have_a_slope_of_zero_and_no_error() -> None:
+    fit = fit_line([0.0] * 6, [(float(x),) for x in range(6)], [1, 1, 1, 2, 2, 2])
+    assert fit.estimates == (0.0, 0.0)
+    assert fit.standard_error(1) == 0.0
+    assert upper_tail(0.0, 0.0, 4.0) == 1.0
+    assert upper_tail(1.0, 0.0, 4.0) == 0.0
+
+
+@pytest.fixture
+def study(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> Callable[..., StudyResults]:
+    """Two sizes, three numbers of tokens, three seeds, and results whose loss and accuracy are ``value(cell)``."""
+
+    def build(value: Callable[..., float], steps: tuple[int, ...] = (40, 80, 160), **changes: Any) -> StudyResults:
+        models = [{"name": name, "n_layer": 1, "n_head": 2, "d_model": d, "learning_rate": 0.01}
+                  for name, d in (("nano", 8), ("micro", 16))]  # fmt: skip
+        block = {"table": "table1", "models": ["nano", "micro"], "tokens": [{"steps": n} for n in steps],
+                 "optimizers": ["adamw", "coupled_adam"], "seeds": [1, 2, 3]}  # fmt: skip
+        plan = make_plan(parse_study(tiny_study(models=models, grid=[block | changes])))
+        return results_of(plan, lambda cell, metric: value(cell) if metric.name in ("loss", "acc") else NAN)
+
+    return build
+
+
+def noisy_line(cell: Any, at: float = 80.0, slope: float = -0.1) -> float:
+    """0 for Adam; for the other a line in log2 D through 0 at ``at`` steps, and noise."""
+    if cell.optimizer.key == "adamw":
+        return 3.0
+    noise = np.random.default_rng([cell.seed, cell.steps, cell.model.d_model]).normal()
+    return 3.0 + slope * math.log2(cell.steps / at) + 0.01 * cell.seed + 0.004 * noise
+
+
+def test_the_test_of_growth_follows_the_direction_of_the_metric(study: Callable[..., StudyResults]) -> None:
+    rows, _ = trend_rows(study(noisy_line))
+    found = rows.set_index(["metric", "term"])
+    loss, acc = found.loc[("loss", "tokens")], found.loc[("acc", "tokens")]
+    assert loss["estimate"] == pytest.approx(-0.1, abs=0.01) == acc["estimate"]
+    assert (loss["n"], loss["n_missing"], loss["n_seeds"], loss["method"]) == (18, 0, 3, MIXED)
+    assert loss["p_value"] == pytest.approx(stats.t.cdf(loss["estimate"] / loss["se"], loss["df"]), rel=1e-9)
+    assert loss["p_value"] < 1e-6
+    assert acc["p_value"] == pytest.approx(1 - loss["p_value"])
+    half = stats.t.ppf(0.975, loss["df"]) * loss["se"]
+    assert (loss["low"], loss["high"]) == pytest.approx((loss["estimate"] - half, loss["estimate"] + half))
+    assert loss["p_holm"] == pytest.approx(2 * loss["p_value"])  # the other metrics have no test
+    assert found.loc[("isotropy", "tokens")]["reason"] == "no pair has both values; 18 of 18 pairs missing"
+
+
+def test_the_crossing_is_where_the_line_and_its_interval_hold_zero(study: Callable[..., StudyResults]) -> None:
+    results = study(noisy_line)
+    trend = next(t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss")
+    n_params = trend.groups[0].setup.n_params
+    tokens, low, high, reason = crossing(trend, n_params)
+    assert reason == ""
+    assert low < tokens < high
+    assert trend.predicted(n_params, tokens)[0] == pytest.approx(0, abs=1e-12)
+    for end in (low, high):
+        difference, half = trend.predicted(n_params, end)
+        assert abs(difference) == pytest.approx(half, rel=1e-6)
+    # The steps of the crossing are those of the line that was drawn, apart from the noise and the seeds' 0.02.
+    assert tokens / (16 * 4) == pytest.approx(80 * 2**0.2, rel=0.1)
+
+
+def test_no_crossing_is_said(study: Callable[..., StudyResults]) -> None:
+    _, far = trend_rows(study(lambda cell: noisy_line(cell, at=1e6)))
+    of_loss = far[far["metric"] == "loss"]
+    assert set(of_loss["reason"]) == {"no crossing in the range"}
+    assert of_loss["tokens"].isna().all()
+    _, flat = trend_rows(
+        study(lambda cell: noisy_line(cell, at=80, slope=1e-5) - 0.02 * (cell.optimizer.key != "adamw"))
+    )
+    for row in flat[flat["metric"] == "loss"].to_dict("records"):
+        assert math.isnan(row["low"])
+        assert row["reason"] in (
+            "no crossing in the range",
+            "the slope does not differ from 0, so the interval has no end",
+        )
+
+
+def test_a_missing_pair_is_left_out_and_counted(study: Callable[..., StudyResults]) -> None:
+    lost = (3, 160, 16)
+    rows, _ = trend_rows(
+        study(lambda cell: NAN if (cell.seed, cell.steps, cell.model.d_model) == lost else noisy_line(cell))
+    )
+    row = rows.set_index(["metric", "term"]).loc[("loss", "tokens")]
+    assert (row["n"], row["n_missing"], row["reason"]) == (17, 1, "1 of 18 pairs missing")
+    assert row["estimate"] == pytest.approx(-0.1, abs=0.01)
+
+
+def test_one_number_of_tokens_has_a_trend_with_size_only(study: Callable[..., StudyResults]) -> None:
+    rows, crossings = trend_rows(study(noisy_line, steps=(160,)))
+    found = rows[rows["metric"] == "loss"].set_index("term")
+    assert math.isnan(found.loc["tokens"]["estimate"])
+    assert found.loc["tokens"]["reason"] == "one number of tokens"
+    assert math.isfinite(found.loc["parameters"]["estimate"])
+    assert set(crossings[crossings["metric"] == "loss"]["reason"]) == {"one number of tokens"}
+
+
+def test_one_place_has_no_trend(study: Callable[..., StudyResults]) -> None:
+    rows, crossings = trend_rows(study(noisy_line, steps=(160,), models=["nano"]))
+    assert rows.empty
+    assert crossings.empty
+
+
+def test_files_read_back_bit_for_bit(study: Callable[..., StudyResults], tmp_path: Path) -> None:
+    results = study(noisy_line)
+    write_results(results.results, tmp_path / "results.csv")
+    write_trend(results.plan, tmp_path / "results.csv", tmp_path / "trend.csv")
+    for written, expected in zip(read_trend(tmp_path), trend_rows(results), strict=True):
+        assert written.equals(expected)
+
+
+def test_the_interval_of_a_slope_covers_it_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(3)
+    covered = 0
+    n_draws = 20  # benchmarks/statistics.py draws thousands
+    for _ in range(n_draws):
+        effects = 0.5 * rng.normal(size=3)
+        rows = [(0.3 * x + effects[s] + rng.normal(), (x,), s) for s in range(3) for x in (0.0, 1.0, 2.0)]
+        fit = fit_line(*zip(*rows, strict=True))
+        half = stats.t.ppf(0.975, fit.df[1]) * fit.standard_error(1)
+        covered += abs(fit.estimates[1] - 0.3) < half
+    assert stats.binomtest(covered, n_draws, 0.95).pvalue > 1e-3
