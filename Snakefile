@@ -27,5 +27,6 @@ rule all:
         rules.tables.input,
         rules.figures.input,
         rules.report.input,
+        TUNING_FILES,
         STUDY_DIR / "manifest.json",
         STUDY_DIR / "mlflow.json",

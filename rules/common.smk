@@ -10,7 +10,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
 from coupled_adam_bench import paths, versions
-from coupled_adam_bench.catalog.stages import STAGES
+from coupled_adam_bench.catalog.stages import STAGES, VALIDATION_LOSS
 from coupled_adam_bench.config import parse_any_study
 from coupled_adam_bench.config.reading import read_study_file
 from coupled_adam_bench.estimate.resources import LONGEST_MINUTES, train_mem_mb, train_minutes
@@ -23,6 +23,7 @@ from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.runs import killed_attempts
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.training.checks import check_optimizers
+from coupled_adam_bench.tuning import choice_file, chosen_values
 
 # With `--config partial=true` the tables are made from the evaluations that are there, and nothing is trained.
 SWITCHES = {"true": True, "false": False}
@@ -52,6 +53,22 @@ PLAN_FILE = STUDY_DIR / "plan.json"
 TEMPLATES = f"{workflow.basedir}/templates"
 
 CELLS = list(PLAN.cells)
+CHOICES = STUDY_DIR / paths.TUNING
+
+
+def chosen(plan):
+    """Return the plan with the choices that are made so far; the names of jobs are the same before and after."""
+    try:
+        return plan.with_choices(chosen_values(plan.tunings.values(), CHOICES))
+    except ValueError:  # a damaged choice, which rules/start.smk sets aside
+        return plan
+
+
+def ids(jobs_cells):
+    """Return the ids of cells, given by the names of their jobs, as far as they are known: their run folders."""
+    tuned = any(PLAN.by_job_name[name].tuning for name in jobs_cells)
+    cells = (chosen(PLAN) if tuned else PLAN).by_job_name
+    return [cells[name].id for name in jobs_cells]
 
 
 def find_missing():
@@ -75,22 +92,30 @@ for problem in MISSING.values():
     logger.warning(problem)
 
 
-def batches(cells_per_job):
-    """Split the cells into jobs: one cell each, or several where starting Python takes longer than the work.
+def batches(cells_per_job, cells_of, name="batch"):
+    """Split cells into jobs: one cell each, or several where starting Python takes longer than the work.
 
     ``cells_per_job`` names the setting of a study's execution; a job has cells of one study only.
     """
     jobs = {}
     for study in PLAN.studies.values():
-        cells, size = [cell.id for cell in PLAN.cells_of(study)], getattr(study.execution, cells_per_job)
+        cells, size = [cell.id for cell in cells_of(study)], getattr(study.execution, cells_per_job)
         for start in range(0, len(cells), size):
-            job = cells[start] if size == 1 else f"batch-{len(jobs):03d}"
+            job = cells[start] if size == 1 else f"{name}-{len(jobs):03d}"
             jobs[job] = cells[start : start + size]
     return jobs
 
 
-TRAINING = batches("train_cells_per_job")
-BATCHES = batches("evaluation_cells_per_job")
+def tuning_cells_of(study):
+    """Return the cells of a study that are trained only to choose the settings of others."""
+    return [cell for cell in PLAN.tuning_cells.values() if cell.study is study]
+
+
+TRAINING = {
+    **batches("train_cells_per_job", PLAN.cells_of),
+    **batches("train_cells_per_job", tuning_cells_of, "tuning"),
+}
+BATCHES = batches("evaluation_cells_per_job", PLAN.cells_of)
 
 
 def prepared_marker(data):
@@ -106,6 +131,11 @@ def trained_marker(job):
 def measured_marker(batch, stage):
     """Return the empty file that says that a stage of evaluation has measured a batch."""
     return STUDY_DIR / "evaluation" / f"{batch}.{stage}.done"
+
+
+def chosen_marker(tuning):
+    """Return the file with the choice of a tuning."""
+    return choice_file(CHOICES, tuning)
 
 
 def checksums(stage):
@@ -135,8 +165,10 @@ def study_of_job(wildcards):
     if "data" in names:
         return PLAN.study_with_data(names["data"])
     if "trunk" in names:
-        return PLAN.cells[next(iter(PLAN.trunks[names["trunk"]].prefixes))].study
-    return PLAN.cells[(BATCHES[names["batch"]] if "batch" in names else TRAINING[names["job"]])[0]].study
+        return PLAN.trained[next(iter(PLAN.trunks[names["trunk"]].prefixes))].study
+    if "tuning" in names:
+        return PLAN.tunings[names["tuning"]].first.study
+    return PLAN.trained[(BATCHES[names["batch"]] if "batch" in names else TRAINING[names["job"]])[0]].study
 
 
 def execution(setting):
@@ -145,7 +177,7 @@ def execution(setting):
 
 
 # What runs have measured so far, for the time limits of the others.
-SPEEDS = read_speeds(PLAN.cells.values(), paths.RUNS)
+SPEEDS = read_speeds(chosen(PLAN).trained.values(), paths.RUNS)
 OWN_PARTS = own_parts(PLAN)
 
 
@@ -191,6 +223,7 @@ wildcard_constraints:
     trunk=r"[^/]+",
     step=r"[0-9]+",
     job=r"[^/]+",
+    tuning=r"[^/]+",
     batch=r"[^/]+",
 
 

@@ -14,6 +14,7 @@ localrules:
     collect,
     audit_seeds,
     noise,
+    tuning,
     tests,
     trend,
     power,
@@ -91,10 +92,11 @@ rule rehearse:
 
 def measured_so_far():
     """Name the evaluations that are there."""
+    now = chosen(PLAN)
     return [
         measurement.find(cell.id)
         for (stage, study), measurement in MEASUREMENTS.items()
-        for cell in PLAN.cells_of(PLAN.studies[study])
+        for cell in now.cells_of(now.studies[study])
         if measurement is not None and measurement.is_there(cell.id)
     ]
 
@@ -154,6 +156,26 @@ rule noise:
     shell:
         "{PYTHON:q} -m coupled_adam_bench noise --plan {PLAN_FILE:q} --results {input.results:q} --out {output.noise:q}"
         " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+
+
+# Choices that are there: all of them, or with `partial` those that have been made.
+CHOSEN = [chosen_marker(tuning) for tuning in PLAN.tunings if not PARTIAL or chosen_marker(tuning).exists()]
+TUNING_FILES = [STUDY_DIR / paths.TUNING_CSV] if PLAN.tunings else []
+TUNING_CHECKSUMS = [checksums("tuning")] if PLAN.tunings else []
+
+
+rule tuning:
+    """Gather the choices of all tunings, and the losses behind them."""
+    input:
+        CHOSEN,
+    output:
+        tuning=captioned(STUDY_DIR / paths.TUNING_CSV, "tuning", "Results"),
+        checksums=checksums("tuning"),
+    log:
+        STUDY_DIR / "logs" / "tuning.log",
+    shell:
+        "{PYTHON:q} -m coupled_adam_bench tuning --plan {PLAN_FILE:q} --out {output.tuning:q}"
+        " --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
 rule tests:
@@ -275,6 +297,7 @@ SHOWN = [
         "seeds": True,
         "noise": True,
         "stated": PLAN.stated is not None,
+        "tuning": bool(PLAN.tunings),
         "tables": bool(TABLES),
         "figures": True,
     }.items()
@@ -286,6 +309,7 @@ STATED_FILE = rules.stated.output.stated if PLAN.stated else []
 rule tables:
     """Target: results, tests and tables of the study."""
     input:
+        CHOSEN,
         rules.collect.output,
         rules.tests.output,
         TABLE_FILES,
@@ -326,6 +350,7 @@ rule tables_of_study:
 rule figures:
     """Target: the figures of the study."""
     input:
+        CHOSEN,
         FIGURE_FILES,
 
 
@@ -333,9 +358,10 @@ rule figures_of_study:
     """Draw the figures."""
     input:
         RUN_MARKERS,
+        TUNING_FILES,
         results=rules.collect.output.results,
         noise=rules.noise.output.noise,
-        given=[rules.collect.output.checksums, rules.noise.output.checksums],
+        given=[rules.collect.output.checksums, rules.noise.output.checksums, *TUNING_CHECKSUMS],
     output:
         figures=captioned(FIGURE_FILES, "figures", "Figures"),
         checksums=checksums("figures"),
@@ -377,6 +403,7 @@ rule manifest:
 rule report:
     """Target: the report of the study."""
     input:
+        CHOSEN,
         STUDY_DIR / "report" / "index.html",
 
 
@@ -399,6 +426,7 @@ rule report_page:
             folder=TEMPLATES,
             file=(
                 "report.html.j2",
+                "tuning.html.j2",
                 "verdict.html.j2",
                 "scores.html.j2",
                 "published.html.j2",

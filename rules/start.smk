@@ -5,7 +5,7 @@
 from coupled_adam_bench.data.check import data_is_damaged, mark_damaged
 from coupled_adam_bench.device import check_threads
 from coupled_adam_bench.files import write_json
-from coupled_adam_bench.guard import changed_files, remove_outdated, remove_stale_locks
+from coupled_adam_bench.guard import changed_files, damaged_choices, remove_outdated, remove_stale_locks
 from coupled_adam_bench.guard import set_aside, unmeasured, unprepared, untrained
 from coupled_adam_bench.locks import FolderLock
 from coupled_adam_bench.stated import measured_as, note_stated
@@ -15,15 +15,16 @@ from coupled_adam_bench.training.checks import custom_optimizers
 def find_damage():
     """Find the files that differ from what was written, from the data to the report."""
     measured = {
-        measured_marker(batch, stage): (measurement, cells)
+        measured_marker(batch, stage): (measurement, ids(cells))
         for batch, cells in BATCHES.items()
         for (stage, study), measurement in MEASUREMENTS.items()
         if measurement is not None and study == PLAN.cells[cells[0]].study.name
     }
-    trained_jobs = {trained_marker(job): cells for job, cells in TRAINING.items()}
+    trained_jobs = {trained_marker(job): ids(cells) for job, cells in TRAINING.items()}
     prepared = {prepared_marker(data): paths.data_dir(data) for data in PLAN.data_ids}
     return [
         *unprepared(prepared),
+        *damaged_choices(PLAN.tunings.values(), CHOICES),
         *untrained(trained_jobs, paths.RUNS),
         *unmeasured(measured),
         *changed_files(STUDY_DIR),

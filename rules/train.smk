@@ -2,6 +2,7 @@
 # out: results/runs/<cell id>/: cell.json, history.jsonl, checkpoints/, model/; run.json last
 #      results/trunks/<trunk id>/: what cells of schedule wsd share before their decay; branch-<step>.json last
 #      results/<study>/training/: for each job an empty file that says that its cells are trained
+#      results/<study>/tuning/: the choice of each tuning, for which the training of its cells waits
 # Only the empty files are outputs: Snakemake deletes those of a failed job, and runs belong to all studies that share
 # them and must outlive it.
 
@@ -40,6 +41,28 @@ def branch_before(wildcards):
     trunk, end = wildcards.trunk, int(wildcards.step)
     before = [(trunk, step) for step in TRUNKS[trunk].branches if step < end]
     return branch_files(before[-1:], branch_marker(trunk, end))
+
+
+def choices_before(wildcards):
+    """Name the choices for which a job's cells wait, of those whose settings are tuned."""
+    return [
+        chosen_marker(tuning)
+        for tuning in dict.fromkeys(PLAN.trained[cell].tuning for cell in TRAINING[wildcards.job])
+        if tuning
+    ]
+
+
+def candidates_trained(wildcards):
+    """Name the markers of the jobs that train the candidates of a tuning."""
+    cells = PLAN.tunings[wildcards.tuning].cells
+    return list(dict.fromkeys(trained_marker(JOB_OF[cell.id]) for cell in cells))
+
+
+def choosing(wildcards):
+    """Return a hash of all that can change the losses by which a tuning chooses; a change chooses again."""
+    first = PLAN.tunings[wildcards.tuning].first
+    measurement = measurement_of(VALIDATION_LOSS, first.study, first.data_id)
+    return digest([measurement.stage.version, measurement.columns, measurement.settings])
 
 
 def data_of(cell):
@@ -124,8 +147,9 @@ rule train_trunk:
 rule train_cells:
     """Train cells, or go on with them."""
     input:
-        lambda wildcards: data_of(PLAN.cells[TRAINING[wildcards.job][0]]),
+        lambda wildcards: data_of(PLAN.trained[TRAINING[wildcards.job][0]]),
         branches_of,
+        choices_before,
         tasks_tried,
     output:
         STUDY_DIR / "training" / "{job}.done",
@@ -136,10 +160,10 @@ rule train_cells:
     wildcard_constraints:
         job="|".join(map(re.escape, TRAINING)),
     # The longest job comes first, so that no core waits for the last one.
-    priority: lambda wildcards: sum(PLAN.cells[cell].flops for cell in TRAINING[wildcards.job]) / 1e12
+    priority: lambda wildcards: sum(PLAN.trained[cell].flops for cell in TRAINING[wildcards.job]) / 1e12
     threads: execution("training_threads")
     resources:
-        mem_mb=training_memory(lambda wildcards: [paths.run_dir(cell) for cell in TRAINING[wildcards.job]]),
+        mem_mb=training_memory(lambda wildcards: [paths.run_dir(cell) for cell in ids(TRAINING[wildcards.job])]),
         runtime=training_minutes,
         gpu=execution("gpus"),
         slurm_extra=warning_before_the_limit,
@@ -149,3 +173,29 @@ rule train_cells:
     shell:
         ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench train --plan {PLAN_FILE:q} --cells {params.cells:q}"
         " --done {output:q} > {log:q} 2>&1" + say_if_killed("train_mem_mb")
+
+
+# A choice is no more than a comparison of losses, so it has no cells of its own and stays with the study.
+rule choose:
+    """Measure the validation loss of a tuning's candidates, and choose one of them."""
+    input:
+        lambda wildcards: data_of(PLAN.tunings[wildcards.tuning].first),
+        candidates_trained,
+    output:
+        CHOICES / "{tuning}.json",
+    log:
+        STUDY_DIR / "logs" / "{tuning}.choose.log",
+    benchmark:
+        STUDY_DIR / "logs" / "{tuning}.choose.tsv"
+    wildcard_constraints:
+        tuning="|".join(map(re.escape, PLAN.tunings)) or "none",
+    threads: execution("evaluation_threads")
+    resources:
+        mem_mb=lambda wildcards, attempt: attempt * study_of_job(wildcards).execution.evaluation_mem_mb,
+        runtime=execution("evaluation_minutes"),
+        gpu=lambda wildcards: min(study_of_job(wildcards).execution.gpus, 1),
+    params:
+        settings=choosing,
+    shell:
+        ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench choose --plan {PLAN_FILE:q} --tuning {wildcards.tuning:q}"
+        " --out {output:q} > {log:q} 2>&1" + say_if_killed("evaluation_mem_mb")

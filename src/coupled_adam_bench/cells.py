@@ -33,6 +33,20 @@ class Cell:
     data_digest: str
     """Hash of everything that can change the data, the end of ``data_id``."""
     tokens_label: str | None = field(compare=False)
+    tuning: str | None = field(default=None, compare=False)
+    """The id of the tuning that chooses the cell's settings, None for a cell whose study gives them all."""
+    slot: str | None = field(default=None, compare=False)
+    """The name of a tuned cell that is known before its settings are chosen. Until then it is the cell's id."""
+
+    @property
+    def job_name(self) -> str:
+        """The name by which the workflow knows the cell: its slot, or its id."""
+        return self.slot or self.id
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the settings are known, which those of a tuned cell are after the choice."""
+        return self.id != self.slot
 
     @property
     def n_tokens(self) -> int:
@@ -61,7 +75,7 @@ class Cell:
             "steps": self.steps,
             "vocab_size": self.vocab_size,
             "tokens_label": self.tokens_label,
-            "optimizer_key": self.optimizer.key,
+            "optimizer_key": self.optimizer.own_key,
             "optimizer": self.optimizer.model_dump(),
             "model": self.model.model_dump(),
             "training": self.training.model_dump(),
@@ -152,7 +166,7 @@ def make_cell(
     steps = tokens.steps if isinstance(tokens, Steps) else tokens // batch_tokens
     identity = _identity(data, study.data.vocab_size, model, optimizer, seed, data_seed)
     identity |= {"training": training.model_dump(), "steps": steps}
-    names = (model.name, readable_count(steps * batch_tokens), optimizer.key, _seeds(seed, data_seed))
+    names = (model.name, readable_count(steps * batch_tokens), optimizer.own_key, _seeds(seed, data_seed))
     return Cell(
         study=study,
         id="_".join((*names, digest(identity))),
@@ -183,7 +197,7 @@ def stable_prefix(cell: Cell) -> Cell | None:
     identity["training"] = training.model_dump(exclude={"decay_fraction", "min_lr_ratio"})
     return replace(
         cell,
-        id=f"{cell.model.name}_stable_{cell.optimizer.key}_{_seeds(cell.seed, cell.data_seed)}_{digest(identity)}",
+        id=f"{cell.model.name}_stable_{cell.optimizer.own_key}_{_seeds(cell.seed, cell.data_seed)}_{digest(identity)}",
         training=training.model_copy(update={"schedule": "constant"}),
         steps=steps,
         tokens_label=None,
@@ -202,14 +216,15 @@ def find_trunks(cells: Iterable[Cell]) -> dict[str, Trunk]:
 def block_cells(study: Study, data: str, block: GridBlock) -> list[Cell]:
     """Return the cells of one block of the grid: models, tokens, optimizers, seeds, seeds of the data.
 
-    The last of these changes fastest. ``data`` is the hash of the study's data.
+    The last of these changes fastest. ``data`` is the hash of the study's data. Cells of optimizers that are tuned have
+    their settings as the block gives them, and the names of their rows.
     """
     models = {model.name: model for model in study.models}
     return [
-        make_cell(study, data, models[name], tokens, optimizer, seed, data_seed)
+        replace(make_cell(study, data, models[name], tokens, optimizer, seed, data_seed), optimizer=row)
         for name in block.models
         for tokens in block.tokens
-        for optimizer in block.optimizers
+        for optimizer, row in zip(block.optimizers, block.rows, strict=True)
         for seed in block.seeds
         for data_seed in block.data_seeds or (None,)
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.stages import STAGES, Stage
+from coupled_adam_bench.catalog.stages import STAGES, VALIDATION_LOSS, Stage
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Execution, Paths
 from coupled_adam_bench.data.mirror import BYTES_PER_TOKEN
@@ -100,10 +100,12 @@ def _train(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.files import write_text
     from coupled_adam_bench.training.checks import is_trained, say_kept
 
-    cells = _plan(arguments).cells
+    cells = _plan(arguments).by_job_name
+    if waiting := [name for name in arguments.cells if name in cells and not cells[name].is_chosen]:
+        raise ValueError(f"--cells: {waiting[0]} waits for the choice of {cells[waiting[0]].tuning}; make it first")
     # Not in processes that torchrun started: they decide together.
     if "RANK" not in os.environ and all(
-        name in cells and is_trained(cells[name], paths.run_dir(name), paths.data_dir(cells[name].data_id))
+        name in cells and is_trained(cells[name], paths.run_dir(cells[name].id), paths.data_dir(cells[name].data_id))
         for name in arguments.cells
     ):
         for name in arguments.cells:
@@ -132,6 +134,30 @@ def _evaluate(stage: Stage) -> Handler:
         return run_stage(stage, _plan(arguments).find(arguments.cells), arguments.done, arguments.device)
 
     return handler
+
+
+def _choose(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.evaluation.stage import run_stage
+    from coupled_adam_bench.progress import say
+    from coupled_adam_bench.results.tuning import describe_settings, write_choice
+
+    tunings = _plan(arguments).tunings
+    if arguments.tuning not in tunings:
+        raise ValueError(f"--tuning: {arguments.tuning} is not among {', '.join(tunings) or 'none'}")
+    tuning = tunings[arguments.tuning]
+    done = arguments.out.with_suffix(".done")
+    if status := run_stage(VALIDATION_LOSS, tuning.cells, done, arguments.device):
+        return status
+    done.unlink()
+    chosen = write_choice(tuning, arguments.out)
+    say(f"{tuning.id}: chosen: {describe_settings(tuning.candidates[chosen])}")
+    return 0
+
+
+def _tuning(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.results.tuning import write_tuning
+
+    write_tuning(_plan(arguments), arguments.plan.parent / paths.TUNING, arguments.out)
 
 
 def _write_plan(arguments: argparse.Namespace) -> None:
@@ -415,6 +441,13 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--tolerance", nargs="+", default=[], metavar="METRIC=NUMBER", help="in place of the default's")
     sub.add_argument("--json", type=Path, help="where to write the verdicts")
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
+    sub = stage("choose", _choose, "measure the validation loss of a tuning's candidates, and choose one of them")
+    sub.add_argument("--tuning", required=True, help="the id of a tuning")
+    sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
+    out(sub, "the choice, results/<study>/tuning/<tuning id>.json")
+    sub = stage("tuning", _tuning, "gather the choices of a study, and the losses behind them")
+    out(sub, "tuning.csv")
+    checksums(sub, out_file)
     sub = stage("collect", _collect, "gather all evaluations into results.csv")
     sub.add_argument("--partial", action="store_true", help="write NaN where nothing is evaluated yet")
     out(sub, "results.csv")

@@ -6,7 +6,7 @@ makes it anew. The run of the workflow that does this has the lock of the study'
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from coupled_adam_bench.evaluation.stored import Measurement
 from coupled_adam_bench.outputs import changed_outputs, made_for_of
 from coupled_adam_bench.paths import RunFiles
 from coupled_adam_bench.runs import finished_run, run_damage
+from coupled_adam_bench.tuning import Tuning, choice_file, read_choice
 
 
 def remove_stale_locks(snakemake_dir: Path, study_dir: Path, left_by: str) -> str | None:
@@ -103,6 +104,17 @@ def unmeasured(markers: Mapping[Path, tuple[Measurement, list[str]]]) -> Iterato
                 if (damage := measurement.damage(cell_id)) is not None:
                     yield Damage(marker, damage)
                     break
+
+
+def damaged_choices(tunings: Iterable[Tuning], folder: Path) -> Iterator[Damage]:
+    """Find the choices of tunings that are there and are not what was written."""
+    for tuning in tunings:
+        path = choice_file(folder, tuning.id)
+        if path.exists():
+            try:
+                read_choice(path, tuning)
+            except ValueError as error:
+                yield Damage(path, str(error))
 
 
 def set_aside(damage: Damage) -> str:

@@ -7,6 +7,9 @@ RUNS = RESULTS / "runs"
 MLFLOW_DB = RESULTS / "mlflow.db"
 HISTORY = "history.jsonl"
 WEIGHTS = "model.safetensors"
+TUNING = "tuning"
+"""The folder of a study with the choice of each tuning."""
+TUNING_CSV = "tuning.csv"
 
 
 def data_dir(data_id: str, results: Path = RESULTS) -> Path:

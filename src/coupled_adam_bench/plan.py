@@ -1,18 +1,21 @@
 """The plan: validated studies and the cells that they make, the one file that every stage is given."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell, Trunk, block_cells, data_digest, data_id, find_trunks
 from coupled_adam_bench.config import Budget, Composite, GridBlock, StatisticsSettings, Study, parse_study
 from coupled_adam_bench.config.stated import Stated, read_stated, stated_from_json
+from coupled_adam_bench.config.tune import Values
 from coupled_adam_bench.files import read_json
 from coupled_adam_bench.labels import check_labels
 from coupled_adam_bench.stated import check_stated
+from coupled_adam_bench.tuning import Tuning, chosen_values, fill_slot, tune_block
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class PlannedBlock:
     """The field of the study that holds the block, such as ``grid.0``."""
     block: GridBlock
     cells: tuple[Cell, ...]
+    tunings: Mapping[str, Tuning] = field(default_factory=dict)
+    """The tunings for which cells of the block wait, by id."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +86,55 @@ class Plan:
         return cells
 
     @cached_property
+    def tunings(self) -> dict[str, Tuning]:
+        """The tunings of all studies by id, each once."""
+        tunings: dict[str, Tuning] = {}
+        for planned in self.blocks:
+            tunings |= {name: tuning for name, tuning in planned.tunings.items() if name not in tunings}
+        return tunings
+
+    @cached_property
+    def tuning_cells(self) -> dict[str, Cell]:
+        """The candidates' cells by id, those left out that the grid has too."""
+        candidates = chain.from_iterable(tuning.cells for tuning in self.tunings.values())
+        return {cell.id: cell for cell in candidates if cell.id not in self.cells}
+
+    @cached_property
+    def trained(self) -> dict[str, Cell]:
+        """All cells that are trained, by id: those of the grid, then those that only tune it."""
+        return self.cells | self.tuning_cells
+
+    @cached_property
+    def by_job_name(self) -> dict[str, Cell]:
+        """All cells that are trained, by the names that the workflow has for them."""
+        slots = {cell.slot: cell for planned in self.blocks for cell in planned.cells if cell.slot is not None}
+        return {name: cell for name, cell in self.trained.items() if cell.slot is None} | slots
+
+    @cached_property
     def trunks(self) -> dict[str, Trunk]:
-        """The trunks by id: what cells of schedule ``wsd`` share before their decay."""
-        return find_trunks(self.cells.values())
+        """The trunks by id: what cells of schedule ``wsd`` share before their decay.
+
+        Tuned cells are trained as a whole, since it is not known before the choice which trunk is theirs.
+        """
+        given: dict[str, Cell] = {}
+        for cell in chain.from_iterable(planned.cells for planned in self.blocks):
+            if cell.tuning is None:
+                given.setdefault(cell.id, cell)
+        return find_trunks({**given, **self.tuning_cells}.values())
+
+    def with_choices(self, choices: Mapping[str, Values]) -> "Plan":
+        """Return the plan with the chosen values in the slots of tuned cells; ``choices`` are by the tuning's id."""
+        if not choices:
+            return self
+        filled = [
+            tuple(
+                fill_slot(cell, choices[cell.tuning]) if cell.tuning is not None and cell.tuning in choices else cell
+                for cell in planned.cells
+            )
+            for planned in self.blocks
+        ]
+        blocks = tuple(replace(planned, cells=cells) for planned, cells in zip(self.blocks, filled, strict=True))
+        return replace(self, blocks=blocks)
 
     @property
     def data_ids(self) -> tuple[str, ...]:
@@ -99,10 +150,16 @@ class Plan:
         return [cell for cell in self.cells.values() if cell.study is study]
 
     def find(self, ids: Iterable[str]) -> list[Cell]:
-        """Return cells by their ids; ``ValueError`` for an unknown one, or for cells of several studies."""
-        if unknown := [cell_id for cell_id in ids if cell_id not in self.cells]:
+        """Return cells by the names of their jobs.
+
+        ``ValueError`` for an unknown one, for cells of several studies, or for one whose settings are not chosen yet.
+        """
+        ids = list(ids)
+        if unknown := [name for name in ids if name not in self.by_job_name]:
             raise ValueError(f"cells: {', '.join(unknown)} not in study {self.name!r}")
-        cells = [self.cells[cell_id] for cell_id in ids]
+        cells = [self.by_job_name[name] for name in ids]
+        if waiting := [cell for cell in cells if not cell.is_chosen]:
+            raise ValueError(f"cells: {waiting[0].id} waits for the choice of {waiting[0].tuning}; make it first")
         study_of(cells)
         return cells
 
@@ -123,10 +180,10 @@ class Plan:
 
     def describe(self) -> str:
         """Return a table of the cells and their cost in model FLOPs."""
-        lines = [f"{self.name}: {len(self.cells)} cells on {', '.join(self.data_ids)}", ""]
+        lines = [f"{self.name}: {len(self.trained)} cells on {', '.join(self.data_ids)}", ""]
         header = ("cell", "parameters", "tokens", "steps", "FLOPs")
         rows = []
-        for cell in self.cells.values():
+        for cell in self.trained.values():
             rows.append((cell.id, cell.n_params, cell.n_tokens, cell.steps, cell.flops))
         width = max(len(header[0]), *(len(row[0]) for row in rows))
         lines.append(f"{header[0]:<{width}}  {header[1]:>14}  {header[2]:>16}  {header[3]:>8}  {header[4]:>9}")
@@ -159,8 +216,8 @@ def _check_protocols(plan: Plan) -> None:
 
 def _check_budgets(plan: Plan) -> None:
     """Raise ``ValueError`` if two studies have different budgets: the cells of a folder share the machines."""
-    for field in Budget.model_fields:
-        _check_equal("budget", field, {name: getattr(study.budget, field) for name, study in plan.studies.items()})
+    for setting in Budget.model_fields:
+        _check_equal("budget", setting, {name: getattr(study.budget, setting) for name, study in plan.studies.items()})
 
 
 def _check_statistics(plan: Plan) -> None:
@@ -172,18 +229,19 @@ def _check_statistics(plan: Plan) -> None:
         _check_equal("statistics", f"margins.{metric}", given)
 
 
-def _check_equal(section: str, field: str, values: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` if the ``values`` of a field, by study, are not all the same."""
+def _check_equal(section: str, setting: str, values: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` if the ``values`` of a setting, by study, are not all the same."""
     if len(set(values.values())) > 1:
         named = ", ".join(f"{name} has {value!r}" for name, value in values.items())
-        raise ValueError(f"{section}.{field}: {named}; a results folder has one: set `{section}` beside `studies`")
+        raise ValueError(f"{section}.{setting}: {named}; a results folder has one: set `{section}` beside `studies`")
 
 
 def _plan_blocks(study: Study, data: str) -> list[PlannedBlock]:
-    return [
-        PlannedBlock(study, f"grid.{number}", block, tuple(block_cells(study, data, block)))
-        for number, block in enumerate(study.grid)
-    ]
+    planned = []
+    for number, block in enumerate(study.grid):
+        cells, tunings = tune_block(study, data, block, block_cells(study, data, block))
+        planned.append(PlannedBlock(study, f"grid.{number}", block, tuple(cells), tunings))
+    return planned
 
 
 def _plan(name: str, title: str, studies: Sequence[tuple[Study, str]], stated: Stated | None = None) -> Plan:
@@ -219,5 +277,6 @@ def plan_from_json(values: Any, origin: str) -> Plan:
 
 
 def load_plan(path: Path) -> Plan:
-    """Read a plan written from :meth:`Plan.to_json`; needs none of the study's data."""
-    return plan_from_json(read_json(path), str(path))
+    """Read a plan written from :meth:`Plan.to_json`, and the choices beside it; needs none of the study's data."""
+    plan = plan_from_json(read_json(path), str(path))
+    return plan.with_choices(chosen_values(plan.tunings.values(), path.parent / paths.TUNING))

@@ -114,11 +114,11 @@ def test_a_metric_an_optimizer_and_a_stage_for_everybody(tmp_path):
     whole = [row for row in found if not row["task"].startswith("embeddings_")]  # not of a part of the rows
     values = {(row["cell"], row["metric"]): float(row["value"]) for row in whole}
     cells = {row["cell"]: row["optimizer"] for row in found}
-    assert sorted(cells.values()) == 2 * ["adagrad_f1"] + 2 * ["adamw"] + 2 * ["coupled_adam"]
+    assert sorted(cells.values()) == 2 * ["adagrad"] + 2 * ["adamw"] + 2 * ["coupled_adam"]
     for cell in cells:
         model = folder / "results/runs" / cell / "model"
         assert values[cell, "megabytes"] == sum(path.stat().st_size for path in model.iterdir()) / 1e6
         embedding = load_file(model / "model.safetensors")["transformer.wte.weight"].astype(np.float64)
         assert values[cell, "largest_length"] == pytest.approx(np.linalg.norm(embedding, axis=1).max(), rel=1e-12)
     table = (study / "tables/mine.tex").read_text()
-    assert "Adagrad, f = 1" in table and r"\max" in table
+    assert "Adagrad" in table and r"\max" in table

@@ -65,3 +65,13 @@ STAGES = {
 }
 OWN_METRICS_STAGE = "embeddings"
 """The stage that measures a study's own metrics."""
+VALIDATION_LOSS = Stage(
+    name="validation_loss",
+    version=1,
+    opener="evaluation.validation_loss:open_evaluator",
+    settings="evaluation.settings:validation_loss",
+    summary="measure the loss of the candidates of a tuning on the split val",
+    columns=(("val", "loss", "nat/token"),),
+)
+"""What a tuning chooses by; the version is also that of the rule of the choice. No cell of a grid has this stage, so it
+is none of ``STAGES``."""

@@ -5,7 +5,7 @@ was inferred; unmarked values are ours. Settings in ``paths``, ``execution`` and
 in ``statistics`` none of a run.
 """
 
-from coupled_adam_bench.config.base import Settings
+from coupled_adam_bench.config.base import Settings, Steps
 from coupled_adam_bench.config.budget import Budget
 from coupled_adam_bench.config.composite import Composite, load_any_study, parse_any_study
 from coupled_adam_bench.config.data import Data, FilesSource, HubSource, Paths, Split, SyntheticSource
@@ -20,8 +20,9 @@ from coupled_adam_bench.config.optimizers import (
     SgdSettings,
 )
 from coupled_adam_bench.config.statistics import StatisticsSettings
-from coupled_adam_bench.config.study import GridBlock, Steps, Study, load_study, parse_study
+from coupled_adam_bench.config.study import GridBlock, Study, load_study, parse_study
 from coupled_adam_bench.config.training import Model, Training
+from coupled_adam_bench.config.tune import Tune
 
 __all__ = [
     "AdamWSettings",
@@ -50,6 +51,7 @@ __all__ = [
     "TestLoss",
     "Theory",
     "Training",
+    "Tune",
     "WordSimilaritySet",
     "load_any_study",
     "load_study",

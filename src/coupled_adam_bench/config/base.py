@@ -12,8 +12,10 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     SerializerFunctionWrapHandler,
+    Tag,
     model_serializer,
     model_validator,
 )
@@ -155,6 +157,20 @@ class LaterSettings(Settings):
         fields = type(self).model_fields
         values: dict[str, Any] = dump(self)
         return {name: v for name, v in values.items() if name not in self.later or v != fields[name].default}
+
+
+class Steps(Settings):
+    """Training tokens of a cell, given as steps of the global batch."""
+
+    steps: int = Field(gt=0, le=MAX_STEPS)
+    label: Label | None = None
+    """Name in tables, e.g. ``20B``."""
+
+
+StepsOrCount = Annotated[
+    Annotated[Steps, Tag("in_steps")] | Annotated[Count, Tag("in_tokens")],
+    Discriminator(lambda value: "in_steps" if isinstance(value, dict | Steps) else "in_tokens"),
+]
 
 
 def duplicates(values: Iterable[Any]) -> list[str]:

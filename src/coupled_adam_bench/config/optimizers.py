@@ -1,80 +1,99 @@
 """Optimizers of the embedding: the paper's, and any other class by its dotted path."""
 
+from collections.abc import Collection
 from math import isfinite
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from coupled_adam_bench.config.base import NAME_LENGTH, DottedPath, Label, LaterSettings, Settings
-
-_KEY_FORM, _LABEL_FORM = "_wd{:g}", ", wd = {:g}"
 
 
 class _BuiltIn(LaterSettings):
     later: ClassVar[tuple[str, ...]] = ("weight_decay",)
+    title: ClassVar[str]
+    named: ClassVar[dict[str, tuple[str, str]]] = {"weight_decay": ("_wd{:g}", ", wd = {:g}")}
+    """How settings that differ from their defaults appear in key and label, in this order."""
 
     weight_decay: float | None = Field(None, ge=0, le=1e6)
     """Weight decay of the embedding; by default ``training.embedding_weight_decay``."""
 
-    def _with_decay(self, text: str, form: str) -> str:
-        return text if self.weight_decay is None else text + form.format(self.weight_decay)
+    _row: tuple[str, str] | None = PrivateAttr(None)
 
+    def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:
+        """Return key and label, made of all settings that differ from their defaults, some ``leave_out``."""
+        kind: str = self.name  # type: ignore[attr-defined]
+        key, label = kind, self.title
+        for field, (in_key, in_label) in self.named.items():
+            value = getattr(self, field)
+            if field not in leave_out and value != type(self).model_fields[field].default:
+                key, label = key + in_key.format(value), label + in_label.format(value)
+        return key, label
 
-class AdamWSettings(_BuiltIn):
-    """AdamW for the embedding, as for all other parameters: the paper's "Adam"."""
+    def in_row(self, key: str, label: str) -> Self:
+        """Return the same optimizer as a row of tables and results whose names do not tell its settings."""
+        copy = self.model_copy()
+        copy._row = (key, label)
+        return copy
 
-    name: Literal["adamw"]
+    @property
+    def own_key(self) -> str:
+        """The name that tells the settings, a part of a cell's id."""
+        return self.names()[0]
 
     @property
     def key(self) -> str:
-        """Name in results, in cell ids and in the keys of tables."""
-        return self._with_decay("adamw", _KEY_FORM)
+        """The name in results and in the keys of tables."""
+        return (self._row or self.names())[0]
 
     @property
     def label(self) -> str:
-        """Name in tables."""
-        return self._with_decay("Adam", _LABEL_FORM)
+        """The name in tables."""
+        return (self._row or self.names())[1]
 
 
-class CoupledAdamSettings(_BuiltIn):
+class _WithFactor(_BuiltIn):
+    later: ClassVar[tuple[str, ...]] = (*_BuiltIn.later, "lr_factor")
+    named: ClassVar[dict[str, tuple[str, str]]] = {"lr_factor": ("_f{:g}", ", f = {:g}"), **_BuiltIn.named}
+
+    lr_factor: float = Field(1.0, gt=0, le=1e40)
+    """Factor that multiplies the model's learning rate for the embedding; the schedule is the same for all."""
+
+
+class AdamWSettings(_WithFactor):
+    """AdamW for the embedding, as for all other parameters: the paper's "Adam"."""
+
+    title: ClassVar[str] = "Adam"
+
+    name: Literal["adamw"]
+
+
+class CoupledAdamSettings(_WithFactor):
     """Coupled Adam for the embedding; ``scale_exponent`` n multiplies the second moment by 2^-n (Sec. 6.1) [C]."""
+
+    title: ClassVar[str] = "Coupled Adam"
+    named: ClassVar[dict[str, tuple[str, str]]] = {"scale_exponent": ("_n{}", ", n = {}"), **_WithFactor.named}
 
     name: Literal["coupled_adam"]
     scale_exponent: int = Field(0, ge=-20, le=20)
     """Exponent n. The paper uses -5 to 5; beyond about 100 in either direction, float32 cannot hold the scaled second
     moments."""
 
-    @property
-    def key(self) -> str:
-        """Name in results, in cell ids and in the keys of tables."""
-        scale = "" if self.scale_exponent == 0 else f"_n{self.scale_exponent}"
-        return self._with_decay(f"coupled_adam{scale}", _KEY_FORM)
-
-    @property
-    def label(self) -> str:
-        """Name in tables."""
-        scale = "" if self.scale_exponent == 0 else f", n = {self.scale_exponent}"
-        return self._with_decay(f"Coupled Adam{scale}", _LABEL_FORM)
-
 
 class SgdSettings(_BuiltIn):
     """SGD for the embedding at ``lr_factor`` times the learning rate (Alg. 2) [C]."""
 
+    title: ClassVar[str] = "SGD"
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "lr_factor": _WithFactor.named["lr_factor"],
+        "momentum": ("_m{:g}", ", m = {:g}"),
+        "weight_decay": _BuiltIn.named["weight_decay"],
+    }
+
     name: Literal["sgd"]
     lr_factor: float = Field(gt=0, le=1e40)
+    """Factor that multiplies the model's learning rate for the embedding."""
     momentum: float = Field(0.9, ge=0, lt=1)
-
-    @property
-    def key(self) -> str:
-        """Name in results, in cell ids and in the keys of tables."""
-        momentum = "" if self.momentum == 0.9 else f"_m{self.momentum:g}"
-        return self._with_decay(f"sgd_f{self.lr_factor:g}{momentum}", _KEY_FORM)
-
-    @property
-    def label(self) -> str:
-        """Name in tables."""
-        momentum = "" if self.momentum == 0.9 else f", m = {self.momentum:g}"
-        return self._with_decay(f"SGD, f = {self.lr_factor:g}{momentum}", _LABEL_FORM)
 
 
 def _not_taken(key: str) -> str:
@@ -148,6 +167,19 @@ class CustomSettings(Settings):
     weight_decay: float | None = Field(None, ge=0, le=1e6)
     """Weight decay of the embedding; by default ``training.embedding_weight_decay``. Whether it is decoupled depends on
     the class."""
+
+    def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:  # noqa: ARG002 - as of the built-in ones
+        """Return key and label, which the user has given."""
+        return self.key, self.label
+
+    def in_row(self, key: str, label: str) -> Self:
+        """Return the same optimizer as a row of tables and results with other names."""
+        return self.model_copy(update={"key": key, "label": label})
+
+    @property
+    def own_key(self) -> str:
+        """The name that is a part of a cell's id."""
+        return self.key
 
 
 def _optimizer_from_name(value: Any) -> Any:

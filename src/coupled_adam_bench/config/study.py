@@ -5,24 +5,23 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from coupled_adam_bench.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.catalog.stages import STAGES, Stage
 from coupled_adam_bench.catalog.tables import MIN_OPTIMIZERS, Table, comparing_any_number
 from coupled_adam_bench.config.base import (
     MAX_COUNT,
-    MAX_STEPS,
     NAME_LENGTH,
-    Count,
-    Label,
+    LaterSettings,
     Line,
     Name,
     PathText,
     Seed,
     Settings,
+    StepsOrCount,
     duplicates,
 )
 from coupled_adam_bench.config.budget import Budget
@@ -36,6 +35,7 @@ from coupled_adam_bench.config.reading import read_study_file
 from coupled_adam_bench.config.statistics import StatisticsSettings
 from coupled_adam_bench.config.tables import TableName, TableSettings, all_tables, problems
 from coupled_adam_bench.config.training import ModelOrPreset, Training
+from coupled_adam_bench.config.tune import Tune
 from coupled_adam_bench.presets import MODEL_PRESETS
 
 STUDY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._\-]*$"
@@ -52,22 +52,10 @@ def _not_reserved(name: str) -> str:
 StudyName = Annotated[str, Field(pattern=STUDY_PATTERN, max_length=NAME_LENGTH), AfterValidator(_not_reserved)]
 
 
-class Steps(Settings):
-    """Training tokens of a cell, given as steps of the global batch."""
-
-    steps: int = Field(gt=0, le=MAX_STEPS)
-    label: Label | None = None
-    """Name in tables, e.g. ``20B``."""
-
-
-StepsOrCount = Annotated[
-    Annotated[Steps, Tag("in_steps")] | Annotated[Count, Tag("in_tokens")],
-    Discriminator(lambda value: "in_steps" if isinstance(value, dict | Steps) else "in_tokens"),
-]
-
-
-class GridBlock(Settings):
+class GridBlock(LaterSettings):
     """A Cartesian product of cells, and the table that shows them."""
+
+    later: ClassVar[tuple[str, ...]] = ("tune",)
 
     table: TableName | None = None
     """``table1``, ``table2``, ``table7``, or a table that the study declares under ``tables``."""
@@ -80,6 +68,13 @@ class GridBlock(Settings):
     data_seeds: tuple[Seed, ...] | None = Field(None, min_length=1)
     """Seeds of the order of the data that are crossed with ``seeds``, which then draw the initial weights: each pair is
     a cell. By default both have the same seed [P]. For blocks without a table: they show where the noise comes from."""
+    tune: Tune | None = None
+    """Grids from which the settings of the optimizers are chosen before the cells are trained; by default none."""
+
+    @property
+    def rows(self) -> list[Optimizer]:
+        """The optimizers with the names that results and tables have for them."""
+        return [self.tune.row_of(optimizer) if self.tune else optimizer for optimizer in self.optimizers]
 
     def steps(self, batch_tokens: int) -> list[int]:
         """Return the number of steps for each entry of ``tokens``."""
@@ -98,12 +93,14 @@ class GridBlock(Settings):
         for field, values in (
             ("models", self.models),
             ("tokens", [f"{count} steps" for count in self.steps(batch_tokens)]),
-            ("optimizers", [optimizer.key for optimizer in self.optimizers]),
+            ("optimizers", [row.key for row in self.rows]),
             ("seeds", self.seeds),
             ("data_seeds", self.data_seeds or ()),
         ):
             if twice := duplicates(values):
                 yield f"{field}: {', '.join(twice)} given more than once"
+        if self.tune is not None and self.data_seeds is not None:
+            yield "data_seeds: a block that tunes has the same seed for both; leave out data_seeds, or tune"
         if self.table is not None and self.data_seeds is not None:
             yield (
                 f"data_seeds: {self.table} shows the spread over `seeds` alone and would average over these; leave out "
@@ -249,6 +246,31 @@ class Study(Settings):
         return None
 
     @model_validator(mode="after")
+    def _tuning_fits(self) -> Self:
+        batch_tokens = self.training.batch_sequences * self.training.seq_len
+        used = {seed for block in self.grid for seed in block.seeds}
+        for index, block in enumerate(self.grid):
+            if (tune := block.tune) is None:
+                continue
+            place = f"grid.{index}.tune"
+            models = {model.name: model for model in self.models}
+            for message in tune.errors(block.optimizers, models, batch_tokens, min(block.steps(batch_tokens))):
+                raise ValueError(f"{place}.{message}")
+            if shared := sorted(used & set(tune.seeds)):
+                raise ValueError(
+                    f"{place}.seeds: {', '.join(map(str, shared))} is a seed of the grid too; what is compared must "
+                    "not have been trained to choose: take other seeds"
+                )
+            if (steps := tune.steps(batch_tokens)) is not None and (problem := self._run_error(steps)):
+                raise ValueError(f"{place}.tokens: {problem}")
+            if self.evaluation.test_loss.split == "val":
+                raise ValueError(
+                    f"{place}: chooses by the split val, on which evaluation.test_loss.split measures the loss of the "
+                    "chosen too; set evaluation.test_loss.split: test"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _cap_holds_the_largest_run(self) -> Self:
         cap, split = self.data.max_tokens, self.data.split
         if cap is None:
@@ -266,12 +288,15 @@ class Study(Settings):
 
     @model_validator(mode="after")
     def _keys_tell_optimizers_apart(self) -> Self:
-        settings: dict[tuple[str, str], Optimizer] = {}
+        settings: dict[tuple[str, str], Any] = {}
         for index, block in enumerate(self.grid):
-            for model, optimizer in itertools.product(block.models, block.optimizers):
-                if settings.setdefault((model, optimizer.key), optimizer) != optimizer:
+            for model, (optimizer, row) in itertools.product(
+                block.models, zip(block.optimizers, block.rows, strict=True)
+            ):
+                tuned = block.tune and block.tune.grid_of(optimizer) and block.tune
+                if settings.setdefault((model, row.key), (optimizer, tuned)) != (optimizer, tuned):
                     raise ValueError(
-                        f"grid.{index}.optimizers: {optimizer.key} stands for two different settings, and results tell "
+                        f"grid.{index}.optimizers: {row.key} stands for two different settings, and results tell "
                         "optimizers apart by it; make them the same, or use two studies"
                     )
         return self

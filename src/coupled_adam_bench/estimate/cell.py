@@ -17,7 +17,7 @@ GPU_SIZES = (40, 80, 141)
 def own_parts(plan: Plan) -> dict[str, Cell]:
     """Return by the id of each cell what its own job trains: all of it, or the steps that are not its trunk's."""
     trunk_steps = {cell: prefix.steps for trunk in plan.trunks.values() for cell, prefix in trunk.prefixes.items()}
-    return {name: replace(cell, steps=cell.steps - trunk_steps.get(name, 0)) for name, cell in plan.cells.items()}
+    return {name: replace(cell, steps=cell.steps - trunk_steps.get(name, 0)) for name, cell in plan.trained.items()}
 
 
 def trunk_part(trunk: Trunk, step: int) -> Cell:
@@ -46,6 +46,8 @@ class CellEstimate:
     minutes: int
     checkpoint_bytes: int
     model_bytes: int
+    tunes: bool
+    """Whether the cell is trained only to choose the settings of others."""
 
     @property
     def processors(self) -> int:
@@ -69,7 +71,7 @@ class CellEstimate:
             "cell": cell.id, "study": cell.study.name, "model": cell.model.name, "n_params": cell.n_params,
             "tokens_label": cell.tokens_label, "n_tokens": cell.n_tokens, "flops": cell.flops,
             "own_tokens": self.part.n_tokens, "own_flops": self.part.flops,
-            "gpus": cell.study.execution.gpus, "processes": self.processors, "source": self.source,
+            "gpus": cell.study.execution.gpus, "processes": self.processors, "source": self.source, "tunes": self.tunes,
             "seconds": self.seconds, "assumed_seconds": self.assumed_seconds, "processor_hours": self.hours,
             "tokens_per_second": self.part.n_tokens / self.seconds,
             "run": asdict(self.run) if self.run else None, "processor_hours_taken": self.hours_taken,
@@ -123,8 +125,8 @@ class EstimateRow:
         return [estimate.run.seconds for estimate in self.cells if estimate.run is not None]
 
 
-def estimate_cell(cell: Cell, part: Cell, speeds: Speeds) -> CellEstimate:
-    """Return the estimate of a cell whose own job trains ``part``."""
+def estimate_cell(cell: Cell, part: Cell, speeds: Speeds, tunes: bool = False) -> CellEstimate:
+    """Return the estimate of a cell whose own job trains ``part``; it may be one that only ``tunes`` others."""
     execution = cell.study.execution
     speed, source = speeds.tokens_per_second(cell, execution)
     sizes = GPU_SIZES if execution.gpus else ()
@@ -141,4 +143,5 @@ def estimate_cell(cell: Cell, part: Cell, speeds: Speeds) -> CellEstimate:
         minutes=train_minutes([part], execution, speeds),
         checkpoint_bytes=checkpoint_bytes(cell),
         model_bytes=model_bytes(cell),
+        tunes=tunes,
     )

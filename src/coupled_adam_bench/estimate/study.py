@@ -54,12 +54,13 @@ class Estimate:
         return any(estimate.cell.study.execution.gpus for estimate in self.cells)
 
     def rows(self, by_study: bool = True) -> list[EstimateRow]:
-        """Return the cells by model and number of tokens, and by study if asked, in the order of the study."""
+        """Return the cells by model and tokens, those that tune apart, and by study if asked, in the study's order."""
         groups: dict[tuple[str, ...], list[CellEstimate]] = {}
         for estimate in self.cells:
             cell = estimate.cell
             study = cell.study.name if by_study else cell.data_id
-            groups.setdefault((study, cell.model.name, str(cell.n_tokens)), []).append(estimate)
+            key = (study, cell.model.name, str(cell.n_tokens), str(estimate.tunes))
+            groups.setdefault(key, []).append(estimate)
         return [EstimateRow(tuple(group)) for group in groups.values()]
 
     @property
@@ -125,7 +126,7 @@ class Estimate:
                     jobs.append(job)
                     before = (job.name,)
         left = {job.name for job in jobs}
-        for estimate in self.cells:
+        for estimate in sorted(self.cells, key=lambda each: not each.tunes):  # a choice comes before its cells
             if estimate.run is not None:
                 continue
             cell = estimate.cell
@@ -135,8 +136,11 @@ class Estimate:
                 prefix = branches_of[cell.id].prefixes[cell.id]
                 name = f"train {prefix.id} to step {prefix.steps}"
                 before = (name,) if name in left else before
+            if not cell.is_chosen and cell.tuning is not None:
+                tried = [f"train {other.id}" for other in self.plan.tunings[cell.tuning].cells]
+                before = tuple(name for name in tried if any(job.name == name for job in jobs)) or before
             job = self._training_job(f"train {cell.id}", estimate.part, estimate.seconds, before)
-            jobs += [job, self._evaluation_job(estimate, job)]
+            jobs += [job] if estimate.tunes else [job, self._evaluation_job(estimate, job)]
         evaluations = tuple(job.name for job in jobs if job.name.startswith("evaluate "))
         return [*jobs, Job("report", 0, _REPORT_SECONDS, evaluations)] if evaluations else jobs
 
@@ -215,7 +219,7 @@ class Estimate:
 
 def estimate_study(plan: Plan, results: Path = paths.RESULTS) -> Estimate:
     """Return the estimate of a plan, with what is done according to the folders below ``results``."""
-    speeds = read_speeds(plan.cells.values(), results / paths.RUNS.name)
+    speeds = read_speeds(plan.trained.values(), results / paths.RUNS.name)
     parts = own_parts(plan)
     trunks = {}
     for name, trunk in plan.trunks.items():
@@ -230,5 +234,7 @@ def estimate_study(plan: Plan, results: Path = paths.RESULTS) -> Estimate:
     for study in plan.studies.values():
         data_id = plan.data_id(study)
         sizes.setdefault(data_id, data_size(study, data_id, paths.data_dir(data_id, results)))
-    cells = tuple(estimate_cell(cell, parts[name], speeds) for name, cell in plan.cells.items())
+    cells = tuple(
+        estimate_cell(cell, parts[name], speeds, name in plan.tuning_cells) for name, cell in plan.trained.items()
+    )
     return Estimate(plan, cells, trunks, tuple(sizes.values()))

@@ -63,7 +63,7 @@ def _training_row(row: EstimateRow) -> list[str]:
     return [
         first.cell.study.name,
         first.cell.model.name,
-        first.cell.tokens_label or UNKNOWN,
+        (first.cell.tokens_label or UNKNOWN) + (" (tuning)" if first.tunes else ""),
         str(len(row.cells)),
         f"{first.cell.flops:.2e}",
         str(first.processors),
@@ -186,7 +186,8 @@ def totals(estimate: Estimate) -> list[tuple[str, str]]:
 def describe(estimate: Estimate) -> str:
     """Return the summary."""
     plan = estimate.plan
-    lines = [f"{plan.name}: {len(plan.cells)} cells on {', '.join(plan.data_ids)}", ""]
+    tuning = f", and {len(plan.tuning_cells)} that tune," if plan.tuning_cells else ""
+    lines = [f"{plan.name}: {len(plan.cells)} cells{tuning} on {', '.join(plan.data_ids)}", ""]
     lines += ["Training, what cells share before their decay left out" if estimate.trunks else "Training"]
     lines += [*align(training_table(estimate)), ""]
     what = "a GPU, and the largest micro-batch, in sequences, by its size" if estimate.on_gpus else "a process"

@@ -29,6 +29,11 @@ def test_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - t
     return study.evaluation.test_loss.in_effect() | {"precision": study.training.precision}
 
 
+def validation_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
+    """Return what can change the loss by which a tuning chooses; the text is part of the data."""
+    return {"split": "val", "windows": "all", "precision": study.training.precision}
+
+
 def embeddings(study: Study, data_id: str) -> dict[str, Any]:
     """Return what can change the metrics of embeddings; ``ValueError`` for a word-similarity set that is not there."""
     return {

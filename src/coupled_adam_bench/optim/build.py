@@ -98,15 +98,15 @@ def build_embedding_optimizer(
 ) -> torch.optim.Optimizer:
     """Return the optimizer of the embedding, and of the head if that is not tied, with its peak learning rate."""
     betas, eps = (training.beta1, training.beta2), training.eps
+    lr = optimizer.lr_factor * peak_lr
     decay = training.embedding_decay(optimizer)
     match optimizer:
         case settings.AdamWSettings():
-            return torch.optim.AdamW(embeddings, lr=peak_lr, betas=betas, eps=eps, weight_decay=decay, fused=True)
+            return torch.optim.AdamW(embeddings, lr=lr, betas=betas, eps=eps, weight_decay=decay, fused=True)
         case settings.CoupledAdamSettings():
             scale = 2.0**-optimizer.scale_exponent
-            return CoupledAdam(embeddings, lr=peak_lr, betas=betas, eps=eps, weight_decay=decay, scale=scale)
+            return CoupledAdam(embeddings, lr=lr, betas=betas, eps=eps, weight_decay=decay, scale=scale)
         case settings.SgdSettings():
-            lr = optimizer.lr_factor * peak_lr
             return torch.optim.SGD(embeddings, lr=lr, momentum=optimizer.momentum, weight_decay=decay)
         case settings.CustomSettings():
-            return custom.build(optimizer, embeddings, optimizer.lr_factor * peak_lr, decay)
+            return custom.build(optimizer, embeddings, lr, decay)

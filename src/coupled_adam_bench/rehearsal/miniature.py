@@ -8,6 +8,7 @@ from coupled_adam_bench.plan import Plan
 
 _STEPS = 2
 """Steps of the shortest cells; each larger number of tokens has one more, so that the tables have the same rows."""
+_VALUES = 1  # of each field of a grid that is tuned: every optimizer has one candidate
 _LAYERS, _WIDTH = 2, 12  # this many layers, of a twelfth of the width
 _SEQ_LEN, _SEQUENCES = 16, 4
 _PROCESSES = 2  # of a study that has several, so that its way of sharing is rehearsed
@@ -64,6 +65,14 @@ def _cut(study: Study, steps: dict[int, int], data: int) -> dict[str, Any]:
             {"steps": steps[count], "label": None if isinstance(tokens, int) else tokens.label}
             for tokens, count in zip(block.tokens, block.steps(batch_tokens), strict=True)
         ]
+        if block.tune is not None:
+            least = min(entry["steps"] for entry in written["tokens"])
+            written["tune"] |= {
+                "seeds": block.tune.seeds[:1],
+                "tokens": {"steps": least, "label": None} if block.tune.tokens is not None else None,
+                "grids": {key: {f: v[:_VALUES] for f, v in grid.items()} for key, grid in block.tune.grids.items()},
+                "equal_budgets": False,
+            }
     evaluation = values["evaluation"]
     evaluation["word_similarity"] = "synthetic"
     evaluation["downstream"] |= {"tasks": "synthetic", "limit": None}

@@ -14,6 +14,7 @@ from coupled_adam_bench.plan import Plan, load_plan
 from coupled_adam_bench.rehearsal.miniature import miniature
 from coupled_adam_bench.rehearsal.watch import Finding
 from coupled_adam_bench.training.checks import custom_optimizers
+from coupled_adam_bench.tuning import choice_file
 
 Run = Callable[[list[str]], int]
 """Runs a command of the package and returns its exit status."""
@@ -35,6 +36,12 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
         branches = [str(paths.branch_file(trunk_id, step)) for step in trunk.branches]
         yield ["train-trunk", *given, "--branches", *branches, *on_cpu]
     for study in plan.studies.values():
+        if cells := [cell.id for cell in plan.tuning_cells.values() if cell.study is study]:
+            yield ["train", *given, "--cells", *cells, *on_cpu]
+    for tuning in plan.tunings:
+        out = str(choice_file(folder / paths.TUNING, tuning))
+        yield ["choose", *given, "--tuning", tuning, "--out", out, *on_cpu]
+    for study in plan.studies.values():
         if cells := [cell.id for cell in plan.cells_of(study)]:
             yield ["train", *given, "--cells", *cells, *on_cpu]
             for stage in study.stages:
@@ -48,6 +55,8 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
     yield ["tests", *given, "--results", results, "--out", tests]
     yield ["paired", *given, "--out", str(folder / "paired.csv")]
     yield ["summary", *given, "--results", results, "--out", str(folder / "summary.csv")]
+    if plan.tunings:
+        yield ["tuning", *given, "--out", str(folder / paths.TUNING_CSV)]
     for name in ("trend", "power"):
         yield [name, *given, "--results", results, "--out", str(folder / f"{name}.csv")]
     compared = ["--results", results, "--tests", tests]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench.files import atomic_path
+from coupled_adam_bench.paths import TUNING_CSV
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.band_figure import loss_by_frequency
 from coupled_adam_bench.report.history_figures import geometry, largest_size, training
@@ -25,13 +26,16 @@ from coupled_adam_bench.report.style import (
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES, theory_figures
 from coupled_adam_bench.report.theory.records import theory_cells
 from coupled_adam_bench.report.trend_figure import trend_figure, trend_table
+from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE, tuning_figure
 from coupled_adam_bench.results.groups import Group, layout_of
 from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.results.tuning import read_tuning
 from coupled_adam_bench.statistics.t_test import summarize
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 FIGURES = {
     "loss_accuracy": "Loss and mean accuracy against training tokens (App. G.1); bars: standard deviation over seeds.",
@@ -69,11 +73,12 @@ _MAX_INCHES = 8.5
 
 
 def figures_of(plan: Plan) -> dict[str, str]:
-    """Return names and captions of the figures of a plan; those of geometry, trend, scale and theory if it has them."""
+    """Return names and captions of the figures of a plan; with those of what only it has."""
     optional = (
         (GEOMETRY_FIGURE, any(study.execution.geometry_per_decade for study in plan.studies.values())),
         (TREND_FIGURE, trend_table(layout_of(plan)) is not None),
         (SCALE_FIGURE, bool(scaled_places(plan))),
+        (TUNING_FIGURE, bool(plan.tunings)),
         (THEORY_FIGURES, bool(theory_cells(plan))),
     )
     return FIGURES | {name: caption for figures, shown in optional if shown for name, caption in figures.items()}
@@ -148,8 +153,13 @@ def _against_tokens(study: StudyResults, names: tuple[str, str], shared_scale: b
     return figure
 
 
-def _drawn(study: StudyResults, runs: Path, noise_csv: Path | None = None) -> "dict[str, Figure]":
-    """Return the figures of a study by name, in the width of matplotlib's current settings."""
+def _drawn(
+    study: StudyResults, runs: Path, noise_csv: Path | None = None, tried: "DataFrame | None" = None
+) -> "dict[str, Figure]":
+    """Return the figures of a study by name, in the width of matplotlib's current settings.
+
+    ``tried`` are the rows of ``tuning.csv`` of a study that tunes.
+    """
     layout = study.layout
     figures = {
         "loss_accuracy": _against_tokens(study, ("loss", "acc"), shared_scale=False),
@@ -162,6 +172,8 @@ def _drawn(study: StudyResults, runs: Path, noise_csv: Path | None = None) -> "d
         "geometry": geometry(layout, runs),
         "scale": scale(study),
     }
+    if tried is not None:
+        figures["tuning"] = tuning_figure(study.plan, tried)
     if (table := trend_table(layout)) is not None:
         figures["trend"] = trend_figure(study, table)
     if theory_cells(study.plan):
@@ -177,9 +189,10 @@ def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path, nois
     from matplotlib import rc_context
 
     study = load_results(plan, results_csv)
+    tried = read_tuning(results_csv.with_name(TUNING_CSV)) if plan.tunings else None
     for settings, endings in _WIDTHS:
         with rc_context(settings):
-            for name, figure in _drawn(study, runs, noise_csv).items():
+            for name, figure in _drawn(study, runs, noise_csv, tried).items():
                 for ax in figure.axes:
                     if not ax.has_data():
                         ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center")

@@ -16,7 +16,7 @@ from coupled_adam_bench.stated import read_record
 
 _HASHED = (
     "results.csv", "tests.csv", "paired.csv", "summary.csv", "trend.csv", "crossings.csv", "power.csv", "seeds.csv",
-    "noise.csv", "stated.csv", "tables/*", "figures/*",
+    "noise.csv", "stated.csv", "tuning.csv", "tables/*", "figures/*",
 )  # fmt: skip
 
 
@@ -79,4 +79,8 @@ def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESUL
         "data": [_data(data_id, paths.data_dir(data_id, results_root) / "meta.json") for data_id in plan.data_ids],
         "cells": [_cell(cell, paths.run_dir(cell.id, results_root)) for cell in plan.cells.values()],
     }
+    if plan.tuning_cells:
+        manifest["tuning_cells"] = [
+            _cell(cell, paths.run_dir(cell.id, results_root)) for cell in plan.tuning_cells.values()
+        ]
     write_json(study_dir / "manifest.json", manifest)

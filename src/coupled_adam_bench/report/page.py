@@ -27,10 +27,13 @@ from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
 from coupled_adam_bench.report.theory.section import theory_section
 from coupled_adam_bench.report.trend import trend_section
+from coupled_adam_bench.report.tuning import tuning_section
+from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE
 from coupled_adam_bench.report.variants import variant_section
 from coupled_adam_bench.report.word_similarity import word_similarity_section
 from coupled_adam_bench.results.comparisons import read_paired, read_summary
 from coupled_adam_bench.results.study_results import load_results
+from coupled_adam_bench.results.tuning import read_tuning
 from coupled_adam_bench.statistics.scores import (
     CLAIMED,
     CONSISTENT,
@@ -122,7 +125,13 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         word_similarity=word_similarity_section(study),
         noise=noise_section(study, study_dir / "noise.csv"),
         seeds=seeds_section(study_dir / "seeds.csv"),
-        figures={name: figure for name, figure in figures.items() if name not in THEORY_FIGURES | TREND_FIGURE},
+        figures={
+            name: figure
+            for name, figure in figures.items()
+            if name not in THEORY_FIGURES | TREND_FIGURE | TUNING_FIGURE
+        },
+        tuning=tuning_section(plan, read_tuning(study_dir / paths.TUNING_CSV) if plan.tunings else None),
+        tuning_figures={name: figure for name, figure in figures.items() if name in TUNING_FIGURE},
         stated=stated_section(study, study_dir),
         trend=trend_section(study, study_dir),
         trend_figures={name: figure for name, figure in figures.items() if name in TREND_FIGURE},

@@ -23,7 +23,9 @@ def scaled_places(plan: Plan) -> dict[Place, dict[int, list[Cell]]]:
     places: dict[Place, dict[int, list[Cell]]] = {}
     for cell in plan.cells.values():
         optimizer = cell.optimizer
-        if isinstance(optimizer, CoupledAdamSettings) and optimizer.weight_decay is None:
+        if cell.tuning is not None:  # its exponent is not known before the choice
+            continue
+        if isinstance(optimizer, CoupledAdamSettings) and optimizer.weight_decay is None and optimizer.lr_factor == 1:
             exponents = places.setdefault((cell.data_id, cell.model.name, cell.n_tokens), {})
             exponents.setdefault(optimizer.scale_exponent, []).append(cell)
     return {place: dict(sorted(exponents.items())) for place, exponents in places.items() if len(exponents) > 1}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from coupled_adam_bench.catalog.tables import SETUP_TABLES
 from coupled_adam_bench.cells import readable_count
 from coupled_adam_bench.config import Model, Study
+from coupled_adam_bench.config.tune import LEARNING_RATE
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.formats import plural
 
@@ -90,6 +91,13 @@ def _training(plan: Plan) -> SetupTable:
     )
 
 
+def _peak(model: Model, study: Study) -> str:
+    """Return the peak learning rate of a model, and whether a trial chooses another for some of its cells."""
+    tunes = [block.tune for block in study.grid if block.tune is not None and model.name in block.models]
+    tuned = any(LEARNING_RATE in grid for tune in tunes for grid in tune.grids.values())
+    return f"{model.learning_rate:g}, or tuned" if tuned else f"{model.learning_rate:g}"
+
+
 def _model_row(model: Model, study: Study) -> tuple[str, ...]:
     n_params = model.n_params(study.data.vocab_size, study.training.seq_len)
     return (
@@ -99,7 +107,7 @@ def _model_row(model: Model, study: Study) -> tuple[str, ...]:
         f"{model.n_head:,}",
         f"{model.d_model:,}",
         f"{model.d_ffn:,}",
-        f"{model.learning_rate:g}",
+        _peak(model, study),
         "tied" if model.tied else "untied",
         _ARCHITECTURES[model.architecture].partition(":")[0],
     )

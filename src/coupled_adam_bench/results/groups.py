@@ -199,6 +199,10 @@ def _labels(plan: Plan, setups: Mapping[str, Setup], data_names: Mapping[str, st
     return labels
 
 
+def _settings(cell: Cell) -> tuple[Any, ...]:
+    return cell.optimizer.model_dump(exclude={"label"}), cell.tuning
+
+
 def _group(
     tables: Mapping[str, Table],
     name: str,
@@ -212,8 +216,8 @@ def _group(
     group = Group(name, n_tokens, setup, first.tokens_label or readable_count(n_tokens), labels[setup], cells)
     place = f"at {group.model_label} parameters and {group.tokens_label} tokens"
     for key, (one, *others) in cells.items():
-        settings = one.optimizer.model_dump(exclude={"label"})
-        if any(other.optimizer.model_dump(exclude={"label"}) != settings for other in others):
+        settings = _settings(one)
+        if any(_settings(other) != settings for other in others):
             raise ValueError(
                 f"grid: {name} has two different optimizers with the key {key} {place}; make them the same, or run "
                 "them as two studies"

@@ -6,7 +6,7 @@ n: seeds of an optimizer. A run's number is taken as normal, with a correlation 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coupled_adam_bench.statistics.t_test import ALPHA
+from coupled_adam_bench.statistics.student import ALPHA
 
 if TYPE_CHECKING:
     import numpy as np

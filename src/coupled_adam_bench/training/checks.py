@@ -5,6 +5,7 @@ from pathlib import Path
 
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import CustomSettings, Study
+from coupled_adam_bench.config.tune import candidates, with_values
 from coupled_adam_bench.data.check import split_checksums
 from coupled_adam_bench.dotted import is_installed
 from coupled_adam_bench.progress import say
@@ -12,11 +13,16 @@ from coupled_adam_bench.runs import cell_is_whole, finished_run
 
 
 def custom_optimizers(study: Study) -> Iterator[tuple[str, CustomSettings]]:
-    """Yield the field, such as ``grid.0.optimizers.2``, and the settings of each custom optimizer of a study."""
+    """Yield the field, such as ``grid.0.optimizers.2``, and the settings of each custom optimizer and candidate."""
     for index, block in enumerate(study.grid):
         for position, optimizer in enumerate(block.optimizers):
-            if isinstance(optimizer, CustomSettings):
-                yield f"grid.{index}.optimizers.{position}", optimizer
+            if not isinstance(optimizer, CustomSettings):
+                continue
+            yield f"grid.{index}.optimizers.{position}", optimizer
+            for settings in candidates(block.tune.grid_of(optimizer), study.models[0], optimizer) if block.tune else ():
+                _, tuned = with_values(settings, study.models[0], optimizer)
+                assert isinstance(tuned, CustomSettings)
+                yield f"grid.{index}.tune.grids.{optimizer.key}", tuned
 
 
 def check_optimizers(study: Study) -> None:

@@ -45,6 +45,8 @@ def verify_cell(
         return Verdict(cell_id, Word.UNCHECKED, f"it was not trained: {recorded.cells[cell_id]['reason']}")
     if (damage := recorded.damage(cell_id)) is not None:
         return Verdict(cell_id, Word.OTHER, f"the recorded files are not what was written: {damage}")
+    if cell_id not in plan.cells:
+        return Verdict(cell_id, Word.UNCHECKED, "a trial chose its settings (tune), and verify does not repeat trials")
     cell = plan.cells[cell_id]
     if (problem := rerun(recorded, plan, cell, folder, device, run)) is not None:
         return Verdict(cell_id, Word.UNCHECKED, problem)

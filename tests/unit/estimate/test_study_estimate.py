@@ -372,3 +372,27 @@ def test_sizes(n_bytes, text):
 )
 def test_counts(value, text):
     assert count(value) == text
+
+
+# A study that tunes.
+
+
+def test_candidates_cost_and_their_cells_come_after_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = make_plan(load_any_study(CONFIGS / "tuned.yaml"))
+    estimate = estimate_study(plan)
+    assert estimate.n_tokens == 64 * 16 * (9 * 585 + 18 * 292)
+    assert estimate.to_json()["n_cells"] == 27
+    text = describe(estimate)
+    assert text.startswith("tuned: 9 cells, and 18 that tune, on synthetic-")
+    assert [line.split()[2:5] for line in text.splitlines() if line.startswith("tuned ")][:2] == [
+        ["600K", "9", "6.49e+11"],
+        ["300K", "(tuning)", "18"],
+    ]
+    jobs = {job.name: job for job in estimate.jobs}
+    tuning = next(iter(plan.tunings.values()))
+    first = next(iter(plan.cells))
+    assert set(jobs[f"train {first}"].after) == {f"train {cell.id}" for cell in tuning.cells}
+    assert not {f"evaluate {name}" for name in plan.tuning_cells} & set(jobs)
+    chain = [job.name.split()[0] for job in estimate.critical_path]
+    assert chain == ["prepare", "train", "train", "evaluate", "report"]

@@ -139,6 +139,16 @@ def test_learning_rates_follow_the_factor():
     assert optimizers.embedding.param_groups[0]["lr"] == 0.5 * 300 * PEAK
 
 
+@pytest.mark.parametrize("kind", [AdamWSettings, CoupledAdamSettings])
+def test_a_factor_multiplies_the_learning_rate_of_the_embedding_alone(kind):
+    name = kind.model_fields["name"].annotation.__args__[0]
+    for factor in (1.0, 0.3):
+        _, optimizers = build(kind(name=name, lr_factor=factor))
+        plain = build(kind(name=name))[1]
+        assert optimizers.embedding.param_groups[0]["lr"] == factor * plain.embedding.param_groups[0]["lr"]
+        assert optimizers.core.param_groups[0]["lr"] == plain.core.param_groups[0]["lr"]
+
+
 def test_scale_exponent_n_is_a_factor_of_two_to_minus_n():
     _, optimizers = build(CoupledAdamSettings(name="coupled_adam", scale_exponent=3))
     assert optimizers.embedding.param_groups[0]["scale"] == 1 / 8

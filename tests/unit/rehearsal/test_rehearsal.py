@@ -241,7 +241,7 @@ def test_memory_is_that_of_a_real_process(one_optimizer, tmp_path):
     assert 0.75 < rehearse(only(settings), GPU).peak_bytes / int(result.stdout) < 1.05
 
 
-@pytest.mark.parametrize("name", ["demo", "optimizers", "theory", "paper", "paper_large"])
+@pytest.mark.parametrize("name", ["demo", "optimizers", "theory", "tuned", "paper", "paper_large"])
 def test_a_miniature_has_the_same_tables_with_the_fewest_seeds(name, tmp_path):
     plan = shipped(name)
     write_json(tmp_path / "plan.json", miniature(plan))
@@ -267,7 +267,8 @@ def test_a_miniature_has_the_same_tables_with_the_fewest_seeds(name, tmp_path):
 
 def test_the_command_rehearses_a_study_and_leaves_no_results(tiny_study, tmp_path, monkeypatch, capsys):
     settings = tiny_study()
-    settings["grid"][0]["seeds"] = [1, 2]
+    grids = {key: {"learning_rate": [0.1, 0.01]} for key in ("adamw", "coupled_adam")}
+    settings["grid"][0] |= {"seeds": [1, 2], "tune": {"seeds": [11], "tokens": {"steps": 30}, "grids": grids}}
     monkeypatch.chdir(tmp_path)
     write_json(tmp_path / "plan.json", make_plan(parse_study(settings)).to_json())
     assert main(["rehearse", "--plan", "plan.json", "--templates", str(ROOT / "templates")]) == 0

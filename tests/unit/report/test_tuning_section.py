@@ -1,0 +1,175 @@
+"""The section and the figure of a study that tunes: what was chosen, and what to be wary of."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.files import write_sealed
+from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.report.figures import FIGURES, figures_of
+from coupled_adam_bench.report.render import html_environment
+from coupled_adam_bench.report.setup_tables import setup_tables
+from coupled_adam_bench.report.style import IN_COLUMN, RC
+from coupled_adam_bench.report.tuning import at_edge, tuning_section
+from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE, tuning_figure
+from coupled_adam_bench.results.tuning import tuning_frame
+from coupled_adam_bench.tuning import choice_file, chosen_values
+
+TEMPLATES = Path(__file__).parents[3] / "templates"
+NAN = math.nan
+Make = Callable[..., Plan]
+
+
+@pytest.fixture
+def plan_of(tiny_study: Callable[..., dict[str, Any]]) -> Make:
+    def plan_of(label: str = "Lion", **tune: Any) -> Plan:
+        lion = {"name": "custom", "path": "torch.optim.Adagrad", "key": "lion", "label": label}
+        study = tiny_study()
+        study["grid"][0] |= {"table": "table7", "optimizers": ["adamw", lion]}
+        study["grid"][0]["tokens"] = [{"steps": 30, "label": "30_%&"}, {"steps": 60, "label": "60"}]
+        grids = {key: {"lr_factor": [0.5, 1, 2]} for key in ("adamw", "lion")}
+        study["grid"][0]["tune"] = {"seeds": [11, 12], "grids": grids} | tune
+        return make_plan(parse_study(study))
+
+    return plan_of
+
+
+def choose(plan: Plan, name: str, losses: Sequence[Sequence[float]], chosen: int, folder: Path) -> None:
+    """Write a choice as the command ``choose`` does."""
+    tuning = plan.tunings[name]
+    candidates = []
+    for candidate, of_seeds in zip(tuning.candidates, losses, strict=True):
+        cells = [
+            {"cell": cell.id, "seed": cell.seed, "val_loss": loss, "reason": "diverged" if math.isnan(loss) else None}
+            for cell, loss in zip(candidate.cells, of_seeds, strict=True)
+        ]
+        mean = math.fsum(of_seeds) / len(of_seeds)
+        candidates.append({"settings": candidate.settings, "mean_val_loss": mean, "cells": cells})
+    record = {"tuning": name, "candidates": candidates, "chosen": chosen}
+    write_sealed(choice_file(folder, name), record)
+
+
+@pytest.mark.parametrize(
+    ("value", "values", "warning"),
+    [
+        (1, [1, 2, 3], "lr 1 is the least that was tried: smaller ones may be better"),
+        (3.0, [1.0, 3.0], "lr 3 is the largest that was tried: larger ones may be better"),
+        (2, [1, 2, 3], None),
+        (2, [2], None),  # not varied
+        (True, [True, False], None),
+        ("a", ["a", "b"], None),
+        ((0.9, 0.99), [(0.9, 0.99), (0.9, 0.95)], None),
+        (0.1, [None, 0.1, 0.2], "lr 0.1 is the least that was tried: smaller ones may be better"),
+    ],
+)
+def test_the_edge_of_a_grid(value, values, warning):
+    assert at_edge("lr", value, values) == warning
+
+
+def test_what_the_section_says(plan_of, tmp_path):
+    plan = plan_of()
+    inner, edge, diverged, _ = plan.tunings
+    choose(plan, inner, [(5, 5), (3.25, 3.35), (4, 4)], 1, tmp_path)
+    choose(plan, edge, [(5, 5), (4, 4), (3, 3)], 2, tmp_path)
+    choose(plan, diverged, [(5, 5), (3, 3), (1, NAN)], 1, tmp_path)
+    section = tuning_section(plan, tuning_frame(plan, tmp_path))
+    assert section is not None
+    assert [(row.place, row.optimizer, row.budget) for row in section.rows] == [
+        ("N = 1.43K, D = 30_%&", "Adam (tuned)", "3 × 2 × 1.92K = 11.5K"),
+        ("N = 1.43K, D = 30_%&", "Lion (tuned)", "3 × 2 × 1.92K = 11.5K"),
+        ("N = 1.43K, D = 60", "Adam (tuned)", "3 × 2 × 3.84K = 23K"),
+        ("N = 1.43K, D = 60", "Lion (tuned)", "3 × 2 × 3.84K = 23K"),
+    ]
+    assert [(row.chosen, str(row.loss), row.warnings) for row in section.rows] == [
+        ("lr_factor 1", "3.3000 (707)", ()),
+        ("lr_factor 2", "3.0000 (0)", ("lr_factor 2 is the largest that was tried: larger ones may be better",)),
+        ("lr_factor 1", "3.0000 (0)", ("1 of 3 candidates diverged in at least one seed",)),
+        ("-", "-", ("nothing is chosen yet: its log file says why",)),
+    ]
+    assert section.unequal == ()
+
+
+def test_budgets_that_differ_are_said(plan_of, tmp_path):
+    plan = plan_of(grids={"adamw": {"lr_factor": [1, 2]}}, equal_budgets=False)
+    section = tuning_section(plan, tuning_frame(plan, tmp_path))
+    assert section is not None
+    assert section.unequal == ("tiny, grid.0: Adam (tuned) 2 candidates, Lion 0 candidates",)
+    page = html_environment(TEMPLATES).from_string(
+        '{% macro show_figures(figures) %}{% endmacro %}{% include "tuning.html.j2" %}'
+    )
+    assert "The budgets differ" in page.render(tuning=section, tuning_figures={})
+
+
+def test_hostile_labels_are_printed_as_text(plan_of, tmp_path):
+    plan = plan_of(label="A_&%<script>$x$ \N{GREEK SMALL LETTER MU}" + 20 * "long")
+    for name in plan.tunings:
+        choose(plan, name, [(5, 5), (3, 3.5), (4, 4)], 1, tmp_path)
+    chosen = plan.with_choices(chosen_values(plan.tunings.values(), tmp_path))
+    assert len(list(chosen.cells.values())[-1].optimizer.label) > 100
+    tried = tuning_frame(plan, tmp_path)
+    page = html_environment(TEMPLATES).from_string(
+        '{% macro show_figures(figures) %}{% endmacro %}{% include "tuning.html.j2" %}'
+    )
+    html = page.render(tuning=tuning_section(plan, tried), tuning_figures={})
+    assert "&lt;script&gt;" in html
+    assert "<script>" not in html
+    FigureCanvasAgg(tuning_figure(plan, tried)).draw()
+
+
+def test_the_figure_shows_candidates_and_the_choice(plan_of, tmp_path):
+    plan = plan_of()
+    for name in plan.tunings:
+        choose(plan, name, [(5, 5), (3.25, 3.35), (NAN, 4)], 1, tmp_path)
+    figure = tuning_figure(plan, tuning_frame(plan, tmp_path))
+    axes = figure.axes
+    assert [ax.get_title() for ax in axes] == ["N = 1.43K, D = 30_%&", "N = 1.43K, D = 60"]
+    for ax in axes:
+        lines = [line for line in ax.lines if line.get_label() in ("Adam (tuned)", "Lion (tuned)")]
+        assert [line.get_xydata().tolist() for line in lines] == 2 * [[[0.005, 5.0], [0.01, pytest.approx(3.3)]]]
+        rings = [line for line in ax.lines if line.get_markersize() == 11]
+        assert [line.get_xydata().tolist() for line in rings] == 2 * [[[0.01, pytest.approx(3.3)]]]
+        crosses = [line for line in ax.lines if line.get_marker() == "x"]
+        assert [line.get_xdata().tolist() for line in crosses] == 2 * [[0.02]]
+    FigureCanvasAgg(figure).draw()
+
+
+@pytest.mark.parametrize("settings", [RC, IN_COLUMN])
+def test_the_figure_holds_its_labels(settings, plan_of, tmp_path):
+    plan = plan_of()
+    for name in plan.tunings:
+        choose(plan, name, [(5, 5), (3.25, 3.35), (NAN, 4)], 1, tmp_path)
+    with rc_context(settings):
+        figure = tuning_figure(plan, tuning_frame(plan, tmp_path))
+        figure.draw_without_rendering()
+        box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert min(box.x0, box.y0) > -0.02
+    assert box.x1 < width + 0.02
+    assert box.y1 < height + 0.02
+
+
+def test_a_figure_of_nothing_and_a_candidate_that_blows_up(plan_of, tmp_path):
+    plan = plan_of()
+    FigureCanvasAgg(tuning_figure(plan, tuning_frame(plan, tmp_path))).draw()
+    choose(plan, next(iter(plan.tunings)), [(3, 3), (900, 900), (NAN, NAN)], 0, tmp_path)
+    figure = tuning_figure(plan, tuning_frame(plan, tmp_path))
+    assert figure.axes[0].get_ylim()[1] == pytest.approx(1.5 * math.log(64))
+
+
+@pytest.mark.parametrize(("field", "peak"), [("lr_factor", "0.01"), ("learning_rate", "0.01, or tuned")])
+def test_the_table_of_models_says_that_their_learning_rate_is_tuned(field, peak, plan_of):
+    models, _ = setup_tables(plan_of(grids={key: {field: [0.5, 1]} for key in ("adamw", "lion")}))
+    assert models.rows[0][models.header.index("peak learning rate")] == peak
+
+
+def test_only_a_study_that_tunes_has_the_figure_and_the_section(plan_of, tiny_plan, tmp_path):
+    assert TUNING_FIGURE.items() <= figures_of(plan_of()).items()
+    assert figures_of(tiny_plan) == FIGURES
+    assert tuning_section(tiny_plan, None) is None
+    assert json.dumps(tiny_plan.to_json()).count("tune") == 0

@@ -1,0 +1,140 @@
+"""A study that tunes, through real Snakemake: from candidates to the table in one call, again, with another grid."""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+SNAKEMAKE = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "Snakefile"), "--nocolor"]
+TUNING = pytest.mark.xdist_group("tuning")
+
+
+def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    cores = [] if "-n" in arguments else ["--cores", "2"]
+    command = [*SNAKEMAKE, *arguments, *cores, "--configfile", str(folder / "study.yaml")]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+
+
+def jobs(folder: Path, target: str = "tables") -> dict[str, int]:
+    """Return how many jobs of each rule a dry run announces."""
+    result = snakemake(folder, target, "-n")
+    assert result.returncode == 0, result.stdout + result.stderr
+    lines = (result.stdout + result.stderr).splitlines()
+    if "Job stats:" not in lines:
+        return {}
+    table = [line.split() for line in lines[lines.index("Job stats:") + 3 :]]
+    end = next(index for index, fields in enumerate(table) if fields[:1] == ["total"])
+    return {rule: int(count) for rule, count in table[:end] if rule != target}
+
+
+def write(folder: Path, settings: dict[str, Any], **rates: list[float]) -> None:
+    tune = {"seeds": [11], "grids": {key: {"learning_rate": values} for key, values in rates.items()}}
+    settings["grid"][0] |= {"seeds": [1, 2], "tokens": [{"steps": 20, "label": "20"}], "tune": tune}
+    settings["execution"] |= {"train_cells_per_job": 2, "evaluation_cells_per_job": 2}
+    (folder / "study.yaml").write_text(yaml.safe_dump(settings))
+
+
+def choices(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the chosen settings by optimizer, from the records of the choices of the study as it is."""
+    found = {}
+    for path in sorted((folder / "results/tiny/tuning").glob("*.json"), key=lambda path: path.stat().st_mtime):
+        record = json.loads(path.read_text())
+        found[path.stem.split("_", 2)[2].rpartition("_")[0]] = record["candidates"][record["chosen"]]["settings"]
+    return found
+
+
+def runs(folder: Path) -> list[Path]:
+    return sorted((folder / "results/runs").iterdir())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_study: Callable[..., dict[str, Any]]) -> Path:
+    """A working folder in which the tables of a study that tunes are made."""
+    folder = tmp_path_factory.mktemp("tuning")
+    write(folder, tiny_study(), adamw=[0.0001, 0.05], coupled_adam=[0.0001, 0.05])
+    result = snakemake(folder, "tables")
+    assert result.returncode == 0, result.stdout + result.stderr
+    return folder
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "copy", symlinks=True))
+
+
+@TUNING
+def test_one_call_tunes_trains_and_makes_the_table(finished: Path) -> None:
+    assert choices(finished) == {"adamw": {"learning_rate": 0.05}, "coupled_adam": {"learning_rate": 0.05}}
+    with (finished / "results/tiny/results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["optimizer"], row["seed"]) for row in rows} == {
+        (optimizer, seed) for optimizer in ("adamw", "coupled_adam") for seed in "12"
+    }
+    for run in {row["cell"] for row in rows}:
+        cell = json.loads((finished / "results/runs" / run / "cell.json").read_text())
+        assert (cell["model"]["learning_rate"], cell["seed"] in (1, 2)) == (0.05, True)
+    assert "Coupled Adam (tuned)" in (finished / "results/tiny/tables/table1.html").read_text()
+    evaluated = {path.name: {p.name.split("-")[0] for p in path.glob("evaluations/*.json")} for path in runs(finished)}
+    stages = [{"validation_loss"}] * 4 + [{"downstream", "embeddings", "test_loss"}] * 4
+    assert sorted(map(sorted, evaluated.values())) == sorted(map(sorted, stages))
+
+
+@TUNING
+def test_a_second_start_does_nothing(finished: Path) -> None:
+    assert jobs(finished) == {}
+    result = snakemake(finished, "tables")
+    assert "Nothing to be done" in result.stdout + result.stderr
+
+
+@TUNING
+@pytest.mark.fault(
+    "results",
+    "the choice of a tuning is damaged, edited, or of other candidates",
+    "the next start sets it aside and chooses again; the table is byte for byte the same",
+)
+def test_a_damaged_choice_is_made_again(copy: Path) -> None:
+    path = next((copy / "results/tiny/tuning").glob("*_adamw_*.json"))
+    path.write_text(path.read_text().replace('"chosen": 1', '"chosen": 0'))
+    table = (copy / "results/tiny/tables/table1.tex").read_bytes()
+    result = snakemake(copy, "tables")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "do not match its own SHA-256" in result.stdout + result.stderr
+    assert choices(copy)["adamw"] == {"learning_rate": 0.05}
+    assert len(runs(copy)) == 8
+    assert (copy / "results/tiny/tables/table1.tex").read_bytes() == table
+
+
+@TUNING
+@pytest.mark.fault(
+    "results",
+    "all candidates of a tuning diverge",
+    "its job names them; the other optimizers go on, and partial tables have a gap",
+)
+def test_another_grid_tunes_again_and_candidates_that_all_diverge_stop_only_their_row(
+    copy: Path, tiny_study: Callable[..., dict[str, Any]]
+) -> None:
+    before = {path: (path / "run.json").read_bytes() for path in runs(copy)}
+    write(copy, tiny_study(), adamw=[0.0001, 0.04], coupled_adam=[1e38, 2e38])
+    assert jobs(copy)["choose"] == 2
+    result = snakemake(copy, "tables")
+    assert result.returncode == 1
+    assert "no candidate can be chosen" in result.stdout + result.stderr
+    assert "learning_rate 1e+38: loss or gradient not finite in step" in result.stdout + result.stderr
+    assert {path: (path / "run.json").read_bytes() for path in before} == before
+    rates = [json.loads((path / "cell.json").read_text())["model"]["learning_rate"] for path in runs(copy)]
+    assert rates.count(0.0001) == 2  # those that were trained before
+    assert rates.count(0.04) == 3  # a candidate, and both cells of the row for which one is chosen
+    assert rates.count(1e38) == rates.count(2e38) == 1
+    result = snakemake(copy, "tables", "--config", "partial=true")
+    assert result.returncode == 0, result.stdout + result.stderr
+    with (copy / "results/tiny/results.csv").open() as file:
+        loss = [(row["optimizer"], row["value"] == "NaN") for row in csv.DictReader(file) if row["metric"] == "loss"]
+    assert loss == [("adamw", False)] * 2 + [("coupled_adam", True)] * 2
