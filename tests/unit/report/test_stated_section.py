@@ -21,8 +21,10 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.stated import note_stated
 from coupled_adam_bench.statistics.compare import write_tests
+from coupled_adam_bench.statistics.paired_text import write_paired
 from coupled_adam_bench.statistics.power import write_power
 from coupled_adam_bench.statistics.stated import stated_rows, write_stated
+from coupled_adam_bench.statistics.summary import write_summary
 from coupled_adam_bench.statistics.trend import write_trend
 
 LOSS = {"name": "<b>loss</b>", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}
@@ -135,8 +137,10 @@ def test_the_whole_report_of_a_stated_plan(
         (write_trend, "trend"),
         (write_power, "power"),
         (write_stated, "stated"),
+        (write_summary, "summary"),
     ):
         write(plan, results, folder / f"{name}.csv")
+    write_paired(plan, folder / "paired.csv", tmp_path / "runs")
     (folder / "figures").mkdir()
     for name in figures_of(plan):
         (folder / "figures" / f"{name}.svg").write_text("<svg/>")

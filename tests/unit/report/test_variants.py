@@ -47,7 +47,7 @@ def finished(fake: Any) -> list[Cell]:
 
 
 def section_of(page: str) -> str:
-    return page[page.index('<section id="variants">') : page.index('<section id="tests">')]
+    return page[page.index('<section id="variants">') : page.index('<section id="statistics">')]
 
 
 def render(fake: Any, results: pd.DataFrame, folder: Path, templates: Path) -> str:

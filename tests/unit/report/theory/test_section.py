@@ -9,7 +9,7 @@ import pytest
 
 from coupled_adam_bench.files import read_sealed, write_sealed
 from coupled_adam_bench.plan import Plan
-from coupled_adam_bench.report.figures import FIGURES, figures_of
+from coupled_adam_bench.report.figures import FIGURES, TREND_FIGURE, figures_of
 from coupled_adam_bench.report.theory.checks import Check, answer_open_question, checks_of
 from coupled_adam_bench.report.theory.records import Record, TheoryGroup, read_record, read_theory
 from coupled_adam_bench.report.theory.section import theory_section
@@ -193,7 +193,7 @@ def test_rows_show_what_is_missing(fake_theory: Any) -> None:
 
 def test_a_study_without_theory_has_no_section(fake: Any) -> None:
     assert theory_section(layout_of(fake.plan), fake.root / "runs") is None
-    assert figures_of(fake.plan) == FIGURES
+    assert figures_of(fake.plan) == FIGURES | TREND_FIGURE
     page = (fake.study_dir / "report" / "index.html").read_text()
     assert 'id="theory"' not in page
     assert "#theory" not in page
