@@ -1,5 +1,6 @@
 # in:  the markers of all evaluations, and the run folders of the cells
-# out: results/<study>/: results.csv -> tests.csv, paired.csv, summary.csv -> tables/, figures/ -> manifest.json -> report/index.html; MLflow
+# out: results/<study>/: results.csv -> tests.csv, other statistics -> tables/, figures/ -> manifest.json -> report/index.html
+#      MLflow
 #      results/<study>/checksums/: what each stage wrote, which those that read it compare
 
 import time
@@ -12,15 +13,10 @@ localrules:
     plan,
     rehearse,
     collect,
-    audit_seeds,
-    noise,
     tuning,
     tests,
-    trend,
-    power,
+    statistics,
     stated,
-    paired,
-    summary,
     tables_of_study,
     figures_of_study,
     manifest,
@@ -122,42 +118,6 @@ rule collect:
         " --checksums {output.checksums:q} --made-for {params.made_for} > {log:q} 2>&1"
 
 
-# Which text a seed reads follows from the length of the text, which is known once the data are prepared.
-rule audit_seeds:
-    """Compute how much of the training text the seeds of the study share."""
-    input:
-        [] if PARTIAL else [ancient(marker) for marker in rules.data.input],
-    output:
-        seeds=captioned(STUDY_DIR / "seeds.csv", "seeds", "Results"),
-        checksums=checksums("seeds"),
-    log:
-        STUDY_DIR / "logs" / "seeds.log",
-    params:
-        version=versions.STATISTICS,
-        cells=CELLS,
-    shell:
-        "{PYTHON:q} -m coupled_adam_bench audit-seeds --plan {PLAN_FILE:q} --out {output.seeds:q}"
-        " --checksums {output.checksums:q} > {log:q} 2>&1"
-
-
-rule noise:
-    """Split the spread of each number into where it comes from."""
-    input:
-        RUN_MARKERS,
-        results=rules.collect.output.results,
-        given=rules.collect.output.checksums,
-    output:
-        noise=captioned(STUDY_DIR / "noise.csv", "noise", "Results"),
-        checksums=checksums("noise"),
-    log:
-        STUDY_DIR / "logs" / "noise.log",
-    params:
-        version=versions.STATISTICS,
-    shell:
-        "{PYTHON:q} -m coupled_adam_bench noise --plan {PLAN_FILE:q} --results {input.results:q} --out {output.noise:q}"
-        " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
-
-
 # Choices that are there: all of them, or with `partial` those that have been made.
 CHOSEN = [chosen_marker(tuning) for tuning in PLAN.tunings if not PARTIAL or chosen_marker(tuning).exists()]
 TUNING_FILES = [STUDY_DIR / paths.TUNING_CSV] if PLAN.tunings else []
@@ -196,73 +156,29 @@ rule tests:
         " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
-rule paired:
-    """Compare cells of one seed on the same documents and windows."""
+rule statistics:
+    """Compute what stands beside the tests: pairs on the same text, summaries, trends, power, shared text, noise."""
     input:
         RUN_MARKERS,
+        results=rules.collect.output.results,
         given=rules.collect.output.checksums,
     output:
         paired=captioned(STUDY_DIR / "paired.csv", "paired", "Results"),
-        checksums=checksums("paired"),
-    log:
-        STUDY_DIR / "logs" / "paired.log",
-    params:
-        version=versions.STATISTICS,
-    shell:
-        "{PYTHON:q} -m coupled_adam_bench paired --plan {PLAN_FILE:q} --out {output.paired:q}"
-        " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
-
-
-rule summary:
-    """Summarize each optimizer over all groups of a table."""
-    input:
-        results=rules.collect.output.results,
-        given=rules.collect.output.checksums,
-    output:
         summary=captioned(STUDY_DIR / "summary.csv", "summary", "Results"),
-        checksums=checksums("summary"),
-    log:
-        STUDY_DIR / "logs" / "summary.log",
-    params:
-        version=versions.STATISTICS,
-    shell:
-        "{PYTHON:q} -m coupled_adam_bench summary --plan {PLAN_FILE:q} --results {input.results:q}"
-        " --out {output.summary:q} --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
-
-
-rule trend:
-    """Fit how the differences of optimizers grow with tokens and parameters."""
-    input:
-        results=rules.collect.output.results,
-        given=rules.collect.output.checksums,
-    output:
         trend=captioned(STUDY_DIR / "trend.csv", "trend", "Results"),
         crossings=captioned(STUDY_DIR / "crossings.csv", "trend", "Results"),
-        checksums=checksums("trend"),
-    log:
-        STUDY_DIR / "logs" / "trend.log",
-    params:
-        version=versions.STATISTICS,
-    shell:
-        "{PYTHON:q} -m coupled_adam_bench trend --plan {PLAN_FILE:q} --results {input.results:q} --out {output.trend:q}"
-        " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
-
-
-rule power:
-    """Compute what the seeds of the study can find, and how many find what was seen."""
-    input:
-        results=rules.collect.output.results,
-        given=rules.collect.output.checksums,
-    output:
         power=captioned(STUDY_DIR / "power.csv", "power", "Results"),
-        checksums=checksums("power"),
+        seeds=captioned(STUDY_DIR / "seeds.csv", "seeds", "Results"),
+        noise=captioned(STUDY_DIR / "noise.csv", "noise", "Results"),
+        checksums=checksums("statistics"),
     log:
-        STUDY_DIR / "logs" / "power.log",
+        STUDY_DIR / "logs" / "statistics.log",
     params:
         version=versions.STATISTICS,
+        folder=STUDY_DIR,
     shell:
-        "{PYTHON:q} -m coupled_adam_bench power --plan {PLAN_FILE:q} --results {input.results:q} --out {output.power:q}"
-        " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+        "{PYTHON:q} -m coupled_adam_bench statistics --plan {PLAN_FILE:q} --results {input.results:q}"
+        " --out {params.folder:q} --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
 # Of a study with a stated plan. The SHA-256 of its file stands for it.
@@ -290,12 +206,7 @@ SHOWN = [
     for stage, there in {
         "collect": True,
         "tests": True,
-        "paired": True,
-        "summary": True,
-        "trend": True,
-        "power": True,
-        "seeds": True,
-        "noise": True,
+        "statistics": True,
         "stated": PLAN.stated is not None,
         "tuning": bool(PLAN.tunings),
         "tables": bool(TABLES),
@@ -303,6 +214,7 @@ SHOWN = [
     }.items()
     if there
 ]
+STATISTICS_FILES = [file for file in rules.statistics.output if str(file).endswith(".csv")]
 STATED_FILE = rules.stated.output.stated if PLAN.stated else []
 
 
@@ -360,8 +272,8 @@ rule figures_of_study:
         RUN_MARKERS,
         TUNING_FILES,
         results=rules.collect.output.results,
-        noise=rules.noise.output.noise,
-        given=[rules.collect.output.checksums, rules.noise.output.checksums, *TUNING_CHECKSUMS],
+        noise=rules.statistics.output.noise,
+        given=[rules.collect.output.checksums, rules.statistics.output.checksums, *TUNING_CHECKSUMS],
     output:
         figures=captioned(FIGURE_FILES, "figures", "Figures"),
         checksums=checksums("figures"),
@@ -380,12 +292,7 @@ rule manifest:
         RUN_MARKERS,
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
-        paired=rules.paired.output.paired,
-        summary=rules.summary.output.summary,
-        trend=[rules.trend.output.trend, rules.trend.output.crossings],
-        power=rules.power.output.power,
-        seeds=rules.audit_seeds.output.seeds,
-        noise=rules.noise.output.noise,
+        statistics=STATISTICS_FILES,
         tables=TABLE_FILES,
         figures=FIGURE_FILES,
         stated=STATED_FILE,
@@ -413,10 +320,7 @@ rule report_page:
         RUN_MARKERS,
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
-        paired=rules.paired.output.paired,
-        summary=rules.summary.output.summary,
-        trend=[rules.trend.output.trend, rules.trend.output.crossings],
-        power=rules.power.output.power,
+        statistics=STATISTICS_FILES,
         stated=STATED_FILE,
         figures=FIGURE_FILES,
         manifest=rules.manifest.output.manifest,

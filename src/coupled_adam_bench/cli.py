@@ -249,47 +249,28 @@ def _collect(arguments: argparse.Namespace) -> None:
     write_results(collect(_plan(arguments), partial=arguments.partial), arguments.out)
 
 
-def _audit_seeds(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.results.seeds import write_seeds
-    from coupled_adam_bench.training.seed_overlap import audit
-
-    write_seeds(audit(_plan(arguments)), arguments.out)
-
-
-def _noise(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.statistics.noise import write_noise
-
-    write_noise(_plan(arguments), arguments.results, arguments.out)
-
-
 def _tests(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.statistics.compare import write_tests
 
     write_tests(_plan(arguments), arguments.results, arguments.out)
 
 
-def _paired(arguments: argparse.Namespace) -> None:
+def _statistics(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.results.seeds import write_seeds
+    from coupled_adam_bench.statistics.noise import write_noise
     from coupled_adam_bench.statistics.paired_text import write_paired
-
-    write_paired(_plan(arguments), arguments.out)
-
-
-def _summary(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.statistics.summary import write_summary
-
-    write_summary(_plan(arguments), arguments.results, arguments.out)
-
-
-def _trend(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.statistics.trend import write_trend
-
-    write_trend(_plan(arguments), arguments.results, arguments.out)
-
-
-def _power(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.statistics.power import write_power
+    from coupled_adam_bench.statistics.summary import write_summary
+    from coupled_adam_bench.statistics.trend import write_trend
+    from coupled_adam_bench.training.seed_overlap import audit
 
-    write_power(_plan(arguments), arguments.results, arguments.out)
+    plan, results, folder = _plan(arguments), arguments.results, arguments.out
+    write_paired(plan, folder / "paired.csv")
+    write_summary(plan, results, folder / "summary.csv")
+    write_trend(plan, results, folder / "trend.csv")
+    write_power(plan, results, folder / "power.csv")
+    write_seeds(audit(plan), folder / "seeds.csv")
+    write_noise(plan, results, folder / "noise.csv")
 
 
 def _stated(arguments: argparse.Namespace) -> None:
@@ -453,32 +434,18 @@ def parser() -> argparse.ArgumentParser:
     out(sub, "results.csv")
     checksums(sub, out_file)
     made_for(sub)
-    sub = stage("audit-seeds", _audit_seeds, "compute how much of the training text the seeds of a study share")
-    out(sub, "seeds.csv")
-    checksums(sub, out_file)
-    sub = stage("noise", _noise, "split the spread of each number into where it comes from")
-    sub.add_argument("--results", type=Path, required=True, help="results.csv")
-    out(sub, "noise.csv")
-    checksums(sub, out_file)
     sub = stage("tests", _tests, "compute the significance tests of the tables")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
     out(sub, "tests.csv")
     checksums(sub, out_file)
-    sub = stage("paired", _paired, "compare cells of one seed on the same documents and windows")
-    out(sub, "paired.csv")
-    checksums(sub, out_file)
-    sub = stage("summary", _summary, "summarize each optimizer over all groups of a table")
+    summary = (
+        "compute what stands beside the tests: pairs on the same text, summaries, trends, power, shared text, noise"
+    )
+    sub = stage("statistics", _statistics, summary)
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
-    out(sub, "summary.csv")
-    checksums(sub, out_file)
-    sub = stage("trend", _trend, "fit how the differences of optimizers grow with tokens and parameters")
-    sub.add_argument("--results", type=Path, required=True, help="results.csv")
-    out(sub, "trend.csv; crossings.csv lies beside it")
-    checksums(sub, lambda arguments: [arguments.out, arguments.out.with_name("crossings.csv")])
-    sub = stage("power", _power, "compute what the seeds of a study can find, and how many find what was seen")
-    sub.add_argument("--results", type=Path, required=True, help="results.csv")
-    out(sub, "power.csv")
-    checksums(sub, out_file)
+    out(sub, "folder")
+    written = ("paired.csv", "summary.csv", "trend.csv", "crossings.csv", "power.csv", "seeds.csv", "noise.csv")
+    checksums(sub, lambda arguments: [arguments.out / name for name in written])
     sub = stage("stated", _stated, "test the hypotheses of a stated plan at the stated looks")
     sub.add_argument("--results", type=Path, required=True, help="results.csv")
     out(sub, "stated.csv")

@@ -32,7 +32,7 @@ from coupled_adam_bench.training.checks import check_optimizers
 DRAWS = int(os.environ.get("CAB_STUDY_DRAWS", "25"))
 FIRST = int(os.environ.get("CAB_FIRST_DRAW", "0"))
 TEMPLATES = str(Path(__file__).parents[2] / "templates")
-REPORTING = ("collect", "tests", "paired", "summary", "trend", "power", "tables", "figures")
+REPORTING = ("collect", "tests", "statistics", "tables", "figures")
 
 HOSTILE = (None, "", "x", [], {}, -1, 0, 10**30, 1e300, float("nan"), float("inf"), True, "1e-8", [1], {"a": 1})
 
@@ -260,10 +260,7 @@ def run_through(settings: dict[str, Any], everything: bool, said: Callable[[], s
     commands += [
         ["collect", "--out", str(folder / "results.csv")],
         ["tests", *results, "--out", str(folder / "tests.csv")],
-        ["trend", *results, "--out", str(folder / "trend.csv")],
-        ["power", *results, "--out", str(folder / "power.csv")],
-        ["paired", "--out", str(folder / "paired.csv")],
-        ["summary", *results, "--out", str(folder / "summary.csv")],
+        ["statistics", *results, "--out", str(folder)],
         ["tables", *results, *tests, "--templates", TEMPLATES, "--out", str(folder / "tables")],
     ]
     if everything:

@@ -144,6 +144,8 @@ def variations() -> dict[str, dict[str, Any]]:
     return {
         "study": {"study": "other"},
         "title": {"title": "other"},
+        "statistics": {"statistics": {"bold": "holm", "margins": {"loss": 0.01}}},
+        "stated": {"stated": "a plan"},
         "tables": {"tables": {"table1": {"title": "First", "columns": ["loss"]}}},
         "budget": {"budget": {"gpu": "A100", "gpus": 2, "mfu": 0.4, "price_per_gpu_hour": 3, "currency": "EUR"}},
         "paths": {"paths": {"text": "a", "tokenizer": "b", "word_similarity": "c", "hub_mirror": "d", "tasks": "e"}},
@@ -164,7 +166,10 @@ def variations() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("section", list(variations()))
-def test_what_changes_no_number_is_not_in_an_id(section):
+def test_what_changes_no_number_is_not_in_an_id(section, tmp_path, monkeypatch):
+    hypothesis = {"name": "a", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}
+    (tmp_path / "a plan").write_text(yaml.safe_dump({"hypotheses": [hypothesis], "seeds": [1, 2, 3]}))
+    monkeypatch.chdir(tmp_path)
     values = yaml.safe_load((CONFIGS / "demo.yaml").read_text(encoding="utf-8"))
     before, after = parse_study(values), parse_study(values | variations()[section])
     assert before != after

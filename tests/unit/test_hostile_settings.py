@@ -109,6 +109,9 @@ def bases(tiny_study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> d
             "adamw", "coupled_adam", {"name": "sgd", "lr_factor": 100},
             {"name": "custom", "path": "torch.optim.Adagrad", "key": "ada", "label": "Ada", "arguments": {"eps": 0.1}},
         ],
+        "tune": {
+            "seeds": [11], "tokens": {"steps": 30}, "grids": {"ada": {"lr_factor": [1, 2]}}, "equal_budgets": False,
+        },
     }  # fmt: skip
     files = deepcopy(settings)
     files["paths"] = {"text": ["text"], "tokenizer": "tokenizer.json", "word_similarity": "."}
@@ -204,6 +207,7 @@ def test_every_hostile_value_of_a_composite_study(tiny_study: Any, tmp_path: Pat
         "execution": {},
         "budget": {},
         "stated": None,
+        "statistics": {},
     }
     assert set(base) == set(Composite.model_fields)
     assert outcome(base) is None

@@ -91,7 +91,10 @@ GRID = {"learning_rate": RATES}
         ({"seeds": [11, 3, 1]}, "grid.0.tune.seeds: 1, 3 is a seed of the grid too"),
         ({"grids": {}}, "grid.0.tune.grids: must have at least one entry"),
         ({"grids": {"adamw": {}, "coupled_adam": GRID}}, "grid.0.tune.grids.adamw: no field"),
-        ({"grids": {"adam": GRID}}, "grid.0.tune.grids: adam is not among the block's optimizers adamw, coupled_adam"),
+        (
+            {"grids": {"adam": GRID}},
+            "grid.0.tune.grids: adam is no key of the block's optimizers, which are adamw, coupled_adam",
+        ),
         (
             {"grids": {"adamw": {"learning_rate": []}}},
             "grid.0.tune.grids.adamw.learning_rate: must have at least one entry",

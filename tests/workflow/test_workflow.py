@@ -138,8 +138,7 @@ def test_execution_paths_and_labels_rerun_no_computation(copy):
         paths={"text": "elsewhere"},
     )
     assert set(jobs(snakemake(copy, "-n"))) <= {
-        "collect", "tests", "paired", "summary", "trend", "power", "noise", "tables_of_study", "figures_of_study",
-        "manifest", "report_page", "track",
+        "collect", "tests", "statistics", "tables_of_study", "figures_of_study", "manifest", "report_page", "track",
     }  # fmt: skip
 
 
@@ -179,7 +178,7 @@ def test_a_changed_template_renders_again_and_nothing_else(copy, tmp_path):
         ("DATA", {"prepare", "train_cells", "downstream"}),
         ("TRAIN", {"train_cells", "downstream"}),
         ("downstream", {"downstream"}),
-        ("STATISTICS", {"tests", "paired", "summary", "trend", "power", "noise", "audit_seeds"}),
+        ("STATISTICS", {"tests", "statistics"}),
     ],
 )
 def test_a_changed_protocol_version_reruns_its_stage(stage, rules, copy):

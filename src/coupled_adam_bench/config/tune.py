@@ -108,7 +108,7 @@ class Tune(Settings):
             )
         by_key = {self._key_of(optimizer) or optimizer.key: optimizer for optimizer in optimizers}
         if unknown := sorted(set(self.grids) - set(by_key)):
-            yield f"grids: {', '.join(unknown)} is not among the block's optimizers {', '.join(by_key)}"
+            yield f"grids: {', '.join(unknown)} is no key of the block's optimizers, which are {', '.join(by_key)}"
         tuned = [models[self.model]] if self.model is not None else list(models.values())
         problems = [
             f"grids.{key}{problem}"

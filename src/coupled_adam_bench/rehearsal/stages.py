@@ -49,19 +49,22 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
                 yield [stage.name.replace("_", "-"), *given, "--cells", *cells, "--done", done, *on_cpu]
     results, tests = str(folder / "results.csv"), str(folder / "tests.csv")
     yield ["collect", *given, "--out", results]
-    noise = str(folder / "noise.csv")
-    yield ["noise", *given, "--results", results, "--out", noise]
-    yield ["audit-seeds", *given, "--out", str(folder / "seeds.csv")]
     yield ["tests", *given, "--results", results, "--out", tests]
-    yield ["paired", *given, "--out", str(folder / "paired.csv")]
-    yield ["summary", *given, "--results", results, "--out", str(folder / "summary.csv")]
+    yield ["statistics", *given, "--results", results, "--out", str(folder)]
     if plan.tunings:
         yield ["tuning", *given, "--out", str(folder / paths.TUNING_CSV)]
-    for name in ("trend", "power"):
-        yield [name, *given, "--results", results, "--out", str(folder / f"{name}.csv")]
     compared = ["--results", results, "--tests", tests]
     yield ["tables", *given, *compared, "--templates", str(templates), "--out", str(folder / "tables")]
-    yield ["figures", *given, "--results", results, "--noise", noise, "--out", str(folder / "figures")]
+    yield [
+        "figures",
+        *given,
+        "--results",
+        results,
+        "--noise",
+        str(folder / "noise.csv"),
+        "--out",
+        str(folder / "figures"),
+    ]
     yield ["manifest", *given]
     yield ["report", *given, "--templates", str(templates)]
 
