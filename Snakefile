@@ -25,6 +25,8 @@ rule all:
         [] if PARTIAL else rules.train.input,
         [] if PARTIAL else rules.evaluate.input,
         rules.tables.input,
+        STATISTICS_FILES,
+        STATED_FILE,
         rules.figures.input,
         rules.report.input,
         TUNING_FILES,
