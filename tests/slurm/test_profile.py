@@ -63,7 +63,7 @@ def test_the_profile_sets_what_rules_of_ours_use():
     rules = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "rules").glob("*.smk")))
     site = yaml.safe_load(with_site_settings(PROFILE.read_text(encoding="utf-8")))
     named = set(site["set-resources"])
-    assert named == {"train_cells", "train_trunk", "test_loss", "downstream", "theory"}
+    assert named == {"train_cells", "train_trunk", "choose", "test_loss", "downstream", "theory"}
     for name in named:
         body = re.search(rf"^(?:use )?rule (?:evaluation as )?{name}(?: with)?:\n((?:    .*|)\n)+", rules, re.MULTILINE)
         assert body, f"rule {name} is in the profile and not in rules/"

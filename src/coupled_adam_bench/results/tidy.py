@@ -12,7 +12,7 @@ from coupled_adam_bench.files import atomic_path
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_KINDS = {int: "an integer", float: "a number or NaN", bool: "True or False"}
+_KINDS = {int: "an integer of 64 bits", float: "a number or NaN", bool: "True or False"}
 
 
 def typed_frame(records: list[dict[str, Any]], columns: dict[str, type]) -> "DataFrame":
@@ -37,10 +37,16 @@ def _float(text: str) -> float:
     return float(text) if text else float("nan")  # other programs write NaN as an empty field
 
 
+def _int(text: str) -> int:
+    if not -(2**63) <= (value := int(text)) < 2**63:
+        raise ValueError("more than 64 bits")
+    return value
+
+
 # Text is interned: a long file has few different texts in many rows.
 _READERS: dict[type, Callable[[str], Any]] = {
     str: sys.intern,
-    int: int,
+    int: _int,
     float: _float,
     bool: {"True": True, "False": False}.__getitem__,
 }
@@ -53,8 +59,10 @@ def read_csv(path: Path, columns: dict[str, type], key: tuple[str, ...]) -> "Dat
     Raises ``ValueError`` with the file, and where there is one the line, of what is wrong.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            frame = _typed(_read_columns(path, csv.reader(file), columns), columns)
+        frame = _read_at_once(path, columns)
+        if frame is None:
+            with path.open(newline="", encoding="utf-8") as file:
+                frame = _typed(_read_columns(path, csv.reader(file), columns), columns)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file") from None
     except (UnicodeDecodeError, csv.Error) as error:
@@ -67,6 +75,30 @@ def read_csv(path: Path, columns: dict[str, type], key: tuple[str, ...]) -> "Dat
         values = ", ".join(f"{name}={value}" for name, value in zip(key, identity, strict=True))
         raise ValueError(f"{path}:{line + 2}: the same row as line {other + 2} ({values})")
     return frame
+
+
+def _read_at_once(path: Path, columns: dict[str, type]) -> "DataFrame | None":
+    """Return what pandas reads, in half the time; None if anything is wrong or unusual, for a closer look."""
+    from io import BytesIO
+
+    import pandas as pd
+
+    contents = path.read_bytes()
+    if b'"' in contents or b"\r" in contents:
+        return None
+    try:
+        frame = pd.read_csv(BytesIO(contents), dtype=str, keep_default_na=False, skip_blank_lines=False)
+        # Pandas refuses a line that is too long, and fills up one that is too short: the commas show it.
+        n_commas = (len(frame) + 1) * (len(columns) - 1)
+        is_regular = isinstance(frame.index, pd.RangeIndex) and contents.count(b",") == n_commas
+        if not is_regular or sorted(frame.columns) != sorted(columns) or frame.empty:
+            return None
+        for name, kind in columns.items():
+            if kind is not str:  # pandas takes 1.0 for 1 and TRUE for True, and an old one rounds decimals
+                frame[name] = list(map(_READERS[kind], frame[name].tolist()))
+        return frame[list(columns)]
+    except (ValueError, KeyError):  # pandas' own errors are ValueErrors
+        return None
 
 
 def _read_columns(path: Path, reader: Iterator[list[str]], columns: dict[str, type]) -> dict[str, list[Any]]:
