@@ -105,7 +105,10 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
         ["adamw", "adamw"],
     ),
     "grid.0.seeds": ([1, 2], [1], [0, 2**63], [3, 3], [2**64]),
+    "grid.0.data_seeds": (None, [1, 2], [0, 2**63], [3, 3], [2**64]),
     "grid.0.models": (["nano"], ["nano", "nano"], ["nobody"]),
+    "statistics.bold": ("paper", "paired", "holm", "all"),
+    "statistics.margins": ({}, {"loss": 0.01}, {"isotropy": 1e300}, {"loss": -1}, {"nothing": 1}),
     "evaluation.test_loss.split": ("val", "test", "train"),
     "evaluation.test_loss.windows": ("all", "random"),
     "evaluation.test_loss.n_batches": (1, 3),
@@ -187,6 +190,10 @@ NOT_DRAWN = {
     "data.source.kind": "the bases have both that can be reached from here",
     **dict.fromkeys(("preset", "dataset", "config_name", "revision", "split"), "the hub cannot be reached"),
     "compile": "takes minutes",
+    "stated": "a file of its own, see tests/unit/test_stated.py",
+    **dict.fromkeys(
+        ("grid.tune", "grid.tune.tokens"), "trains candidates in other jobs first, see tests/unit/test_tuning.py"
+    ),
     **dict.fromkeys(
         ("train_mem_mb", "evaluation_mem_mb", "evaluation_minutes", "evaluation_cells_per_job", "hub_minutes"),
         "a number",
