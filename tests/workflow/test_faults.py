@@ -443,7 +443,6 @@ CASES = {
     "results.csv": "results/tiny/results.csv",
     "tests.csv": "results/tiny/tests.csv",
     "paired.csv": "results/tiny/paired.csv",
-    "summary.csv": "results/tiny/summary.csv",
     "a table": "results/tiny/tables/table1.tex",
     "the manifest": "results/tiny/manifest.json",
     "an evaluation": "results/runs/*_adamw_s1_*/evaluations/downstream-*.json",
@@ -460,6 +459,7 @@ CASES = {
     "run or a history, or the file is deleted.",
     "A plain second start makes it anew from what it was made of, says so, and keeps the changed file beside it.",
 )
+@pytest.mark.timeout(1800)  # eleven starts
 def test_a_plain_second_start_mends(victim):
     folder = victim.folder
     paths = {what: next(folder.glob(pattern)) for what, pattern in CASES.items()}
