@@ -214,7 +214,7 @@ SHOWN = [
     }.items()
     if there
 ]
-STATISTICS_FILES = [file for file in rules.statistics.output if str(file).endswith(".csv")]
+STATISTICS_FILES = [STUDY_DIR / name for name in paths.STATISTICS_FILES]
 STATED_FILE = rules.stated.output.stated if PLAN.stated else []
 
 

@@ -10,6 +10,8 @@ WEIGHTS = "model.safetensors"
 TUNING = "tuning"
 """The folder of a study with the choice of each tuning."""
 TUNING_CSV = "tuning.csv"
+STATISTICS_FILES = ("paired.csv", "summary.csv", "trend.csv", "crossings.csv", "power.csv", "seeds.csv", "noise.csv")
+"""What the stage ``statistics`` writes into the folder of a study."""
 
 
 def data_dir(data_id: str, results: Path = RESULTS) -> Path:

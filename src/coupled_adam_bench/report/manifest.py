@@ -15,8 +15,7 @@ from coupled_adam_bench.revision import git_revision
 from coupled_adam_bench.stated import read_record
 
 _HASHED = (
-    "results.csv", "tests.csv", "paired.csv", "summary.csv", "trend.csv", "crossings.csv", "power.csv", "seeds.csv",
-    "noise.csv", "stated.csv", "tuning.csv", "tables/*", "figures/*",
+    "results.csv", "tests.csv", *paths.STATISTICS_FILES, "stated.csv", paths.TUNING_CSV, "tables/*", "figures/*",
 )  # fmt: skip
 
 

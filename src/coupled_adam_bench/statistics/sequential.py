@@ -13,7 +13,7 @@ Spending = Literal["obrien_fleming", "pocock"]
 _NODES = 400
 """Points of the integration; with 100, boundaries differ by less than 1e-10 from those with 3000."""
 _LOWEST = -10.0
-"""Where the integration begins, in standard deviations: what is lost below is no larger than 1e-23."""
+"""The lower end of the integration, in standard deviations; the part below it is no larger than 1e-23."""
 
 
 def spent(spending: Spending, fraction: float, alpha: float) -> float:

@@ -21,6 +21,7 @@ from coupled_adam_bench.stated import is_meant
 from coupled_adam_bench.statistics.corrections import holm
 from coupled_adam_bench.statistics.regression import upper_tail
 from coupled_adam_bench.statistics.sequential import nominal_levels
+from coupled_adam_bench.statistics.student import one_sided_p, statistic
 from coupled_adam_bench.statistics.t_test import t_test
 from coupled_adam_bench.statistics.trend import TOKENS, trend_of
 
@@ -86,9 +87,10 @@ def _paired(differences: Sequence[float], higher_is_better: bool) -> PlaceTest:
     """Return the one-sided paired t-test; without any spread p is 0 or 1."""
     mean, error = fmean(differences), stdev(differences) / math.sqrt(len(differences))
     df = len(differences) - 1.0
-    t = mean / error if error > 0 else math.copysign(math.inf, mean) if mean else math.nan
-    p_value = upper_tail(mean if higher_is_better else -mean, error, df)
-    return PlaceTest(mean, t, df, p_value, "" if error > 0 else "all differences are equal")
+    t = statistic(mean, error)
+    return PlaceTest(
+        mean, t, df, one_sided_p(t, df, higher_is_better), "" if error > 0 else "all differences are equal"
+    )
 
 
 def trend_tests(
