@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "rehearsal": {"data", "models", "optim", "training", "evaluation"},
     "results": {"evaluation.stored", "evaluation.window_losses"},
     "statistics": {"results", "evaluation.stored", "evaluation.documents", "evaluation.window_losses"},
-    "report": {"results", "statistics", "theory", "evaluation.stored"},
+    "report": {"results", "statistics", "theory", "evaluation.stored", "evaluation.pair_similarities"},
     "tracking": {"tracking_client", "tracking_records", "tracking_store", "tracking_uri", "evaluation.stored"},
     "tracking_records": {"evaluation.stored"},
     "tracking_client": {"tracking_uri"},
