@@ -3,6 +3,7 @@
 #      results/<study>/logs/mlflow-live.log, of the import into MLflow beside the jobs
 #      results/<study>/.lock, which one run of the study at a time holds: the others wait, and find its work done
 
+import os
 import subprocess
 
 from coupled_adam_bench.data.check import data_is_damaged, mark_damaged
@@ -13,6 +14,8 @@ from coupled_adam_bench.guard import set_aside, unmeasured, unprepared, untraine
 from coupled_adam_bench.locks import FolderLock
 from coupled_adam_bench.outputs import IMPORT_SUMMARY, not_imported
 from coupled_adam_bench.stated import measured_as, note_stated
+from coupled_adam_bench.status import Part, Workflow
+from coupled_adam_bench.tracking_records import run_name
 from coupled_adam_bench.tracking_uri import destination
 from coupled_adam_bench.training.checks import custom_optimizers
 
@@ -92,6 +95,48 @@ def start_live_import(seconds):
     LIVE_IMPORTS.append(process)
 
 
+def trained_parts(rule_name, wildcards):
+    """Return what a training job trains, none for other jobs."""
+    if rule_name == "train_trunk":
+        trunk, end = wildcards["trunk"], int(wildcards["step"])
+        part, history = trunk_part(TRUNKS[trunk], end), paths.RunFiles(paths.trunk_dir(trunk)).history
+        record = paths.branch_file(trunk, end)
+        return [Part(f"{trunk} to step {end}", history, record, end - part.steps, end, part.flops, is_cell=False)]
+    if rule_name != "train_cells":
+        return []
+    names, cells = TRAINING[wildcards["job"]], chosen(PLAN).by_job_name
+    runs = [(name, cells[name], paths.RunFiles(paths.run_dir(cells[name].id))) for name in names]
+    return [
+        Part(
+            run_name(cell),
+            files.history,
+            files.record,
+            cell.steps - OWN_PARTS[name].steps,
+            cell.steps,
+            OWN_PARTS[name].flops,
+            is_cell=name in PLAN.cells,
+        )
+        for name, cell, files in runs
+    ]
+
+
+def say_what_is_planned(full_logs):
+    """Tell the logger `study` (profiles/default) what this run is going to do."""
+    jobs = list(workflow.dag.needrun_jobs())
+    trained = [part for job in jobs for part in trained_parts(job.rule.name, job.wildcards_dict)]
+    said = Workflow(
+        study=PLAN.name,
+        n_cells=len(CELLS),
+        n_trained=len(CELLS) - sum(part.is_cell for part in trained),
+        n_jobs=len(jobs),
+        flops=sum(part.flops for part in trained),
+        logs=STUDY_DIR / "logs",
+        full_log=next(map(os.path.relpath, full_logs), ""),
+        parts=trained_parts,
+    )
+    logger.info(f"{PLAN.name}: {len(jobs)} jobs", extra={"coupled_adam_bench_workflow": said})
+
+
 onstart:
     planned = {job.rule.name for job in workflow.dag.needrun_jobs()}
     for rules_kind, rule_names in (("evaluate", {*EVALUATION_RULES, "try_tasks"}), ("train", TRAINING_RULES)):
@@ -133,6 +178,7 @@ onstart:
     every = [study.execution.track_seconds for study in PLAN.studies.values() if study.execution.track_seconds]
     if every and planned & TRAINING_RULES:
         start_live_import(min(every))
+    say_what_is_planned(log)
 
 
 onsuccess:

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
 BASE = {
     "catalog", "cells", "config", "device", "dotted", "environ", "estimate", "files", "gpus", "inputs", "labels",
     "locks", "markup", "outputs", "paths", "plan", "presets", "progress", "revision", "runs", "stated",
-    "tuning", "versions",
+    "status", "tuning", "versions",
 }  # fmt: skip
 # What else an area (a folder, or a module of the top level) may import from the package.
 MAY_IMPORT = {
