@@ -340,6 +340,7 @@ rule report_page:
                 "stated.html.j2",
                 "trend.html.j2",
                 "power.html.j2",
+                "frequency.html.j2",
                 "variants.html.j2",
                 "word_similarity.html.j2",
                 "theory.html.j2",
