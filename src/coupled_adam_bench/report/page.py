@@ -25,6 +25,7 @@ from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.stated import stated_section
 from coupled_adam_bench.report.statistics import statistics_section
 from coupled_adam_bench.report.table import build_tables
+from coupled_adam_bench.report.target import target_section
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
 from coupled_adam_bench.report.theory.section import theory_section
 from coupled_adam_bench.report.trend import trend_section
@@ -122,6 +123,7 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         cards=cards,
         tables=build_tables(study),
         titles={name: table.title for name, table in study.tables.items()},
+        target=target_section(study, study_dir / "target.csv"),
         frequency=frequency_section(study),
         variants=variant_section(study),
         word_similarity=word_similarity_section(study),
