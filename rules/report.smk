@@ -158,7 +158,7 @@ rule tests:
 
 
 rule statistics:
-    """Compute what stands beside the tests: pairs on the same text, summaries, trends, power, shared text, noise."""
+    """Compute what stands beside the tests: pairs on one text, summaries, trends, power, shared text, noise, a target."""
     input:
         RUN_MARKERS,
         results=rules.collect.output.results,
@@ -171,11 +171,13 @@ rule statistics:
         power=captioned(STUDY_DIR / "power.csv", "power", "Results"),
         seeds=captioned(STUDY_DIR / "seeds.csv", "seeds", "Results"),
         noise=captioned(STUDY_DIR / "noise.csv", "noise", "Results"),
+        target=captioned(STUDY_DIR / "target.csv", "target", "Results"),
         checksums=checksums("statistics"),
     log:
         STUDY_DIR / "logs" / "statistics.log",
     params:
         version=versions.STATISTICS,
+        target=PLAN.statistics.target_loss,
         folder=STUDY_DIR,
     shell:
         "{PYTHON:q} -m coupled_adam_bench statistics --plan {PLAN_FILE:q} --results {input.results:q}"
@@ -341,6 +343,8 @@ rule report_page:
                 "stated.html.j2",
                 "trend.html.j2",
                 "power.html.j2",
+                "target.html.j2",
+                "frequency.html.j2",
                 "variants.html.j2",
                 "word_similarity.html.j2",
                 "theory.html.j2",

@@ -261,6 +261,7 @@ def _statistics(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.statistics.paired_text import write_paired
     from coupled_adam_bench.statistics.power import write_power
     from coupled_adam_bench.statistics.summary import write_summary
+    from coupled_adam_bench.statistics.target import write_target
     from coupled_adam_bench.statistics.trend import write_trend
     from coupled_adam_bench.training.seed_overlap import audit
 
@@ -271,6 +272,7 @@ def _statistics(arguments: argparse.Namespace) -> None:
     write_power(plan, results, folder / "power.csv")
     write_seeds(audit(plan), folder / "seeds.csv")
     write_noise(plan, results, folder / "noise.csv")
+    write_target(plan, folder / "target.csv")
 
 
 def _stated(arguments: argparse.Namespace) -> None:

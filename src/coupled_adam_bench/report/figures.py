@@ -8,6 +8,7 @@ from coupled_adam_bench.files import atomic_path
 from coupled_adam_bench.paths import TUNING_CSV
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.band_figure import loss_by_frequency
+from coupled_adam_bench.report.calibration_figure import calibration_by_frequency
 from coupled_adam_bench.report.history_figures import geometry, largest_size, training
 from coupled_adam_bench.report.noise_figure import noise_figure
 from coupled_adam_bench.report.plane_figure import plane
@@ -43,6 +44,8 @@ FIGURES = {
     "embeddings": "Isotropy and mean embedding against training tokens; bars: standard deviation over seeds.",
     "loss_by_frequency": "Test loss by frequency of the predicted token, and its difference to that of the first "
     "optimizer with the same seed; bars: standard deviation over seeds.",
+    "calibration": "Log of how probable tokens are over how often they are there, by their count in the training text: "
+    "all tokens of a count together, and the mean over tokens minus that of the first optimizer; a line per seed.",
     "noise": "Standard deviation of a run's numbers by where it comes from; bars: 95 % intervals of seeds.",
     "spectrum": "Singular values of the embeddings, and their norms against the frequency of tokens; a line per seed.",
     "training": "Training loss (up to 1.5 times that of guessing), validation loss (points) and mean embedding at each "
@@ -167,6 +170,7 @@ def _drawn(
         "loss_accuracy": _against_tokens(study, ("loss", "acc"), shared_scale=False),
         "embeddings": _against_tokens(study, ("isotropy", "mean_norm_ratio"), shared_scale=True),
         "loss_by_frequency": loss_by_frequency(study),
+        "calibration": calibration_by_frequency(layout, runs, largest_size(layout)),
         "noise": noise_figure(study, noise_csv),
         "spectrum": spectrum_of_study(layout, runs, largest_size(layout)),
         "training": training(layout, runs),
