@@ -456,7 +456,7 @@ def write_composite(folder: Path, parts: dict[str, dict]) -> Path:
 def composite(tmp_path_factory, tiny_study):
     """A working directory in which the composite study has run through, and what Snakemake said."""
     folder = write_composite(tmp_path_factory.mktemp("composite"), three_studies(tiny_study))
-    result = snakemake(folder)
+    result = snakemake(folder, "--logger-study-full")
     assert result.returncode == 0, result.stdout + result.stderr
     return folder, result
 
