@@ -205,6 +205,11 @@ class Study(Settings):
                 f"statistics.margins: {', '.join(unknown)} is nothing that this study measures; there are "
                 f"{', '.join(self.metrics)}"
             )
+        if self.statistics.target_loss is not None and self.execution.eval_every is None:
+            raise ValueError(
+                f"statistics.target_loss: {self.statistics.target_loss} is compared with the validation loss, which "
+                "is not measured; give execution.eval_every a number of steps, or leave out the target"
+            )
         return self
 
     @model_validator(mode="after")

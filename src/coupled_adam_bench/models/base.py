@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coupled_adam_bench.models.cross_entropy import IGNORED, sum_cross_entropy, token_cross_entropy
+from coupled_adam_bench.models.cross_entropy import IGNORED, LogitObserver, sum_cross_entropy, token_cross_entropy
 
 LAYER_NORM_EPS = 1e-5  # [C]
 
@@ -127,14 +127,19 @@ class LanguageModel(nn.Module, ABC):
             block.compile(dynamic=False)
 
     def forward(
-        self, tokens_BT: Tensor, targets_BT: Tensor, reduction: Literal["mean", "sum", "none"] = "mean"
+        self,
+        tokens_BT: Tensor,
+        targets_BT: Tensor,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        observe: LogitObserver | None = None,
     ) -> Tensor:
         """Return the cross-entropy in nats, a scalar, or for ``none`` of shape BT without gradient.
 
-        Targets of -100 are ignored.
+        Targets of -100 are ignored. Under ``none``, ``observe`` is given the logits, chunk by chunk.
         """
         hidden_TD = self.hidden(tokens_BT).flatten(0, 1)
         if reduction == "none":
-            return token_cross_entropy(hidden_TD, self.head_weight, targets_BT.flatten()).view_as(targets_BT)
+            losses_T = token_cross_entropy(hidden_TD, self.head_weight, targets_BT.flatten(), observe)
+            return losses_T.view_as(targets_BT)
         loss = sum_cross_entropy(hidden_TD, self.head_weight, targets_BT.flatten())
         return loss if reduction == "sum" else loss / (targets_BT != IGNORED).sum()
