@@ -19,6 +19,7 @@ from coupled_adam_bench.evaluation.requests import (
     check_vocabulary,
 )
 from coupled_adam_bench.files import digest, sha256_file
+from coupled_adam_bench.paths import WEIGHTS
 
 
 class NotFiniteError(ValueError):
@@ -56,8 +57,9 @@ def open_harness_model(
 
 
 def _tokenizer_sha256(folder: Path) -> str:
-    """Return a hash of the files of a model's folder that can belong to its tokenizer: all but weights and model."""
-    files = [path for path in sorted(folder.glob("*")) if path.suffix != ".safetensors" and path.name != "config.json"]
+    """Return a hash of the files of a model's folder that can belong to its tokenizer: all but those of the model."""
+    of_model = {WEIGHTS, "config.json", "generation_config.json", "README.md"}
+    files = [path for path in sorted(folder.glob("*")) if path.name not in of_model]
     return digest([(path.name, sha256_file(path)) for path in files if path.is_file()], 64)
 
 
