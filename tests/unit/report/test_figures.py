@@ -126,7 +126,7 @@ def test_labels_are_text_and_not_formulas(tiny_study: Callable[..., dict[str, An
         (tmp_path / "runs" / cell_id / "history.jsonl").write_text('{"step": 1, "loss": 2.5, "mean_norm_ratio": 0.1}\n')
     write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
     write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / "figures")
-    for name in FIGURES.keys() - {"calibration", "spectrum", "plane", "noise"}:  # which have no line of an optimizer here
+    for name in FIGURES.keys() - {"calibration", "spectrum", "plane", "noise"}:  # without a line here
         text = (tmp_path / "figures" / f"{name}.svg").read_text()
         ElementTree.fromstring(text)
         assert r"<!-- $\frac{$ -->" in text  # matplotlib's note of what it drew
