@@ -6,6 +6,7 @@
 import time
 
 from coupled_adam_bench.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
+from coupled_adam_bench.outputs import IMPORT_SUMMARY
 from coupled_adam_bench.report.figures import FIGURE_ENDINGS, figures_of
 
 
@@ -365,6 +366,7 @@ rule report_page:
         " --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
+# A server that is away fails no study: the summary notes it, and the next start imports again (rules/start.smk).
 rule track:
     """Copy the study into MLflow, with its tables, figures and report."""
     input:
@@ -376,10 +378,10 @@ rule track:
         rules.manifest.output.manifest,
         rules.report_page.output.page,
     output:
-        summary=STUDY_DIR / "mlflow.json",
+        summary=STUDY_DIR / IMPORT_SUMMARY,
         checksums=checksums("track"),
     log:
         STUDY_DIR / "logs" / "mlflow.log",
     shell:
-        "{PYTHON:q} -m coupled_adam_bench track --plan {PLAN_FILE:q} --out {output.summary:q}"
+        "{PYTHON:q} -m coupled_adam_bench track --plan {PLAN_FILE:q} --may-wait --out {output.summary:q}"
         " --checksums {output.checksums:q} > {log:q} 2>&1"

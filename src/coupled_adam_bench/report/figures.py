@@ -13,6 +13,7 @@ from coupled_adam_bench.report.history_figures import geometry, largest_size, ro
 from coupled_adam_bench.report.noise_figure import noise_figure
 from coupled_adam_bench.report.plane_figure import plane
 from coupled_adam_bench.report.scale_figure import scale, scaled_places
+from coupled_adam_bench.report.similarity_figure import SIMILARITY_FIGURE, similarity_figure
 from coupled_adam_bench.report.spectrum_figure import spectrum_of_study
 from coupled_adam_bench.report.style import (
     IN_COLUMN,
@@ -83,6 +84,7 @@ def figures_of(plan: Plan) -> dict[str, str]:
         (GEOMETRY_FIGURE, any(study.execution.geometry_per_decade for study in plan.studies.values())),
         (TREND_FIGURE, trend_table(layout_of(plan)) is not None),
         (SCALE_FIGURE, bool(scaled_places(plan))),
+        (SIMILARITY_FIGURE, any(study.evaluation.word_similarity for study in plan.studies.values())),
         (TUNING_FIGURE, bool(plan.tunings)),
         (THEORY_FIGURES, bool(theory_cells(plan))),
     )
@@ -178,6 +180,7 @@ def _drawn(
         "geometry": geometry(layout, runs),
         "row_steps": row_steps(layout, runs),
         "scale": scale(study),
+        "similarity": similarity_figure(layout, runs, largest_size(layout)),
     }
     if tried is not None:
         figures["tuning"] = tuning_figure(study.plan, tried)
