@@ -143,6 +143,22 @@ def test_an_operation_that_fails_is_found_by_its_line(one_optimizer, monkeypatch
     assert "models/cross_entropy.py:" in finding.place
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "ember",
+        {"name": "adamw", "amsgrad": True, "mu_loss": 0.1},
+        {"name": "adamw", "mu_centering": True, "soft_cap": 9},
+    ],
+    ids=str,
+)
+def test_rivals_are_clean_and_are_combinations_of_their_own(one_optimizer, optimizer):
+    combination = only(one_optimizer(optimizer))
+    given = ["ember"] if optimizer == "ember" else ["adamw", *(name for name in optimizer if name != "name")]
+    assert f", {', '.join(given)}, " in combination.label
+    assert rehearse(combination, GPU).findings == []
+
+
 def test_optimizers_that_keep_their_step_as_a_number_are_clean(one_optimizer):
     optimizer = {"name": "custom", "path": "torch.optim.RAdam", "key": "radam", "label": "RAdam"}
     assert rehearse(only(one_optimizer(optimizer)), GPU).findings == []
