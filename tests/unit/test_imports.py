@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
 BASE = {
     "catalog", "cells", "config", "device", "dotted", "environ", "estimate", "files", "gpus", "inputs", "labels",
     "locks", "markup", "outputs", "paths", "plan", "presets", "progress", "revision", "runs", "stated",
-    "tuning", "versions",
+    "status", "tuning", "versions",
 }  # fmt: skip
 # What else an area (a folder, or a module of the top level) may import from the package.
 MAY_IMPORT = {
@@ -30,8 +30,9 @@ MAY_IMPORT = {
     "rehearsal": {"data", "models", "optim", "training", "evaluation"},
     "results": {"evaluation.stored", "evaluation.window_losses"},
     "statistics": {"results", "evaluation.stored", "evaluation.documents", "evaluation.window_losses"},
-    "report": {"results", "statistics", "theory", "evaluation.stored"},
+    "report": {"results", "statistics", "theory", "evaluation.stored", "evaluation.pair_similarities"},
     "tracking": {"tracking_client", "tracking_records", "tracking_store", "tracking_uri", "evaluation.stored"},
+    "tracking_live": {"tracking"},
     "tracking_records": {"evaluation.stored"},
     "tracking_client": {"tracking_uri"},
     "tracking_store": {"tracking_uri"},
@@ -51,6 +52,8 @@ MAY_IMPORT = {
         "statistics",
         "report",
         "tracking",
+        "tracking_live",
+        "tracking_uri",
         "schema_json",
         "rehearsal",
         "measure",

@@ -82,6 +82,7 @@ def test_the_contract_of_files(finished):
         "tables/table1.tex",
         "tables/table1.html",
         "seeds.csv",
+        "target.csv",
         "report/index.html",
     ):
         assert (study / name).stat().st_size > 0, name

@@ -62,6 +62,9 @@ class Execution(Settings):
     0: none. All processes wait for each, which takes seconds on the CPU for a large matrix."""
     checkpoint_every: int = Field(1000, gt=0, le=MAX_STEPS)
     """Steps between checkpoints."""
+    track_seconds: float | None = Field(60.0, ge=1, le=24 * 3600)
+    """Seconds between imports into MLflow while cells train; ``null``: only at the end. A study that is over sooner has
+    none. An import takes at most a twentieth of one core, at the lowest priority."""
     train_mem_mb: int | None = Field(None, gt=0, le=10**9)
     """Memory of a training job on its machine, not on the GPU; by default computed from the cell, at least 4000. After
     each attempt that was killed without a word, the next asks for half as much again."""

@@ -3,13 +3,16 @@
 V: rows    D: width
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
 BINS_PER_DECADE = 4
-"""Bins of the norm-frequency curve for each factor of ten of the count."""
+"""Bins of curves over frequency for each factor of ten of the count."""
 _ROWS = 4096  # rows per block: bounds the extra memory
 
 
@@ -33,22 +36,30 @@ def keep_rows(embeddings_VD: Array, kept_V: NDArray[np.bool_]) -> Array:
     return embeddings_VD[:n_kept]
 
 
-def norm_frequency_curve(lengths_V: Array, unigram_counts: NDArray[np.integer]) -> dict[str, list[float]]:
-    """Return the norms of embeddings against the counts of their tokens, in bins of equal width in log(count).
+def frequency_bins(counts_V: NDArray[np.integer | np.floating[Any]]) -> Iterator[tuple[float, NDArray[np.bool_]]]:
+    """Yield bins of equal width in log(count) that are not empty, in ascending order, and which tokens are in each.
 
-    The lists have an entry for each bin that is not empty, in ascending order: the geometric mean ``count``, the mean
-    and the standard deviation (of the population) of the norms, and ``n_tokens``. Tokens that never occur come first,
-    with the count 0.
+    A bin is named by the geometric mean of its counts. Tokens that never occur come first, with the count 0.
     """
-    counts_V = np.zeros(len(lengths_V))
-    counts_V[: len(unigram_counts)] = unigram_counts
+    counts_V = np.asarray(counts_V, dtype=np.float64)
     seen_V = counts_V > 0
     bin_V = np.full(len(counts_V), -1, dtype=np.int64)
     bin_V[seen_V] = np.floor(BINS_PER_DECADE * np.log10(counts_V[seen_V])).astype(np.int64)
-    curve: dict[str, list[float]] = {"count": [], "mean_norm": [], "sd_norm": [], "n_tokens": []}
     for index in np.unique(bin_V):
         in_bin_V = bin_V == index
-        count = 0.0 if index < 0 else float(np.exp(np.log(counts_V[in_bin_V]).mean()))
+        yield 0.0 if index < 0 else float(np.exp(np.log(counts_V[in_bin_V]).mean())), in_bin_V
+
+
+def norm_frequency_curve(lengths_V: Array, unigram_counts: NDArray[np.integer]) -> dict[str, list[float]]:
+    """Return the norms of embeddings against the counts of their tokens, in the bins of :func:`frequency_bins`.
+
+    The lists have an entry for each bin: the geometric mean ``count``, the mean and the standard deviation (of the
+    population) of the norms, and ``n_tokens``.
+    """
+    counts_V = np.zeros(len(lengths_V))
+    counts_V[: len(unigram_counts)] = unigram_counts
+    curve: dict[str, list[float]] = {"count": [], "mean_norm": [], "sd_norm": [], "n_tokens": []}
+    for count, in_bin_V in frequency_bins(counts_V):
         curve["count"].append(count)
         curve["mean_norm"].append(float(lengths_V[in_bin_V].mean()))
         curve["sd_norm"].append(float(lengths_V[in_bin_V].std()))

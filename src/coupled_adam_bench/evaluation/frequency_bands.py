@@ -4,12 +4,14 @@ V: tokens of the vocabulary    K: bands, the tokens that were never seen first
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coupled_adam_bench.catalog.bands import BANDS, NEVER_SEEN
+from coupled_adam_bench.evaluation.calibration import Calibration
 
 NAMES = (NEVER_SEEN, *(band.name for band in BANDS))
 """Names of the bands by their number."""
@@ -60,18 +62,27 @@ class BandLosses:
             for (name, count), total in zip(self.n_targets.items(), totals_K, strict=True)
         }
 
-    def to_json(self, counts_V: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Return for each band its tokens, the range of their counts in training, its targets and their mean loss."""
+    def to_json(self, counts_V: NDArray[np.int64], calibrations: Mapping[str, Calibration]) -> list[dict[str, Any]]:
+        """Return for each band its tokens, the range of their counts in training, its targets, loss and calibration.
+
+        What is not finite is None.
+        """
         described = []
         for number, (name, loss) in enumerate(self.means().items()):
-            counts = counts_V[self._bands_V == number]
+            counts, found = counts_V[self._bands_V == number], calibrations[name]
+            values = {
+                "loss": loss if self.n_targets[name] else math.nan,
+                "calibration": found.mean_log_ratio,
+                "pooled_calibration": found.pooled_log_ratio,
+            }
             described.append(
                 {
                     "band": name,
                     "tokens": len(counts),
                     "training_counts": [int(counts.min()), int(counts.max())] if len(counts) else None,
                     "targets": self.n_targets[name],
-                    "loss": loss if self.n_targets[name] else None,
+                    "occurring_tokens": found.n_occurring,
                 }
+                | {key: value if math.isfinite(value) else None for key, value in values.items()}
             )
         return described

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from coupled_adam_bench.models.cross_entropy import (
     IGNORED,
+    LogitObserver,
     cap,
     sum_cross_entropy,
     sum_with_z_loss,
@@ -145,16 +146,19 @@ class LanguageModel(nn.Module, ABC):
         tokens_BT: Tensor,
         targets_BT: Tensor,
         reduction: Literal["mean", "sum", "none", "objective"] = "mean",
+        observe: LogitObserver | None = None,
         z_loss: float = 0.0,
     ) -> Tensor:
         """Return the cross-entropy in nats, a scalar, or for ``none`` of shape BT without gradient.
 
         For ``objective``, what training minimizes, it is two sums, shape (2,): of the cross-entropy with
         ``z_loss (log Z)^2``, which can be differentiated, and of the cross-entropy alone. Targets of -100 are ignored.
+        Under ``none``, ``observe`` is given the logits, chunk by chunk.
         """
         hidden_TD, targets_T = self.hidden(tokens_BT).flatten(0, 1), targets_BT.flatten()
         if reduction == "none":
-            return token_cross_entropy(hidden_TD, self.head_weight, targets_T, self.soft_cap).view_as(targets_BT)
+            losses_T = token_cross_entropy(hidden_TD, self.head_weight, targets_T, observe, self.soft_cap)
+            return losses_T.view_as(targets_BT)
         if reduction == "objective":
             return torch.stack(sum_with_z_loss(hidden_TD, self.head_weight, targets_T, z_loss, self.soft_cap))
         loss = sum_cross_entropy(hidden_TD, self.head_weight, targets_T, self.soft_cap)

@@ -3,6 +3,7 @@
 Shapes: T tokens of all sequences, C tokens of a chunk, D = d_model, V = vocab_size.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 from coupled_adam_bench.device import LOGITS_CHUNK
 
 IGNORED = -100
+LogitObserver = Callable[[Tensor], None]
+"""A function that is given the logits of each chunk of tokens, shape CV, at least float32, and does not change them."""
 
 
 def sequences_of_a_chunk(seq_len: int, device: str) -> int:
@@ -142,16 +145,24 @@ def sum_with_z_loss(
 
 @torch.no_grad()
 def token_cross_entropy(
-    hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, soft_cap: float | None = None
+    hidden_TD: Tensor,
+    weight_VD: Tensor,
+    targets_T: Tensor,
+    observe: LogitObserver | None = None,
+    soft_cap: float | None = None,
 ) -> Tensor:
-    """Return each token's cross-entropy in nats, shape T, at least float32, without gradient; ignored tokens have 0."""
+    """Return each token's cross-entropy in nats, shape T, at least float32, without gradient; ignored tokens have 0.
+
+    ``observe`` sees the logits while they exist, those of ignored tokens too, and with a soft cap the capped ones.
+    """
     chunk = LOGITS_CHUNK[hidden_TD.device.type]
     losses = []
     for start in range(0, len(targets_T), chunk):
-        rows = slice(start, start + chunk)
-        logits_CV = hidden_TD[rows] @ weight_VD.T
-        exact_CV = cap(logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32)), soft_cap)
-        losses.append(
-            torch.nn.functional.cross_entropy(exact_CV, targets_T[rows], reduction="none", ignore_index=IGNORED)
-        )
+        logits_CV = hidden_TD[start : start + chunk] @ weight_VD.T
+        logits_CV = cap(logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32)), soft_cap)
+        targets_C = targets_T[start : start + chunk]
+        losses.append(torch.nn.functional.cross_entropy(logits_CV, targets_C, reduction="none", ignore_index=IGNORED))
+        if observe is not None:
+            observe(logits_CV)
+        del logits_CV  # before the next chunk's are made
     return torch.cat(losses)

@@ -3,6 +3,7 @@
 Shapes: B sequences of a micro-batch, T = seq_len tokens.
 """
 
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,9 +43,15 @@ class State:
     """Losses of the steps since the last line of the history."""
     seconds: float = 0.0
     """Time in the training loop, summed over all sessions of a resumed run."""
+    joules: float | None = 0.0
+    """Energy of all GPUs in the training loop, summed likewise; None if a part of it is not known."""
     spikes: SpikeMonitor = field(default_factory=SpikeMonitor)
     trunk_steps: int = 0
     """Number of the steps that the cell's trunk did."""
+
+    def add_energy(self, joules: float) -> None:
+        """Add what an interval took, NaN if that is not known."""
+        self.joules = None if self.joules is None or math.isnan(joules) else self.joules + joules
 
 
 def _set_up(device: torch.device, execution: Execution) -> None:
@@ -164,6 +171,7 @@ class Trainer:
         state = {
             "interval_losses": list(self.state.interval_losses),  # a copy, since it is written while training continues
             "seconds": self.state.seconds,
+            "joules": self.state.joules,
             "spikes": self.state.spikes.to_json(),
             "trunk_steps": self.state.trunk_steps,
             "optimizers": rest,
@@ -215,6 +223,7 @@ class Trainer:
         state = read_json(path / STATE)
         for name, optimizer in optimizers.items():
             import_state(optimizer, self.names, name, tensors, state["optimizers"][name])
-        self.state = State(state["step"], state["interval_losses"], state["seconds"])
+        joules = state.get("joules")  # checkpoints of older versions do not know it
+        self.state = State(state["step"], state["interval_losses"], state["seconds"], joules)
         self.state.trunk_steps = state["trunk_steps"]
         self.state.spikes.restore(state["spikes"])

@@ -130,7 +130,7 @@ def test_autocast_takes_products_in_bf16_and_keeps_gradients_in_fp32(head):
 
 def test_the_loss_of_each_token_has_the_cap(head):
     hidden, weight, targets = (x.detach() for x in head)
-    losses = token_cross_entropy(hidden, weight, targets, 2.0)
+    losses = token_cross_entropy(hidden, weight, targets, soft_cap=2.0)
     torch.testing.assert_close(losses.sum(), sum_cross_entropy(hidden, weight, targets, 2.0))
     assert losses[3] == losses[50] == 0
 

@@ -3,6 +3,9 @@
 import hashlib
 import json
 import math
+import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -274,3 +277,17 @@ def fake_theory(tmp_path_factory: pytest.TempPathFactory, stored: Any) -> Fake:
 @pytest.fixture(scope="session")
 def templates() -> Path:
     return TEMPLATES
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Callable[..., subprocess.CompletedProcess[str]]:
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        if os.environ.get("CAB_REQUIRE_TOOLS") == "1":
+            pytest.fail("chromium is not installed, and CAB_REQUIRE_TOOLS=1")
+        pytest.skip("chromium is not installed")
+
+    def run(arguments: list[str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=timeout)
+
+    return run

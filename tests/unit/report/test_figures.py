@@ -24,6 +24,7 @@ from coupled_adam_bench.report.figures import (
 from coupled_adam_bench.report.history_figures import Shown, _draw, geometry, training
 from coupled_adam_bench.report.plane_figure import plane
 from coupled_adam_bench.report.scale_figure import scale, scaled_places
+from coupled_adam_bench.report.similarity_figure import SIMILARITY_FIGURE
 from coupled_adam_bench.report.spectrum_figure import spectrum_of_study
 from coupled_adam_bench.report.style import IN_COLUMN, RC, optimizer_styles
 from coupled_adam_bench.results.collect import collect, write_results
@@ -53,17 +54,17 @@ def test_partial_results_and_studies_without_tables_are_drawn(
     for number, plan in enumerate(make_plan(parse_study(tiny_study(**changes))) for changes in studies):
         write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
         write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / str(number))
-        assert len(list((tmp_path / str(number)).iterdir())) == 3 * len(FIGURES)
+        assert len(list((tmp_path / str(number)).iterdir())) == 3 * len(figures_of(plan))
 
 
 def test_the_geometry_is_drawn_where_a_study_measures_it(
     tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     settings = tiny_study()
-    assert figures_of(make_plan(parse_study(settings))) == FIGURES
+    assert figures_of(make_plan(parse_study(settings))) == FIGURES | SIMILARITY_FIGURE
     settings["execution"]["geometry_per_decade"] = 4
     plan = make_plan(parse_study(settings))
-    assert figures_of(plan) == FIGURES | GEOMETRY_FIGURE
+    assert figures_of(plan) == FIGURES | GEOMETRY_FIGURE | SIMILARITY_FIGURE
     for index, cell_id in enumerate(plan.cells):
         (tmp_path / "runs" / cell_id).mkdir(parents=True)
         rows = [
@@ -212,7 +213,7 @@ def test_scales_of_coupled_adam_are_drawn_with_their_spread(
     scaled = [{"name": "coupled_adam", "scale_exponent": n} for n in (2, -1)]
     settings["grid"] = [settings["grid"][0] | {"table": None, "optimizers": ["adamw", "coupled_adam", *scaled]}]
     plan = make_plan(parse_study(settings))
-    assert set(figures_of(plan)) == set(FIGURES) | {"scale"}
+    assert set(figures_of(plan)) == set(FIGURES) | {"scale", "similarity"}
     (exponents,) = scaled_places(plan).values()
     assert list(exponents) == [-1, 0, 2] and [len(cells) for cells in exponents.values()] == [3, 3, 3]
 
