@@ -98,6 +98,8 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
         ["adamw", {"name": "custom", "path": "torch.optim.Adagrad", "key": "adagrad", "label": "Adagrad"}],
         ["adamw", {"name": "custom", "path": "no.such.thing", "key": "a", "label": "b"}],
         ["adamw", {"name": "custom", "path": "torch.optim.Adagrad", "key": "a", "label": "Adam"}],
+        ["ember", {"name": "adamw", "amsgrad": True, "beta2": 0.999, "mu_centering": True}],
+        ["adamw", {"name": "coupled_adam", "mu_loss": 0.1, "z_loss": 1e-4, "soft_cap": 30}],
         ["adamw"],
         ["adamw", "adamw"],
     ),

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "embeddings": set(),
     "training": {"data", "models", "optim", "embeddings"},  # the geometry while a cell trains
     "evaluation": {"data", "models", "embeddings"},
-    "theory": {"data", "models", "training", "evaluation"},
+    "theory": {"data", "models", "optim", "training", "evaluation"},
     "rehearsal": {"data", "models", "optim", "training", "evaluation"},
     "results": {"evaluation.stored", "evaluation.window_losses"},
     "statistics": {"results", "evaluation.stored", "evaluation.documents", "evaluation.window_losses"},

@@ -143,6 +143,8 @@ def _config(model: LanguageModel, model_type: str, eot_id: int) -> dict[str, Any
         # transformers 5 reads these keys here, transformers 4 at the top level.
         rope = {key: config[key] for key in ("rope_theta", "partial_rotary_factor")}
         config["rope_parameters"] = {"rope_type": "default", **rope}
+    if model.soft_cap is not None:
+        config["soft_cap"] = model.soft_cap
     return config | {"bos_token_id": eot_id, "eos_token_id": eot_id, "dtype": "float32"}
 
 
@@ -156,9 +158,10 @@ def save_model(
 ) -> None:
     """Write ``folder`` so that ``transformers.AutoModelForCausalLM.from_pretrained(folder)`` gives the same logits.
 
-    ``tokenizer`` is a folder in Hugging Face format; its files are copied beside the weights. The folder appears whole
-    or not at all, and replaces an existing one. For a sharded model, ``state`` is its state dict with whole tensors.
-    With a ``cell``, the weights carry its id, and a model card says how it was trained. The same gives the same bytes.
+    The classes of transformers have no soft cap, so for a model with one they give the logits before it. ``tokenizer``
+    is a folder in Hugging Face format; its files are copied beside the weights. The folder appears whole or not at all,
+    and replaces an existing one. For a sharded model, ``state`` is its state dict with whole tensors. With a ``cell``,
+    the weights carry its id, and a model card says how it was trained. The same gives the same bytes.
     """
     (model_type,) = (name for name, form in _FORMATS.items() if isinstance(model, form.model))
     ours = dict(model.state_dict() if state is None else state)
@@ -201,7 +204,9 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> LanguageMode
     config = read_json(folder / "config.json")
     form = _FORMATS[config["model_type"]]
     with torch.device("meta"):  # no memory for weights that the file's will replace
-        model = form.model(**{argument: config[key] for argument, key in form.keys.items()})
+        model = form.model(
+            **{argument: config[key] for argument, key in form.keys.items()}, soft_cap=config.get("soft_cap")
+        )
     theirs = load_file(folder / WEIGHTS)
     ours = {}
     for entry in form.weights(model.n_layer, model.tied):
