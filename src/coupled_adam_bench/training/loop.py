@@ -179,7 +179,8 @@ class Run:
             if self.group.is_first:
                 verified_tree(self.trainer.data_dir, TOKENIZER)
                 tokenizer = self.trainer.data_dir / TOKENIZER
-                save_model(self.trainer.model, self.files.model, tokenizer, self.trainer.meta.eot_id, weights)
+                eot_id = self.trainer.meta.eot_id
+                save_model(self.trainer.model, self.files.model, tokenizer, eot_id, weights, self.cell)
         if self.group.is_first:
             self.trainer.history.mend()
             write_run(self.files.folder, self.record(outcome))
