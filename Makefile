@@ -12,7 +12,7 @@ RUN := PATH="$$PWD/.venv/bin:$$PATH"
 SNAKEFILES := Snakefile rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test attack lint check schema reliability clean-venv
+.PHONY: help install install-dev demo test nightly attack lint check schema reliability clean-venv
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -28,7 +28,10 @@ demo: $(STAMP)  ## Run the demo study: minutes on 2 CPU cores, nothing from outs
 TEST := $(RUN) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true
 PYTEST := python -m pytest -n 2 --dist loadgroup
 
-test: $(DEV_STAMP)  ## Run all tests
+test: $(DEV_STAMP)  ## Run the tests: each proof once, a quarter of an hour on 2 cores
+	$(TEST) $(PYTEST) -m "not nightly"
+
+nightly: $(DEV_STAMP)  ## Run all tests, with those that repeat a proof under stress
 	$(TEST) $(PYTEST)
 
 # Where the draws begin: `make attack FIRST=$(date +%Y%m%d)` has others every day.

@@ -5,7 +5,6 @@ All draws share one working folder, as studies of one user do.
 
 import itertools
 import json
-import os
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from finished import draws
 from pydantic import BaseModel
 
 from coupled_adam_bench import paths
@@ -28,9 +28,6 @@ from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.training.checks import check_optimizers
 
-# `make attack` draws 2,000.
-DRAWS = int(os.environ.get("CAB_STUDY_DRAWS", "25"))
-FIRST = int(os.environ.get("CAB_FIRST_DRAW", "0"))
 TEMPLATES = str(Path(__file__).parents[2] / "templates")
 REPORTING = ("collect", "tests", "statistics", "tables", "figures")
 
@@ -101,6 +98,8 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
         ["adamw", {"name": "custom", "path": "torch.optim.Adagrad", "key": "adagrad", "label": "Adagrad"}],
         ["adamw", {"name": "custom", "path": "no.such.thing", "key": "a", "label": "b"}],
         ["adamw", {"name": "custom", "path": "torch.optim.Adagrad", "key": "a", "label": "Adam"}],
+        ["ember", {"name": "adamw", "amsgrad": True, "beta2": 0.999, "mu_centering": True}],
+        ["adamw", {"name": "coupled_adam", "mu_loss": 0.1, "z_loss": 1e-4, "soft_cap": 30}],
         ["adamw"],
         ["adamw", "adamw"],
     ),
@@ -356,7 +355,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     "A study is drawn at random: one to five settings with likely, odd, impossible and contradictory values.",
     "It is refused before any training with the name of a setting that was drawn, or it runs through to its tables.",
 )
-@pytest.mark.parametrize("draw", range(FIRST, FIRST + DRAWS))
+@pytest.mark.parametrize("draw", draws("CAB_STUDY_DRAWS", by_night=25, by_day=8))  # `make attack` draws 2,000
 def test_a_drawn_study_runs_through_or_is_refused_by_name(draw, bases, workspace, monkeypatch, capfd):
     monkeypatch.chdir(workspace)
     settings, places = drawn(random.Random(draw), bases)

@@ -5,45 +5,38 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import yaml
+from finished import ROOT, outputs, small, write
 
 pytestmark = pytest.mark.xdist_group("slurm")  # one cluster, in one worker
-ROOT = Path(__file__).parents[2]
 
 
-def test_a_study_on_slurm_gives_the_tables_of_the_local_run(slurm_cluster, tiny_study, tmp_path):
+def test_a_study_on_slurm_gives_the_tables_of_the_local_run(slurm_cluster, tiny_study, finished, tmp_path):
     pytest.importorskip("snakemake_executor_plugin_slurm")
-    settings = tiny_study()
-    settings["grid"][0]["seeds"] = [1, 2]
-    settings["execution"] |= {"train_mem_mb": 2000, "evaluation_mem_mb": 2500}
-    study = tmp_path / "study.yaml"
-    study.write_text(yaml.safe_dump(settings))
+    settings = small(tiny_study())
+    settings["execution"] |= {"train_cells_per_job": 2, "train_mem_mb": 2000, "evaluation_mem_mb": 2500}
+    write(tmp_path, settings)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SNAKEMAKE", "SLURM"))}
-    command = [sys.executable, "-m", "snakemake", "--cores", "all", "--configfile", study]
-    for place, flags in (
-        ("local", []),
-        ("slurm", ["--profile", "slurm", "--slurm-init-seconds-before-status-checks", "1"]),
-    ):
-        result = subprocess.run(
-            [*command, *flags, "--directory", tmp_path / place, "tables"],  # what follows runs where Snakemake runs
-            cwd=ROOT,  # where `--profile slurm` finds the profile
-            env=environment | slurm_cluster,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=500,
-            check=False,
-        )
-        assert result.returncode == 0, result.stdout[-5000:]
+    command = [sys.executable, "-m", "snakemake", "--cores", "all", "--configfile", tmp_path / "study.yaml"]
+    command += ["--profile", "slurm", "--slurm-init-seconds-before-status-checks", "1", "--directory", tmp_path]
+    result = subprocess.run(
+        [*command, "tables"],  # what follows runs where Snakemake runs
+        cwd=ROOT,  # where `--profile slurm` finds the profile
+        env=environment | slurm_cluster,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-5000:]
     assert "SLURM" in result.stdout
-    for name in ("results.csv", "tests.csv", "tables/table1.tex", "tables/table1.html"):
-        local, cluster = (tmp_path / place / "results" / "tiny" / name for place in ("local", "slurm"))
-        assert local.read_bytes() == cluster.read_bytes(), name
+    assert outputs(tmp_path) == outputs(finished)
 
 
+@pytest.mark.nightly
 def test_a_training_job_of_two_processes_that_is_warned_goes_on_in_its_retry(slurm_cluster, tiny_study, tmp_path):
     pytest.importorskip("snakemake_executor_plugin_slurm")
     settings = tiny_study()
