@@ -303,7 +303,8 @@ def test_a_wrong_study_stops_before_the_first_job(changes, message, tmp_path, ti
 
 def test_two_snakemakes_at_once_do_not_write_over_each_other(tmp_path, tiny_study):
     settings = tiny_study()
-    settings["grid"][0] |= {"tokens": [{"steps": 1500}], "seeds": [1]}
+    settings["grid"][0] |= {"tokens": [{"steps": 1500}], "seeds": [1, 2]}
+    settings["execution"]["train_cells_per_job"] = 2
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(settings))
     command = [*SNAKEMAKE, "train", "--cores", "2", "--configfile", "study.yaml"]
     first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -317,7 +318,7 @@ def test_two_snakemakes_at_once_do_not_write_over_each_other(tmp_path, tiny_stud
     assert second.returncode == 0, second.stdout + second.stderr
     assert "results/tiny: waits for the process that works in this folder" in second.stderr
     assert "Nothing to be done" in second.stdout + second.stderr
-    assert len(list(tmp_path.glob("results/runs/*/run.json"))) == 2
+    assert len(list(tmp_path.glob("results/runs/*/run.json"))) == 4
 
 
 @pytest.mark.parametrize(
