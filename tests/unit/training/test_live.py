@@ -195,7 +195,7 @@ def test_a_cell_of_a_trunk_has_the_measurements_of_one_that_was_trained_alone(ti
         alone, started = tmp_path / f"alone-{cell.steps}", tmp_path / f"from-{cell.steps}"
         assert json.loads((started / "run.json").read_text())["trunk_steps"] > 0
         assert training_of(alone) == training_of(started)
-        for name in ("val_loss", "isotropy"):
+        for name in ("val_loss", "isotropy", "row_step_rare"):
             assert rows_with(started, name) == rows_with(alone, name) != {}
 
 
@@ -212,7 +212,7 @@ def test_several_processes_measure_the_same(parallel, micro, runs, make_workspac
         return workspace.run_dir(cell_id)
 
     measured = trained("measured", **MEASURED)
-    for name in ("val_loss", "isotropy", "mean_norm_ratio"):
+    for name in ("val_loss", "isotropy", "mean_norm_ratio", "row_step_rare"):
         found, expected = rows_with(measured, name), rows_with(runs["measured"], name)
         assert list(found) == list(expected)
         np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=2e-4, err_msg=name)
