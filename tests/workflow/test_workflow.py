@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from coupled_adam_bench import tracking_live
+from coupled_adam_bench.locks import is_held
 from finished import ROOT, SNAKEMAKE
 
 
