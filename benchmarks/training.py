@@ -1,10 +1,11 @@
 """Compares training steps of our Trainer with those of a plain reference loop that has the same loss curve.
 
 Prints JSON: tokens/s of both, the medians of their ratio over blocks of steps by the clock and by CPU time, MFU, peak
-memory, and the largest relative difference of the losses. On a machine that others use, only CPU time says something. The reference is a simple script: the eager model, all logits and
-torch.nn.functional.cross_entropy, clip_grad_norm_ and torch.optim.AdamW with PyTorch's defaults, with --threads threads
-and the system's allocator settings. Ours is one process per GPU, or --processes of --threads / --processes threads
-each, with the allocator settings of rules/common.smk. The two run in separate processes and take turns.
+memory, and the largest relative difference of the losses. On a machine that others use, CPU time is the fairer measure.
+The reference is a simple script: the eager model, all logits and torch.nn.functional.cross_entropy, clip_grad_norm_ and
+torch.optim.AdamW with PyTorch's defaults, with --threads threads and the system's allocator settings. Ours is one
+process per GPU, or --processes of --threads / --processes threads each, with the allocator settings of
+rules/common.smk. The two run in separate processes and take turns.
 
     python benchmarks/training.py [--cases NAME ...] [--blocks 7] [--out FILE]
 """

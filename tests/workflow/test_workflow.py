@@ -80,8 +80,8 @@ def test_the_contract_of_files(finished):
         }  # fmt: skip
         files = [re.sub(r"-\w+\.", ".", path.name) for path in sorted((run / "evaluations").iterdir())]
         assert files == [
-            "downstream.documents.jsonl.gz", "downstream.json", "embeddings.json", "test_loss.json",
-            "test_loss.windows.csv.gz",
+            "downstream.documents.jsonl.gz", "downstream.json", "embeddings.json", "embeddings.pairs.csv.gz",
+            "test_loss.json", "test_loss.windows.csv.gz",
         ]  # fmt: skip
     with (study / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
