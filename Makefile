@@ -12,7 +12,7 @@ RUN := PATH="$$PWD/.venv/bin:$$PATH"
 SNAKEFILES := Snakefile rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test attack lint check schema reliability clean-venv
+.PHONY: help install install-dev demo test nightly attack lint check schema reliability clean-venv
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ PYTEST := python -m pytest -n 2 --dist loadgroup
 
 test: $(DEV_STAMP)  ## Run all tests
 	$(TEST) $(PYTEST)
+
+nightly: $(DEV_STAMP)  ## Run the tests that take too long for every change
+	$(TEST) $(PYTEST) -m nightly
 
 # Where the draws begin: `make attack FIRST=$(date +%Y%m%d)` has others every day.
 FIRST ?= 0

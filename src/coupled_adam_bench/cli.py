@@ -78,10 +78,12 @@ def _train_with(
 ) -> int:
     """Train the ``names`` that ``option`` gave among those ``known``, in as many processes as the study asks for.
 
-    The marker ``--done`` is written last, by the process that was started, not by those that it starts.
+    The marker ``--done`` is written last, by the process that was started, not by those that it starts. It also puts
+    its job back into the queue, if it was asked to stop and ``--requeue`` is given.
     """
     from coupled_adam_bench.files import write_text
-    from coupled_adam_bench.training.distributed import launch
+    from coupled_adam_bench.requeue import requeue_own_job
+    from coupled_adam_bench.training.distributed import RESUME_ME, launch
 
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"--{option}: {', '.join(unknown)} not among the {option} of {arguments.plan}")
@@ -91,6 +93,8 @@ def _train_with(
         status = launch(execution.processes, [stage, *options])
     else:
         status = train([known[name] for name in names], execution, paths.RESULTS, arguments.device)
+    if status == RESUME_ME and arguments.requeue:
+        requeue_own_job()
     if status == 0 and arguments.done is not None:
         write_text(arguments.done, "")
     return status
@@ -354,6 +358,9 @@ def parser() -> argparse.ArgumentParser:
     def in_folder(arguments: argparse.Namespace) -> list[Path]:
         return list(arguments.out.glob("[!.]*"))
 
+    def requeue(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--requeue", action="store_true", help="if stopped in a SLURM job, put it back into the queue")
+
     def in_study(name: str) -> Outputs:
         return lambda arguments: [paths.study_dir(_plan(arguments).name) / name]
 
@@ -383,10 +390,12 @@ def parser() -> argparse.ArgumentParser:
     sub = stage("train", _train, "train cells, or go on with them; exit status 75: stopped on SIGTERM, run again")
     sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
     sub.add_argument("--done", type=Path, help="an empty file, written when all cells are trained")
+    requeue(sub)
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     sub = stage("train-trunk", _train_trunk, "train what wsd cells share before their decay; exit status as of train")
     sub.add_argument("--branches", nargs="+", required=True, help="results/trunks/<trunk id>/branch-<step>.json")
     sub.add_argument("--done", type=Path, help="an empty file, written when all branches are there")
+    requeue(sub)
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     for evaluation in STAGES.values():
         sub = stage(evaluation.name.replace("_", "-"), _evaluate(evaluation), evaluation.summary)
