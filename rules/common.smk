@@ -235,6 +235,9 @@ ENVIRONMENT = (
     " MALLOC_TOP_PAD_=67108864"
 )
 
+# On a cluster a job has its GPUs from there. On one machine, jobs that run at once agree on theirs.
+LEASE_GPUS = "" if workflow.remote_exec else " --lease-gpus {resources.gpu}"
+
 
 wildcard_constraints:
     data="|".join(map(re.escape, PLAN.data_ids)),

@@ -69,7 +69,9 @@ rule evaluation:
         cells=lambda wildcards: BATCHES[wildcards.batch],
     shell:
         ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench {params.stage} --plan {PLAN_FILE:q}"
-        " --cells {params.cells:q} --done {output:q} > {log:q} 2>&1"
+        " --cells {params.cells:q} --done {output:q}"
+        + LEASE_GPUS
+        + " > {log:q} 2>&1"
         + say_if_killed("evaluation_mem_mb, of the stage theory train_mem_mb")
 
 
@@ -96,6 +98,7 @@ use rule evaluation as embeddings with:
     resources:
         mem_mb=growing("evaluation_mem_mb"),
         runtime=growing("evaluation_minutes"),
+        gpu=0,
         turn=1,
     params:
         stage="embeddings",

@@ -146,7 +146,11 @@ rule train_trunk:
         branch=lambda wildcards: paths.branch_file(wildcards.trunk, int(wildcards.step)),
     shell:
         WAIT_FOR_CHECKPOINT + ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench train-trunk --plan {PLAN_FILE:q}"
-        " --branches {params.branch:q} --done {output:q}" + REQUEUE + " > {log:q} 2>&1" + say_if_killed("train_mem_mb")
+        " --branches {params.branch:q} --done {output:q}"
+        + REQUEUE
+        + LEASE_GPUS
+        + " > {log:q} 2>&1"
+        + say_if_killed("train_mem_mb")
 
 
 rule train_cells:
@@ -177,7 +181,11 @@ rule train_cells:
         cells=lambda wildcards: TRAINING[wildcards.job],
     shell:
         WAIT_FOR_CHECKPOINT + ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench train --plan {PLAN_FILE:q}"
-        " --cells {params.cells:q} --done {output:q}" + REQUEUE + " > {log:q} 2>&1" + say_if_killed("train_mem_mb")
+        " --cells {params.cells:q} --done {output:q}"
+        + REQUEUE
+        + LEASE_GPUS
+        + " > {log:q} 2>&1"
+        + say_if_killed("train_mem_mb")
 
 
 # A choice is no more than a comparison of losses, so it has no cells of its own and stays with the study.
@@ -203,4 +211,4 @@ rule choose:
         settings=choosing,
     shell:
         ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench choose --plan {PLAN_FILE:q} --tuning {wildcards.tuning:q}"
-        " --out {output:q} > {log:q} 2>&1" + say_if_killed("evaluation_mem_mb")
+        " --out {output:q}" + LEASE_GPUS + " > {log:q} 2>&1" + say_if_killed("evaluation_mem_mb")

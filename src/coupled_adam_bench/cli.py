@@ -12,6 +12,7 @@ from coupled_adam_bench.catalog.stages import STAGES, VALIDATION_LOSS, Stage
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Execution, Paths
 from coupled_adam_bench.data.mirror import BYTES_PER_TOKEN
+from coupled_adam_bench.gpu_leases import leased_gpus
 from coupled_adam_bench.outputs import check_outputs, write_checksums
 from coupled_adam_bench.plan import Plan, load_plan, study_of
 
@@ -358,6 +359,11 @@ def parser() -> argparse.ArgumentParser:
     def in_folder(arguments: argparse.Namespace) -> list[Path]:
         return list(arguments.out.glob("[!.]*"))
 
+    def leases(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument(
+            "--lease-gpus", type=int, default=0, help="use so many GPUs of the machine, and no other job's"
+        )
+
     def requeue(sub: argparse.ArgumentParser) -> None:
         sub.add_argument("--requeue", action="store_true", help="if stopped in a SLURM job, put it back into the queue")
 
@@ -391,16 +397,19 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
     sub.add_argument("--done", type=Path, help="an empty file, written when all cells are trained")
     requeue(sub)
+    leases(sub)
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     sub = stage("train-trunk", _train_trunk, "train what wsd cells share before their decay; exit status as of train")
     sub.add_argument("--branches", nargs="+", required=True, help="results/trunks/<trunk id>/branch-<step>.json")
     sub.add_argument("--done", type=Path, help="an empty file, written when all branches are there")
     requeue(sub)
+    leases(sub)
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     for evaluation in STAGES.values():
         sub = stage(evaluation.name.replace("_", "-"), _evaluate(evaluation), evaluation.summary)
         sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
         sub.add_argument("--done", type=Path, required=True, help="an empty file, written when all cells succeeded")
+        leases(sub)
         sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     summary = (
         "measure the embeddings of any causal or masked language model; exit status 1 if one could not be measured"
@@ -433,6 +442,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     sub = stage("choose", _choose, "measure the validation loss of a tuning's candidates, and choose one of them")
     sub.add_argument("--tuning", required=True, help="the id of a tuning")
+    leases(sub)
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     out(sub, "the choice, results/<study>/tuning/<tuning id>.json")
     sub = stage("tuning", _tuning, "gather the choices of a study, and the losses behind them")
@@ -490,7 +500,8 @@ def main(argv: list[str] | None = None) -> int:
     handler: Handler = arguments.handler
     try:
         check_outputs(getattr(arguments, "given", []))
-        status = handler(arguments) or 0
+        with leased_gpus(getattr(arguments, "lease_gpus", 0), paths.GPU_LEASES):
+            status = handler(arguments) or 0
         if status == 0 and getattr(arguments, "checksums", None) is not None:
             made_for = getattr(arguments, "made_for", None)
             write_checksums(arguments.checksums, arguments.outputs(arguments), made_for)
