@@ -98,8 +98,8 @@ def test_a_bad_week(study, undisturbed, slurm_cluster, tmp_path):
             node = cluster.slurm("squeue", "-h", "-t", "RUNNING", "-o", "%N").split()[0]
             kill_daemon(slurm_cluster, f"slurmd-{node}")
             cluster.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
-            start_daemon(cluster, "slurmd", "-N", node)
-            cluster.slurm("scontrol", "update", f"nodename={node}", "state=resume")
+            start_daemon(cluster, "slurmd", "-N", node)  # the node is up again when its slurmd answers
+            await_training(cluster)
         process.kill()
         process.wait(60)
 
