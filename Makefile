@@ -28,11 +28,11 @@ demo: $(STAMP)  ## Run the demo study: minutes on 2 CPU cores, nothing from outs
 TEST := $(RUN) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true
 PYTEST := python -m pytest -n 2 --dist loadgroup
 
-test: $(DEV_STAMP)  ## Run all tests
-	$(TEST) $(PYTEST)
+test: $(DEV_STAMP)  ## Run the tests: each proof once, a quarter of an hour on 2 cores
+	$(TEST) $(PYTEST) -m "not nightly"
 
-nightly: $(DEV_STAMP)  ## Run the tests that take too long for every change
-	$(TEST) $(PYTEST) -m nightly
+nightly: $(DEV_STAMP)  ## Run all tests, with those that repeat a proof under stress
+	$(TEST) $(PYTEST)
 
 # Where the draws begin: `make attack FIRST=$(date +%Y%m%d)` has others every day.
 FIRST ?= 0

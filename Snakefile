@@ -31,4 +31,4 @@ rule all:
         rules.report.input,
         TUNING_FILES,
         STUDY_DIR / "manifest.json",
-        STUDY_DIR / "mlflow.json",
+        STUDY_DIR / IMPORT_SUMMARY,

@@ -122,14 +122,14 @@ def main() -> None:
         given = ["--plan", "results/many/plan.json"]
         results = ["--results", "results/many/results.csv"]
         timed(folder, "tests", *given, *results, "--out", "results/many/tests.csv")
-        timed(folder, "summary", *given, *results, "--out", "results/many/summary.csv")
         tables = ["--tests", "results/many/tests.csv", "--templates", str(TEMPLATES), "--out", "results/many/tables"]
         timed(folder, "tables", *given, *results, *tables)
         small = plan_of(arguments.document_cells)
         write_json(study / "plan.json", small.to_json())
         write_documents(small, folder / "results" / "runs", arguments.documents)
         print(f"\n{len(small.cells)} cells with {arguments.documents:,} documents each:\n")
-        timed(folder, "paired", *given, "--out", "results/many/paired.csv")
+        write_drawn_results(small, study / "results.csv")
+        timed(folder, "statistics", *given, *results, "--out", "results/many")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 import time
 
 from coupled_adam_bench.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
+from coupled_adam_bench.outputs import IMPORT_SUMMARY
 from coupled_adam_bench.report.figures import FIGURE_ENDINGS, figures_of
 
 
@@ -157,7 +158,7 @@ rule tests:
 
 
 rule statistics:
-    """Compute what stands beside the tests: pairs on the same text, summaries, trends, power, shared text, noise."""
+    """Compute what stands beside the tests: pairs on one text, summaries, trends, power, shared text, noise, a target."""
     input:
         RUN_MARKERS,
         results=rules.collect.output.results,
@@ -170,11 +171,13 @@ rule statistics:
         power=captioned(STUDY_DIR / "power.csv", "power", "Results"),
         seeds=captioned(STUDY_DIR / "seeds.csv", "seeds", "Results"),
         noise=captioned(STUDY_DIR / "noise.csv", "noise", "Results"),
+        target=captioned(STUDY_DIR / "target.csv", "target", "Results"),
         checksums=checksums("statistics"),
     log:
         STUDY_DIR / "logs" / "statistics.log",
     params:
         version=versions.STATISTICS,
+        target=PLAN.statistics.target_loss,
         folder=STUDY_DIR,
     shell:
         "{PYTHON:q} -m coupled_adam_bench statistics --plan {PLAN_FILE:q} --results {input.results:q}"
@@ -340,6 +343,8 @@ rule report_page:
                 "stated.html.j2",
                 "trend.html.j2",
                 "power.html.j2",
+                "target.html.j2",
+                "frequency.html.j2",
                 "variants.html.j2",
                 "word_similarity.html.j2",
                 "theory.html.j2",
@@ -361,6 +366,7 @@ rule report_page:
         " --checksums {output.checksums:q} > {log:q} 2>&1"
 
 
+# A server that is away fails no study: the summary notes it, and the next start imports again (rules/start.smk).
 rule track:
     """Copy the study into MLflow, with its tables, figures and report."""
     input:
@@ -372,10 +378,10 @@ rule track:
         rules.manifest.output.manifest,
         rules.report_page.output.page,
     output:
-        summary=STUDY_DIR / "mlflow.json",
+        summary=STUDY_DIR / IMPORT_SUMMARY,
         checksums=checksums("track"),
     log:
         STUDY_DIR / "logs" / "mlflow.log",
     shell:
-        "{PYTHON:q} -m coupled_adam_bench track --plan {PLAN_FILE:q} --out {output.summary:q}"
+        "{PYTHON:q} -m coupled_adam_bench track --plan {PLAN_FILE:q} --may-wait --out {output.summary:q}"
         " --checksums {output.checksums:q} > {log:q} 2>&1"

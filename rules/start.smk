@@ -1,6 +1,10 @@
 # What happens before jobs are planned, and before the first one starts.
 # out: results/<study>/plan.json, which every stage is given
+#      results/<study>/logs/mlflow-live.log, of the import into MLflow beside the jobs
 #      results/<study>/.lock, which one run of the study at a time holds: the others wait, and find its work done
+
+import os
+import subprocess
 
 from coupled_adam_bench.data.check import data_is_damaged, mark_damaged
 from coupled_adam_bench.device import check_threads
@@ -8,7 +12,11 @@ from coupled_adam_bench.files import write_json
 from coupled_adam_bench.guard import changed_files, damaged_choices, remove_outdated, remove_stale_locks
 from coupled_adam_bench.guard import set_aside, unmeasured, unprepared, untrained
 from coupled_adam_bench.locks import FolderLock
+from coupled_adam_bench.outputs import IMPORT_SUMMARY, not_imported
 from coupled_adam_bench.stated import measured_as, note_stated
+from coupled_adam_bench.status import Part, Workflow
+from coupled_adam_bench.tracking_records import run_name
+from coupled_adam_bench.tracking_uri import destination
 from coupled_adam_bench.training.checks import custom_optimizers
 
 
@@ -39,6 +47,8 @@ def mend(lock):
     for damage in find_damage():
         logger.warning(set_aside(damage))
     remove_outdated(STUDY_DIR, MADE_FOR)
+    if not_imported(STUDY_DIR):
+        (STUDY_DIR / IMPORT_SUMMARY).unlink()
     if said := remove_stale_locks(Path(".snakemake"), STUDY_DIR, lock.left_by):
         logger.warning(said)
 
@@ -71,6 +81,60 @@ if workflow.is_main_process and STUDY_DIR.is_dir():
 
 TRAINING_RULES = {"train_cells", "train_trunk"}
 EVALUATION_RULES = {*STAGES, "evaluation"}
+LIVE_IMPORTS = []
+
+
+def start_live_import(seconds):
+    """Start the import into MLflow beside the jobs. It ends with this process, which holds its standard input."""
+    log = STUDY_DIR / "logs" / "mlflow-live.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as file:
+        command = [PYTHON, "-m", "coupled_adam_bench", "follow", "--plan", str(PLAN_FILE), "--seconds", str(seconds)]
+        # In a session of its own, Ctrl-C does not reach it: it ends at the end of the input.
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file, start_new_session=True)
+    LIVE_IMPORTS.append(process)
+
+
+def trained_parts(rule_name, wildcards):
+    """Return what a training job trains, none for other jobs."""
+    if rule_name == "train_trunk":
+        trunk, end = wildcards["trunk"], int(wildcards["step"])
+        part, history = trunk_part(TRUNKS[trunk], end), paths.RunFiles(paths.trunk_dir(trunk)).history
+        record = paths.branch_file(trunk, end)
+        return [Part(f"{trunk} to step {end}", history, record, end - part.steps, end, part.flops, is_cell=False)]
+    if rule_name != "train_cells":
+        return []
+    names, cells = TRAINING[wildcards["job"]], chosen(PLAN).by_job_name
+    runs = [(name, cells[name], paths.RunFiles(paths.run_dir(cells[name].id))) for name in names]
+    return [
+        Part(
+            run_name(cell),
+            files.history,
+            files.record,
+            cell.steps - OWN_PARTS[name].steps,
+            cell.steps,
+            OWN_PARTS[name].flops,
+            is_cell=name in PLAN.cells,
+        )
+        for name, cell, files in runs
+    ]
+
+
+def say_what_is_planned(full_logs):
+    """Tell the logger `study` (profiles/default) what this run is going to do."""
+    jobs = list(workflow.dag.needrun_jobs())
+    trained = [part for job in jobs for part in trained_parts(job.rule.name, job.wildcards_dict)]
+    said = Workflow(
+        study=PLAN.name,
+        n_cells=len(CELLS),
+        n_trained=len(CELLS) - sum(part.is_cell for part in trained),
+        n_jobs=len(jobs),
+        flops=sum(part.flops for part in trained),
+        logs=STUDY_DIR / "logs",
+        full_log=next(map(os.path.relpath, full_logs), ""),
+        parts=trained_parts,
+    )
+    logger.info(f"{PLAN.name}: {len(jobs)} jobs", extra={"coupled_adam_bench_workflow": said})
 
 
 onstart:
@@ -87,6 +151,11 @@ onstart:
                 for threads in {getattr(study.execution, name) for study in PLAN.studies.values()}:
                     if planned & rule_names:
                         check_threads(f"execution.{name}", threads)
+        except ValueError as error:
+            raise WorkflowError(str(error)) from None
+    if "track" in planned:
+        try:
+            destination()
         except ValueError as error:
             raise WorkflowError(str(error)) from None
     LOCKS.extend([] if LOCKS else lock_study(wait=True))
@@ -106,8 +175,14 @@ onstart:
         study.evaluation.metrics for study in PLAN.studies.values()
     ):
         shell("{PYTHON:q} -m coupled_adam_bench try-metrics --plan {PLAN_FILE:q}")
+    every = [study.execution.track_seconds for study in PLAN.studies.values() if study.execution.track_seconds]
+    if every and planned & TRAINING_RULES:
+        start_live_import(min(every))
+    say_what_is_planned(log)
 
 
 onsuccess:
     if (STUDY_DIR / "report" / "index.html").exists():
         print(f"Report: {STUDY_DIR}/report/index.html   Tables: {STUDY_DIR}/tables/")
+    if reason := not_imported(STUDY_DIR):
+        logger.warning(f"{reason}. Start again to bring MLflow up to date: nothing else will run")

@@ -1,9 +1,11 @@
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from finished import HOSTILE, finish_in_hostile_folder, once, small
 from planned import only, study_and_data
 
 from coupled_adam_bench.catalog.metrics import METRICS, Metric
@@ -23,6 +25,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 ROOT = Path(__file__).parent.parent
+# Whole studies come first, so that no worker waits for the other one's last study.
+LONG = tuple(str(ROOT / "tests" / folder) for folder in ("slurm", "workflow"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not str(item.path).startswith(LONG))
 
 
 def tiny_settings(**changes: Any) -> dict[str, Any]:
@@ -137,3 +145,16 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data") / only(plan).data_id
     prepare(*study_and_data(only(plan)), folder, workers=1)
     return folder
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder in which a small study has run through; tests read it, and change their copies."""
+    folder = once(tmp_path_factory, "finished", lambda folder: finish_in_hostile_folder(folder, small(tiny_settings())))
+    return folder / HOSTILE / "study"
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished working folder, with its times of files, to change."""
+    return Path(shutil.copytree(finished, tmp_path / "copy", symlinks=True))

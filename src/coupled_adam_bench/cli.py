@@ -13,7 +13,7 @@ from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Execution, Paths
 from coupled_adam_bench.data.mirror import BYTES_PER_TOKEN
 from coupled_adam_bench.gpu_leases import leased_gpus
-from coupled_adam_bench.outputs import check_outputs, write_checksums
+from coupled_adam_bench.outputs import NOT_IMPORTED, check_outputs, write_checksums
 from coupled_adam_bench.plan import Plan, load_plan, study_of
 
 if TYPE_CHECKING:
@@ -266,6 +266,7 @@ def _statistics(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.statistics.paired_text import write_paired
     from coupled_adam_bench.statistics.power import write_power
     from coupled_adam_bench.statistics.summary import write_summary
+    from coupled_adam_bench.statistics.target import write_target
     from coupled_adam_bench.statistics.trend import write_trend
     from coupled_adam_bench.training.seed_overlap import audit
 
@@ -276,6 +277,7 @@ def _statistics(arguments: argparse.Namespace) -> None:
     write_power(plan, results, folder / "power.csv")
     write_seeds(audit(plan), folder / "seeds.csv")
     write_noise(plan, results, folder / "noise.csv")
+    write_target(plan, folder / "target.csv")
 
 
 def _stated(arguments: argparse.Namespace) -> None:
@@ -313,9 +315,25 @@ def _report(arguments: argparse.Namespace) -> None:
 def _track(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.files import write_json
     from coupled_adam_bench.tracking import import_study
+    from coupled_adam_bench.tracking_live import end_live_import
+    from coupled_adam_bench.tracking_uri import ServerError
 
     plan = _plan(arguments)
-    write_json(arguments.out, import_study(plan, arguments.uri, study_dir=paths.study_dir(plan.name)))
+    study_dir = paths.study_dir(plan.name)
+    end_live_import(study_dir)
+    try:
+        summary = import_study(plan, arguments.uri, study_dir=study_dir)
+    except ServerError as error:
+        if not arguments.may_wait:
+            raise
+        summary = {NOT_IMPORTED: str(error)}
+    write_json(arguments.out, summary)
+
+
+def _follow(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.tracking_live import follow_study
+
+    follow_study(arguments.plan, arguments.seconds)
 
 
 def _schema(arguments: argparse.Namespace) -> None:
@@ -486,8 +504,11 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--templates", type=Path, default=Path("templates"), help="default: %(default)s")
     sub = stage("track", _track, "import the study into MLflow")
     sub.add_argument("--uri", help="tracking server or database (default: MLFLOW_TRACKING_URI, else results/mlflow.db)")
+    sub.add_argument("--may-wait", action="store_true", help="exit status 0 where a server does not take the import")
     out(sub, "summary of the import, JSON")
     checksums(sub, out_file)
+    sub = stage("follow", _follow, "import the study into MLflow while it trains, until standard input ends")
+    sub.add_argument("--seconds", type=float, required=True, help="between two imports")
     out(stage("schema", _schema, "write the JSON schema of studies", plan=False), "the schema")
     sub = stage("protocols", _protocols, "write the ledger of protocols into its place in a Markdown file", plan=False)
     out(sub, "docs/protocols.md")

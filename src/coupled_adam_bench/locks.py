@@ -101,10 +101,10 @@ def folder_lock(folder: Path, name: str = LOCK, waiting: str | None = None) -> I
         lock.release()
 
 
-def is_held(folder: Path) -> bool:
+def is_held(folder: Path, name: str = LOCK) -> bool:
     """Tell whether a living process holds the lock of a folder."""
     try:
-        with (folder / LOCK).open(encoding="utf-8") as file:
+        with (folder / name).open(encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

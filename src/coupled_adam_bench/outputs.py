@@ -6,7 +6,12 @@ A stage's record is ``results/<study>/checksums/<stage>.json``, sealed; files ar
 from collections.abc import Iterable
 from pathlib import Path
 
-from coupled_adam_bench.files import read_sealed, sha256_file, write_sealed
+from coupled_adam_bench.files import read_json, read_sealed, sha256_file, write_sealed
+
+IMPORT_SUMMARY = "mlflow.json"
+"""The file in the folder of a study that says what the last import into MLflow did."""
+NOT_IMPORTED = "not_imported"
+"""The key of that summary with the reason why a server did not take the import."""
 
 
 def write_checksums(record: Path, files: Iterable[Path], made_for: str | None = None) -> None:
@@ -52,3 +57,12 @@ def check_outputs(records: Iterable[Path]) -> None:
                 f"{changed[0]}: changed since it was written (its SHA-256 is not that of {record}); start again: it is "
                 "made anew"
             )
+
+
+def not_imported(study_dir: Path) -> str | None:
+    """Return why MLflow has not everything of a study, as its last import noted; ``None`` if nothing is noted."""
+    try:
+        reason: str | None = read_json(study_dir / IMPORT_SUMMARY).get(NOT_IMPORTED)
+    except (ValueError, AttributeError):  # there is none, or it is damaged, which its checksum shows
+        return None
+    return reason

@@ -12,7 +12,10 @@ WEIGHTS = "model.safetensors"
 TUNING = "tuning"
 """The folder of a study with the choice of each tuning."""
 TUNING_CSV = "tuning.csv"
-STATISTICS_FILES = ("paired.csv", "summary.csv", "trend.csv", "crossings.csv", "power.csv", "seeds.csv", "noise.csv")
+STATISTICS_FILES = (
+    "paired.csv", "summary.csv", "trend.csv", "crossings.csv", "power.csv", "seeds.csv", "noise.csv",
+    "target.csv",
+)  # fmt: skip
 """What the stage ``statistics`` writes into the folder of a study."""
 
 

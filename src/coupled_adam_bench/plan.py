@@ -221,9 +221,10 @@ def _check_budgets(plan: Plan) -> None:
 
 
 def _check_statistics(plan: Plan) -> None:
-    """Raise ``ValueError`` if two studies print bold by different rules, or have different margins of a metric."""
+    """Raise ``ValueError`` if two studies have different rules of bold type, targets, or margins of a metric."""
     sections = {name: study.statistics for name, study in plan.studies.items()}
-    _check_equal("statistics", "bold", {name: section.bold for name, section in sections.items()})
+    for setting in ("bold", "target_loss"):
+        _check_equal("statistics", setting, {name: getattr(section, setting) for name, section in sections.items()})
     for metric in {metric for section in sections.values() for metric in section.margins}:
         given = {name: section.margins[metric] for name, section in sections.items() if metric in section.margins}
         _check_equal("statistics", f"margins.{metric}", given)

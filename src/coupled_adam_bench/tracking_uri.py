@@ -42,6 +42,10 @@ class TrackingError(ValueError):
     """An error that stops an import; its message is a sentence for the user and shows no secret."""
 
 
+class ServerError(TrackingError):
+    """A server does not take an import; a later one brings it up to date."""
+
+
 class DamagedDatabaseError(TrackingError):
     """The contents of a database file are broken; a new file mends that."""
 
@@ -173,9 +177,8 @@ def _sentence(place: Destination, error: Exception) -> TrackingError:
     else:
         advice = f"Run again then, or set {place.setting} to another place"
     what = f"{reason} ({words})" if reason else words
-    return TrackingError(
-        f"{place.setting}: MLflow at {place.shown}: {what}.\n{advice}. The results are complete without it"
-    )
+    kind = ServerError if place.database is None else TrackingError
+    return kind(f"{place.setting}: MLflow at {place.shown}: {what}.\n{advice}. The results are complete without it")
 
 
 def _reason(error: BaseException) -> tuple[str, bool]:

@@ -5,7 +5,6 @@ All draws share one working folder, as studies of one user do.
 
 import itertools
 import json
-import os
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from finished import draws
 from pydantic import BaseModel
 
 from coupled_adam_bench import paths
@@ -28,9 +28,6 @@ from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.training.checks import check_optimizers
 
-# `make attack` draws 2,000.
-DRAWS = int(os.environ.get("CAB_STUDY_DRAWS", "25"))
-FIRST = int(os.environ.get("CAB_FIRST_DRAW", "0"))
 TEMPLATES = str(Path(__file__).parents[2] / "templates")
 REPORTING = ("collect", "tests", "statistics", "tables", "figures")
 
@@ -101,6 +98,8 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
         ["adamw", {"name": "custom", "path": "torch.optim.Adagrad", "key": "adagrad", "label": "Adagrad"}],
         ["adamw", {"name": "custom", "path": "no.such.thing", "key": "a", "label": "b"}],
         ["adamw", {"name": "custom", "path": "torch.optim.Adagrad", "key": "a", "label": "Adam"}],
+        ["ember", {"name": "adamw", "amsgrad": True, "beta2": 0.999, "mu_centering": True}],
+        ["adamw", {"name": "coupled_adam", "mu_loss": 0.1, "z_loss": 1e-4, "soft_cap": 30}],
         ["adamw"],
         ["adamw", "adamw"],
     ),
@@ -108,6 +107,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "grid.0.data_seeds": (None, [1, 2], [0, 2**63], [3, 3], [2**64]),
     "grid.0.models": (["nano"], ["nano", "nano"], ["nobody"]),
     "statistics.bold": ("paper", "paired", "holm", "all"),
+    "statistics.target_loss": (None, 1.0, 4.0, 1e300, 0, -1, "low"),
     "statistics.margins": ({}, {"loss": 0.01}, {"isotropy": 1e300}, {"loss": -1}, {"nothing": 1}),
     "evaluation.test_loss.split": ("val", "test", "train"),
     "evaluation.test_loss.windows": ("all", "random"),
@@ -132,6 +132,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "evaluation.downstream.precision": ("fp32", "bf16"),
     "evaluation.downstream.task_versions": ("installed", "0.4.3"),
     "evaluation.theory": (None, {}, {"n_batches": 1, "record_every": 3}),
+    "execution.track_seconds": (None, 1, 60, 0.5, "soon"),
     "execution.train_threads": (1, 2, 10**6),
     "execution.evaluation_threads": (1, 2, 10**6),
     "execution.micro_batch_sequences": (None, 1, 3, 100, "auto"),
@@ -167,9 +168,10 @@ OWN = {
     ),
     "data.source.text_field": ("text", "title", "number", "missing"),
     "data.source.txt_document": ("file", "line", "paragraph"),
-    "data.tokenizer": ("file", "word", "gpt2"),
+    "data.tokenizer": ("file", "word", "gpt2", "bpe"),
     "data.vocab_size": (400, 300, 10, 50_304),
     "data.max_tokens": (None, 10**6, 1000, 1),
+    "data.bpe_characters": (2_000_000_000, 10**4, 0),
     "paths.text": ("text", ["text/*.jsonl"], ["text", "text/../text"], "nowhere", [], ["text", "text/b.txt"]),
     "paths.tokenizer": ("tokenizer.json", "text", None, "nowhere"),
     "paths.word_similarity": ("sets", "nowhere", "text"),
@@ -355,7 +357,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     "A study is drawn at random: one to five settings with likely, odd, impossible and contradictory values.",
     "It is refused before any training with the name of a setting that was drawn, or it runs through to its tables.",
 )
-@pytest.mark.parametrize("draw", range(FIRST, FIRST + DRAWS))
+@pytest.mark.parametrize("draw", draws("CAB_STUDY_DRAWS", by_night=25, by_day=8))  # `make attack` draws 2,000
 def test_a_drawn_study_runs_through_or_is_refused_by_name(draw, bases, workspace, monkeypatch, capfd):
     monkeypatch.chdir(workspace)
     settings, places = drawn(random.Random(draw), bases)

@@ -1,12 +1,12 @@
 """Studies over the same cells, trained, measured, damaged and collected in any order: each keeps its own numbers."""
 
 import csv
-import os
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+from finished import draws
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.cli import main
@@ -14,9 +14,6 @@ from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.files import write_json
 from coupled_adam_bench.plan import Plan, make_plan
 
-# `make attack` draws 100.
-DRAWS = int(os.environ.get("CAB_ORDER_DRAWS", "3"))
-FIRST = int(os.environ.get("CAB_FIRST_DRAW", "0"))
 ACTIONS = 10
 
 
@@ -80,7 +77,7 @@ def alone(plans, tmp_path_factory) -> dict[str, bytes]:
     "part, damaged and run again in any order.",
     "The results of each are byte for byte those of the study alone.",
 )
-@pytest.mark.parametrize("draw", range(FIRST, FIRST + DRAWS))
+@pytest.mark.parametrize("draw", draws("CAB_ORDER_DRAWS", by_night=3, by_day=1))  # `make attack` draws 100
 def test_studies_over_the_same_cells_in_a_random_order(draw, plans, alone, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = random.Random(draw)

@@ -83,7 +83,7 @@ def test_a_bad_week(study, undisturbed, slurm_cluster, tmp_path):
     process = cluster.start("tables")
     with ended(process):
         jobs = await_training(cluster)
-        wait_for(lambda: "failed, SLURM status" in cluster.log.read_text(), "jobs over their memory", WAIT)
+        wait_for(lambda: cluster.jobs("FAILED", "OUT_OF_MEMORY"), "jobs over their memory", WAIT)
         jobs = await_training(cluster)
         cluster.slurm("scancel", jobs[0].number)
         jobs = await_training(cluster)

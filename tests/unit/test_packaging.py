@@ -84,7 +84,7 @@ def test_every_file_of_the_package_is_installed():
     }
     assert others == declared
     assert {path.name for path in declared} == {
-        "race.yaml", "truthfulqa_mc2.yaml", "py.typed", "README.md", "published.csv",
+        "race.yaml", "truthfulqa_mc2.yaml", "py.typed", "README.md", "published.csv", "published_oec.csv",
     }  # fmt: skip
 
 

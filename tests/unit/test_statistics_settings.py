@@ -24,6 +24,9 @@ Settings = Callable[..., dict[str, Any]]
         ("margins", {"loss": True}, "statistics.margins.loss", "must be a number, not true"),
         ("margins", {"lust_%": 1}, "statistics.margins", "lust_% is nothing that this study measures; there are loss,"),
         ("margins", 0.1, "statistics.margins", "must be a mapping"),
+        ("target_loss", 0, "statistics.target_loss", "must be greater than 0"),
+        ("target_loss", True, "statistics.target_loss", "must be a number"),
+        ("target_loss", "low", "statistics.target_loss", "must be a number"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(
@@ -37,9 +40,10 @@ def test_a_wrong_setting_is_refused_by_name(
 
 def test_statistics_change_no_cell(tiny_study: Settings, tiny_plan: Plan) -> None:
     assert tiny_plan.statistics.bold == "paper"
-    plan = make_plan(parse_study(tiny_study(statistics={"bold": "holm", "margins": {"loss": 0.01, "acc": 0.5}})))
+    settings = {"bold": "holm", "margins": {"loss": 0.01, "acc": 0.5}, "target_loss": 3.28}
+    plan = make_plan(parse_study(tiny_study(statistics=settings)))
     assert list(plan.cells) == list(tiny_plan.cells)
-    assert (plan.statistics.bold, plan.statistics.margins) == ("holm", {"loss": 0.01, "acc": 0.5})
+    assert plan.statistics.model_dump() == settings
 
 
 def test_a_plan_from_before_the_section_is_read(tiny_plan: Plan, tmp_path: Path) -> None:
@@ -66,4 +70,4 @@ def test_a_folder_has_one_rule_and_one_margin_of_a_metric(tiny_study: Settings, 
     }  # fmt: skip
     given = {"bold": "paired", "margins": {"loss": 0.3}}
     plan = plan_of({"bold": "holm", "margins": {"loss": 0.1}}, {}, statistics=given)
-    assert plan.statistics.model_dump() == given
+    assert plan.statistics.model_dump() == {**given, "target_loss": None}

@@ -132,8 +132,9 @@ def kill_often(n_kills: int, longest: float, seed: int) -> str:
     "the import is killed (SIGKILL) while results/mlflow.db is being made",
     "the next import makes it anew; nothing half made ever has its name, and leftovers are removed",
 )
-def test_kills_while_the_database_is_made(folder):
-    assert "damaged" not in kill_often(n_kills=8, longest=2.5, seed=1)
+@pytest.mark.parametrize("n_kills", [3, pytest.param(8, marks=pytest.mark.nightly)])
+def test_kills_while_the_database_is_made(n_kills, folder):
+    assert "damaged" not in kill_often(n_kills, longest=2.5, seed=1)
     assert names_in(Path("results")) == {"mlflow.db", ".mlflow.db.lock"}
     assert query(DATABASE, "SELECT count(*) FROM runs") == [(7,)]  # of six cells and the study
 
@@ -143,7 +144,8 @@ def test_kills_while_the_database_is_made(folder):
     "an import is killed (SIGKILL) at a random moment",
     "a plain import goes on: the database holds each run and each metric once, as after an undisturbed import",
 )
-def test_kills_while_runs_are_imported(folder, tiny_plan, whole, stored):
+@pytest.mark.parametrize("n_kills", [3, pytest.param(15, marks=pytest.mark.nightly)])
+def test_kills_while_runs_are_imported(n_kills, folder, tiny_plan, whole, stored):
     write_cells(Path("results"), tiny_plan, stored, n_rows=900)  # three requests for each run
     shutil.copy(whole, DATABASE)
     import_study(tiny_plan)
@@ -151,7 +153,7 @@ def test_kills_while_runs_are_imported(folder, tiny_plan, whole, stored):
     assert len(undisturbed["metrics"]) == 6 * (2 * 900 + 1)
     shutil.copy(whole, DATABASE)
     shutil.rmtree("results/mlflow-artifacts")
-    assert kill_often(n_kills=15, longest=1.0, seed=2) == ""
+    assert kill_often(n_kills, longest=1.0, seed=2) == ""
     assert contents(DATABASE) == undisturbed
     artifacts = sorted(path.name for path in Path("results/mlflow-artifacts/tiny").rglob("*") if path.is_file())
     assert artifacts == sorted(["cell.json", "run.json", "test_loss.json"] * 6)

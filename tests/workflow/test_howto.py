@@ -54,7 +54,7 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
     blocks = files()
     for name in ("my_metrics.py", "study.yaml"):
         (tmp_path / name).write_text(blocks[name], encoding="utf-8")
-    run(tmp_path, "--cores", "2")
+    run(tmp_path, "tables", "report", "--cores", "2")
     study = tmp_path / "results/geometry"
 
     def shares() -> dict[str, float]:
@@ -68,14 +68,14 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
     table = (study / "tables/mine.tex").read_text()
     assert "share" in table and r"\mathrm{Acc}" not in table
     assert "My table" in (study / "report/index.html").read_text()
-    assert "Nothing to be done" in run(tmp_path, "--cores", "2")
+    assert "Nothing to be done" in run(tmp_path, "tables", "report", "-n")
 
     # A change of the function's file measures again, and trains nothing.
     changed = blocks["my_metrics.py"].replace(".sum()", ".sum() + 0.5")
     (tmp_path / "my_metrics.py").write_text(changed, encoding="utf-8")
     announced = run(tmp_path, "-n")
     assert "rule embeddings:" in announced and "rule train_cells:" not in announced
-    run(tmp_path, "--cores", "2")
+    run(tmp_path, "tables", "--cores", "2")
     assert shares() == {cell: value + 0.5 for cell, value in before.items()}
 
 
@@ -108,7 +108,7 @@ def test_a_metric_an_optimizer_and_a_stage_for_everybody(tmp_path):
     folder = tmp_path / "study"
     folder.mkdir()
     (folder / "study.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    run(folder, "--cores", "2", project=project)
+    run(folder, "tables", "--cores", "2", project=project)
     study = folder / "results/geometry"
     found = rows(study / "results.csv")
     whole = [row for row in found if not row["task"].startswith("embeddings_")]  # not of a part of the rows

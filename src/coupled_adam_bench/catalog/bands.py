@@ -23,6 +23,16 @@ class Band:
         """The name of the band's loss in ``results.csv``."""
         return f"loss_{self.name}"
 
+    @property
+    def calibration(self) -> str:
+        """The name of the mean over the band's tokens of log(probability / frequency)."""
+        return f"calibration_{self.name}"
+
+    @property
+    def pooled_calibration(self) -> str:
+        """The name of the same ratio of the whole band, as if it were one token."""
+        return f"pooled_calibration_{self.name}"
+
 
 NEVER_SEEN = "never_seen"
 """The tokens of the vocabulary that are not in the training text; only the detail of an evaluation has their loss."""
@@ -32,3 +42,5 @@ BANDS = (
     Band("frequent", 0.5, "10 to 50 %"),
     Band("most_frequent", 1.0, "50 to 100 %"),
 )
+BAND_NAMES = (NEVER_SEEN, *(band.name for band in BANDS))
+"""Names of the bands by their number."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 from coupled_adam_bench.catalog.bands import BANDS, Band
 
@@ -31,21 +32,58 @@ class Metric:
 _ROUNDING = 1e-9
 
 
-def _band_loss(band: Band) -> "Metric":
+def _band_metric(band: Band, name: str, symbol: tuple[str, str], description: str, **others: Any) -> "Metric":
+    """Return a metric of a band, whose ``symbol`` in LaTeX and HTML has the band as its index."""
     index = band.name.replace("_", " ")
+    latex, html = symbol
     return Metric(
-        name=band.metric,
+        name=name,
         task="test",
         stage="test_loss",
-        latex=rf"$\mathcal{{L}}_\mathrm{{{index.replace(' ', '~')}}}$",
-        html=f"<i>L</i><sub>{index}</sub>",
-        unit="nat/token",
-        higher_is_better=False,
+        latex=rf"${latex}_\mathrm{{{index.replace(' ', '~')}}}$",
+        html=f"{html}<sub>{index}</sub>",
         digits=2,
-        description=f"cross-entropy on held-out tokens of the {band.label} of the training text",
-        low=0.0,
+        description=f"{description} of the {band.label} of the training text",
         high=inf,
+        **others,
     )
+
+
+def _band_loss(band: Band) -> "Metric":
+    symbol, description = (r"\mathcal{L}", "<i>L</i>"), "cross-entropy on held-out tokens"
+    return _band_metric(band, band.metric, symbol, description, unit="nat/token", higher_is_better=False, low=0.0)
+
+
+# What is best at 0 has the direction in which it errs in practice: rare tokens get too little probability.
+def _band_calibrations(band: Band) -> "tuple[Metric, Metric]":
+    signed: Any = {"unit": "nat", "higher_is_better": True, "low": -inf}
+    mean = (r"\overline{\log p/f}", "mean log <i>p</i>/<i>f</i>")
+    pooled = (r"\log \bar{p}/\bar{f}", "log <i>p̄</i>/<i>f̄</i>")
+    return (
+        _band_metric(
+            band, band.calibration, mean, "mean of log(mean probability / frequency) over held-out tokens", **signed
+        ),
+        _band_metric(
+            band, band.pooled_calibration, pooled, "log(probability / share) of all held-out tokens together", **signed
+        ),
+    )
+
+
+def _logits(name: str, latex: str, html: str, description: str, **others: Any) -> "Metric":
+    """Return a metric of the logits of held-out tokens, after Stollenwerk et al. 2026 (arXiv 2601.02031)."""
+    others = {"higher_is_better": False, "low": 0.0} | others
+    return Metric(
+        name, "test", "test_loss", latex, html, unit="1", digits=2, description=description, high=inf, **others
+    )
+
+
+_LOGITS = (
+    # Where the logits drift, they fall; with a centered head their mean is 0.
+    _logits("logit_mean", r"$\overline{z}$", "<i>z̄</i>", "mean of all logits", higher_is_better=True, low=-inf),
+    _logits("logit_sd", r"$\mathrm{sd}\,z$", "sd <i>z</i>", "standard deviation of all logits"),
+    _logits("logit_max", r"$\max |z|$", "max |<i>z</i>|", "largest absolute value of a logit"),
+    _logits("log_z_squared", r"$\overline{\log^2 Z}$", "mean log² <i>Z</i>", "mean square of the log-partition sum"),
+)
 
 
 METRICS: dict[str, Metric] = {
@@ -78,6 +116,8 @@ METRICS: dict[str, Metric] = {
             high=inf,
         ),
         *map(_band_loss, BANDS),
+        *(metric for band in BANDS for metric in _band_calibrations(band)),
+        *_LOGITS,
         Metric(
             name="acc",
             task="average",
@@ -101,6 +141,19 @@ METRICS: dict[str, Metric] = {
             higher_is_better=True,
             digits=2,
             description="isotropy of the embeddings",
+            low=0.0,
+            high=1.0 + _ROUNDING,
+        ),
+        Metric(
+            name="isotropy_trimmed",
+            task="embeddings",
+            stage="embeddings",
+            latex=r"$\mathrm{Iso}_{99.9}$",
+            html="Iso<sub>99.9</sub>",
+            unit="1",
+            higher_is_better=True,
+            digits=2,
+            description="isotropy of the embeddings without the longest 0.1 %",
             low=0.0,
             high=1.0 + _ROUNDING,
         ),

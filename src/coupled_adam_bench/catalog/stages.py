@@ -35,7 +35,7 @@ STAGES = {
             version=2,
             opener="evaluation.test_loss:open_evaluator",
             settings="evaluation.settings:test_loss",
-            summary="measure the loss of trained cells on the test split, by token frequency and per byte too",
+            summary="measure loss, calibration and logits of trained cells on the test split",
         ),
         Stage(
             name="embeddings",

@@ -120,21 +120,30 @@ class Split(Settings):
     """Seed of the hash [C]."""
 
 
+BYTES_AND_EOT = 257
+"""Number of tokens that a byte-level BPE has without any merge: the bytes and end-of-text."""
+_MOST_BPE_TOKENS = 2**20
+
+
 class Data(LaterSettings):
     """Text, tokenizer and split."""
 
-    later: ClassVar[tuple[str, ...]] = ("max_tokens",)
+    later: ClassVar[tuple[str, ...]] = ("max_tokens", "bpe_characters")
 
     name: Name
     source: Annotated[SyntheticSource | FilesSource | HubSource, Field(discriminator="kind")]
-    tokenizer: Literal["word", "gpt2", "file"]
-    """``word``: words between spaces (synthetic only); ``gpt2``: GPT-2 BPE; ``file``: ``paths.tokenizer``."""
+    tokenizer: Literal["word", "gpt2", "file", "bpe"]
+    """``word``: words between spaces (synthetic only); ``gpt2``: GPT-2 BPE; ``file``: ``paths.tokenizer``; ``bpe``: a
+    byte-level BPE of ``vocab_size`` tokens, learned from the split train when the data are prepared."""
     vocab_size: int = Field(gt=1, le=2**32)
     """Number of rows of the embedding matrix; the paper pads GPT-2's 50257 tokens to 50304 [P]."""
     split: Split = Split()
     max_tokens: Count | None = None
     """Number of tokens, over all splits and with end-of-text, after which no more documents are read; by default all
     are. The documents are the first of the source, so only these are fetched and tokenized."""
+    bpe_characters: Count = 2_000_000_000
+    """Number of characters of train after which ``bpe`` learns from no more documents, which bounds time and memory;
+    not more than ``max_tokens`` count. The default is that of nanochat (speedrun.sh)."""
 
     @model_validator(mode="after")
     def _cap_fits(self) -> Self:
@@ -150,4 +159,19 @@ class Data(LaterSettings):
             raise ValueError(f"vocab_size: {self.vocab_size} < {self.source.n_words + 1} (n_words and end-of-text)")
         if self.tokenizer == "gpt2" and self.vocab_size < 50257:
             raise ValueError(f"vocab_size: {self.vocab_size} < 50257, the number of GPT-2 tokens")
+        return self
+
+    @model_validator(mode="after")
+    def _bpe_fits(self) -> Self:
+        if self.tokenizer == "bpe":
+            if not BYTES_AND_EOT <= self.vocab_size <= _MOST_BPE_TOKENS:
+                raise ValueError(
+                    f"vocab_size: {self.vocab_size}, but a tokenizer 'bpe' has {BYTES_AND_EOT} (256 bytes and "
+                    f"end-of-text) to {_MOST_BPE_TOKENS:,} tokens"
+                )
+        elif self.bpe_characters != type(self).model_fields["bpe_characters"].default:
+            raise ValueError(
+                f"bpe_characters: {self.bpe_characters:,}, but the tokenizer is {self.tokenizer!r}; leave it out, or "
+                "set tokenizer: bpe"
+            )
         return self

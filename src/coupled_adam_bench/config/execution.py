@@ -58,10 +58,14 @@ class Execution(Settings):
     """Number of windows of the validation split that are measured, always the same ones; by default
     ``training.batch_sequences``."""
     geometry_per_decade: int = Field(0, ge=0, le=1000)
-    """Measurements of the embedding's geometry in each tenfold of steps: 4 for the steps 1, 2, 3, 6, 10, 18 and so on;
-    0: none. All processes wait for each, which takes seconds on the CPU for a large matrix."""
+    """Measurements of the embedding's geometry, and of the steps of its rows, in each tenfold of steps: 4 for the steps
+    1, 2, 3, 6, 10, 18 and so on; 0: none. All processes wait for each, which takes seconds on the CPU for a large
+    matrix."""
     checkpoint_every: int = Field(1000, gt=0, le=MAX_STEPS)
     """Steps between checkpoints."""
+    track_seconds: float | None = Field(60.0, ge=1, le=24 * 3600)
+    """Seconds between imports into MLflow while cells train; ``null``: only at the end. A study that is over sooner has
+    none. An import takes at most a twentieth of one core, at the lowest priority."""
     train_mem_mb: int | None = Field(None, gt=0, le=10**9)
     """Memory of a training job on its machine, not on the GPU; by default computed from the cell, at least 4000. After
     each attempt that was killed without a word, and for each retry, the next asks for half as much again."""

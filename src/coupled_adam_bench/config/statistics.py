@@ -12,7 +12,7 @@ BoldRule = Literal["paper", "paired", "holm"]
 class StatisticsSettings(Settings):
     """How optimizers are compared. No setting here changes a run or what is measured in it.
 
-    All studies of a results folder have the same ``bold``.
+    All studies of a results folder have the same ``bold`` and ``target_loss``.
     """
 
     bold: BoldRule = "paper"
@@ -22,3 +22,6 @@ class StatisticsSettings(Settings):
     margins: dict[Term, Annotated[float, Field(gt=0), BeforeValidator(not_bool)]] = Field({})
     """By metric, in its unit, the difference that does not matter, such as ``loss: 0.01``. Two optimizers are then
     tested for being equivalent: for a difference within it. Metrics that are not named are not tested so."""
+    target_loss: Annotated[float, Field(gt=0), BeforeValidator(not_bool)] | None = None
+    """A validation loss in nats per token. The report then says after how many tokens each run reached it, and tests
+    whether the runs of an optimizer end below it, as speedruns accept a record. It needs ``execution.eval_every``."""

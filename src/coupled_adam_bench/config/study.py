@@ -163,6 +163,12 @@ class Study(Settings):
         return "; ".join([self.protocol, *(f"{field} = {as_yaml(value)}" for field, value in different.items())])
 
     @property
+    def largest_tokens(self) -> int:
+        """The number of tokens on which the largest run of the grid trains."""
+        batch_tokens = self.training.batch_sequences * self.training.seq_len
+        return max(steps for block in self.grid for steps in block.steps(batch_tokens)) * batch_tokens
+
+    @property
     def stages(self) -> list[Stage]:
         """The stages of evaluation that the study runs, in the order of the catalogue."""
         return [
@@ -198,6 +204,11 @@ class Study(Settings):
             raise ValueError(
                 f"statistics.margins: {', '.join(unknown)} is nothing that this study measures; there are "
                 f"{', '.join(self.metrics)}"
+            )
+        if self.statistics.target_loss is not None and self.execution.eval_every is None:
+            raise ValueError(
+                f"statistics.target_loss: {self.statistics.target_loss} is compared with the validation loss, which "
+                "is not measured; give execution.eval_every a number of steps, or leave out the target"
             )
         return self
 
@@ -275,8 +286,7 @@ class Study(Settings):
         cap, split = self.data.max_tokens, self.data.split
         if cap is None:
             return self
-        batch_tokens = self.training.batch_sequences * self.training.seq_len
-        largest = max(steps for block in self.grid for steps in block.steps(batch_tokens)) * batch_tokens
+        largest = self.largest_tokens
         fraction = 1 - Fraction(str(split.val_fraction)) - Fraction(str(split.test_fraction))
         if cap * fraction < largest:
             raise ValueError(

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coupled_adam_bench.config import Data, HubSource, Study, SyntheticSource, Training
+from coupled_adam_bench.config import Data, HubSource, Study, SyntheticSource
 from coupled_adam_bench.data.bins import SPLITS, UNIGRAM, Bin, Meta, meta_from_json, token_dtype, write_meta
+from coupled_adam_bench.data.bpe import Bpe, learn_bpe
 from coupled_adam_bench.data.check import DAMAGED, META, TOKENIZER, TREES, data_is_damaged, file_damage, read_meta
 from coupled_adam_bench.data.patience import DISK_FULL
 from coupled_adam_bench.data.shards import (
@@ -108,19 +109,20 @@ def _prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
     if isinstance(source, SyntheticSource):
         words = language(source).names
         small_files += write_evaluation_sets(language(source), out)
-    small_files += save_tokenizer(study, words, out / TOKENIZER)
+    bpe = learn_bpe(study, data_id, out, workers) if study.data.tokenizer == "bpe" else None
+    small_files += save_tokenizer(study, words, out / TOKENIZER, None if bpe is None else bpe.merges)
     for path in [path for tree in TREES for path in (out / tree).rglob("*")]:
         if path.is_file() and path not in small_files:
             path.unlink()
 
-    meta = _whole_bins(data_id, out) or _make_bins(study, data_id, out, workers)
+    meta = _whole_bins(data_id, out) or _make_bins(study, data_id, out, workers, bpe)
     with atomic_path(out / UNIGRAM) as temporary, temporary.open("wb") as target:
         np.save(target, _count_tokens(out / meta.splits["train"].file, meta))
     write_meta(out, meta, [*small_files, out / UNIGRAM])
     (out / DAMAGED).unlink(missing_ok=True)
 
 
-def _make_bins(study: Study, data_id: str, out: Path, workers: int) -> Meta:
+def _make_bins(study: Study, data_id: str, out: Path, workers: int, bpe: Bpe | None) -> Meta:
     """Write the token bins and return their description."""
     source = study.data.source
     facts: dict[str, Any] = source.model_dump()
@@ -155,8 +157,10 @@ def _make_bins(study: Study, data_id: str, out: Path, workers: int) -> Meta:
         }
     if isinstance(source, HubSource) and corpus.listing is not None:
         facts["place"] = corpus.listing.facts()
+    if bpe is not None:
+        facts["bpe"] = bpe.facts()
 
-    _check_sizes(shards, study.training)
+    _check_sizes(shards, study)
     encoder = load_encoder(study.data.tokenizer, out / TOKENIZER)
     return Meta(
         data_id=data_id,
@@ -213,8 +217,12 @@ def _finished_shards(out: Path, source: str, max_tokens: int | None) -> Iterator
         yield shard
 
 
-def _check_sizes(shards: list[Shard], training: Training) -> None:
-    """Raise ``ValueError`` if a split has no window of ``seq_len`` inputs and their targets."""
+def _check_sizes(shards: list[Shard], study: Study) -> None:
+    """Raise ``ValueError`` if a split has no window of ``seq_len`` inputs and their targets.
+
+    Say so if the largest run of the study reads more tokens than train has.
+    """
+    training = study.training
     n_tokens = np.array([shard.n_tokens for shard in shards]).sum(axis=0).tolist()
     n_documents = np.array([shard.n_documents for shard in shards]).sum(axis=0).tolist()
     for split, tokens, documents in zip(SPLITS, n_tokens, n_documents, strict=True):
@@ -224,6 +232,12 @@ def _check_sizes(shards: list[Shard], training: Training) -> None:
                 f"data.split: {split} has {tokens} tokens in {documents} of {sum(n_documents)} documents, but needs "
                 f"training.seq_len + 1 = {training.seq_len + 1}; {advice}"
             )
+    n_train, largest = n_tokens[SPLITS.index("train")], study.largest_tokens
+    if largest > n_train:
+        say(
+            f"data {study.data.name}: train has {n_train:,} tokens, and the largest run of the grid reads {largest:,}: "
+            f"{largest / n_train:.3g} times the text; give more text, or a smaller number of tokens"
+        )
 
 
 def _assemble(split: str, shards: list[Shard], out: Path, vocab_size: int) -> Bin:

@@ -1,7 +1,8 @@
 """Tokenizers: they encode text for the bins and are saved in Hugging Face's format for the evaluation.
 
-GPT-2's BPE is encoded with tiktoken, which gave the same ids as the library ``tokenizers`` on every Unicode character
-and is several times faster (``benchmarks/tokenizer_speed.py``). Special tokens in a text are encoded as plain text.
+GPT-2's BPE and those of its kind are encoded with tiktoken, which gave the same ids as the library ``tokenizers`` on
+every Unicode character and is several times faster (``benchmarks/tokenizer_speed.py``). Special tokens in a text are
+encoded as plain text.
 """
 
 import json
@@ -38,6 +39,8 @@ GPT2_DIGEST = "0ced44b5acc4db20aa9a7f1624fe94d1837d4d9065b8eb8a65a84efc09fae5e0"
 _GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 
 TokenIds = npt.NDArray[np.uint32]
+Merges = list[tuple[str, str]]
+"""Pairs of tokens in the order in which a BPE merges them, in GPT-2's printable characters for bytes."""
 
 
 class Encoder(Protocol):
@@ -69,7 +72,7 @@ class TokenizersEncoder:
 
 
 class Gpt2Encoder:
-    """The encoder of GPT-2's BPE, with tiktoken."""
+    """The encoder of GPT-2's BPE, or of another with its pattern and its order of ids, with tiktoken."""
 
     def __init__(self, folder: Path) -> None:
         import tiktoken
@@ -97,13 +100,14 @@ def _gpt2_byte_symbols() -> dict[int, str]:
 @lru_cache(maxsize=1)
 def load_encoder(kind: str, folder: Path) -> Encoder:
     """Return the encoder of a tokenizer saved by :func:`save_tokenizer`, cached in this process."""
-    return Gpt2Encoder(folder) if kind == "gpt2" else TokenizersEncoder(folder)
+    return Gpt2Encoder(folder) if kind in ("gpt2", "bpe") else TokenizersEncoder(folder)
 
 
-def save_tokenizer(study: Study, words: list[str] | None, folder: Path) -> list[Path]:
+def save_tokenizer(study: Study, words: list[str] | None, folder: Path, merges: Merges | None = None) -> list[Path]:
     """Write the study's tokenizer to ``folder``, for :func:`load_encoder` and transformers' ``AutoTokenizer``.
 
-    ``words`` is the vocabulary of a generated language. Returns the paths of the files. Raises ``ValueError`` if the
+    ``words`` is the vocabulary of a generated language, and ``merges`` is what was learned for ``bpe``, in its order.
+    Returns the paths of the files. Raises ``ValueError`` if the
     tokenizer is missing or invalid, has no end-of-text token, or has more tokens than ``data.vocab_size``.
     """
     if study.data.tokenizer == "word":
@@ -111,6 +115,10 @@ def save_tokenizer(study: Study, words: list[str] | None, folder: Path) -> list[
         _save(_word_tokenizer(words), EOT, folder)
     elif study.data.tokenizer == "gpt2":
         _save(_gpt2_tokenizer(study), EOT, folder)
+    elif study.data.tokenizer == "bpe":
+        assert merges is not None
+        tokens = [*sorted(_gpt2_byte_symbols().values()), *(first + second for first, second in merges), EOT]
+        _save(_byte_level_bpe({token: index for index, token in enumerate(tokens)}, merges), EOT, folder)
     else:
         assert study.paths.tokenizer is not None
         file = tokenizer_file(study.paths.tokenizer)
@@ -167,6 +175,11 @@ def read_gpt2(file: Path) -> Tokenizer:
             f"{file}: not GPT-2's tokenizer (digest of vocabulary and merges {own_digest}, expected {GPT2_DIGEST}); "
             "for another tokenizer set data.tokenizer to 'file'"
         )
+    return _byte_level_bpe(vocab, merges)
+
+
+def _byte_level_bpe(vocab: dict[str, int], merges: Merges) -> Tokenizer:
+    """Return a BPE with GPT-2's pattern and its characters for bytes; ``vocab`` has the end-of-text token."""
     tokenizer = Tokenizer(models.BPE(vocab, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -15,6 +15,7 @@ from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.embeddings.correlation import pearson
 from coupled_adam_bench.embeddings.isotropy import Isotropy
 from coupled_adam_bench.embeddings.isotropy import isotropy as isotropy
+from coupled_adam_bench.embeddings.isotropy import isotropy_trimmed as isotropy_trimmed
 from coupled_adam_bench.embeddings.spectrum import effective_rank as effective_rank
 from coupled_adam_bench.embeddings.spectrum import kappa as kappa
 from coupled_adam_bench.embeddings.spectrum import participation_ratio as participation_ratio

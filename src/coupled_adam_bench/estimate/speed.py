@@ -106,6 +106,8 @@ class EndedRun:
     mfu: float | None
     on_gpu: bool
     peak_memory_bytes: int
+    joules: float | None
+    """Energy of the GPUs for the cell's own steps, None where it is not known."""
 
 
 def ended_run(run_dir: Path) -> EndedRun | None:
@@ -114,14 +116,17 @@ def ended_run(run_dir: Path) -> EndedRun | None:
         run = read_sealed(RunFiles(run_dir).record)
         train = run["train"]
         steps = max(1, run["step"])
+        own = (steps - run["trunk_steps"]) / steps
+        joules = train.get("joules")  # runs of older versions do not know it
         ended = EndedRun(
             run["status"],
-            train["seconds"] * (steps - run["trunk_steps"]) / steps,
+            train["seconds"] * own,
             train["processes"],
             train["tokens_per_second"],
             train["mfu"],
             run["environment"]["cuda"] is not None,
             train["peak_memory_bytes"],
+            None if joules is None else joules * own,
         )
     except (ValueError, OSError, KeyError, TypeError):
         return None

@@ -31,6 +31,7 @@ _TOKENIZED_PER_THREAD = 500_000
 _EVALUATED_TOKENS = 10_000_000
 _CPU_START_SECONDS = 10
 _REPORT_SECONDS = 60
+_JOULES_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,17 @@ class Estimate:
     def hours_taken(self) -> float:
         """Hours that ended runs took."""
         return sum(estimate.hours_taken for estimate in self.cells)
+
+    @property
+    def kwh_taken(self) -> float | None:
+        """Energy in kWh that the GPUs of ended runs used, None if it is not known of all of them."""
+        total = 0.0
+        for cell in self.cells:
+            if cell.run is not None:
+                if cell.run.joules is None:
+                    return None
+                total += cell.run.joules
+        return total / _JOULES_PER_KWH
 
     def cost(self, hours: float) -> float | None:
         """Return the price of GPU hours, None without a price or without GPUs."""
@@ -202,6 +214,7 @@ class Estimate:
             "processor": "GPU" if self.on_gpus else "CPU process",
             "processor_hours": self.hours,
             "processor_hours_taken": self.hours_taken,
+            "kwh_taken": self.kwh_taken,
             "processor_hours_left": self.hours_left,
             "cost": self.cost(self.hours),
             "cost_left": self.cost(self.hours_left),

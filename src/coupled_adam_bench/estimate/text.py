@@ -159,6 +159,9 @@ def totals(estimate: Estimate) -> list[tuple[str, str]]:
     ]
     if done:
         pairs.append((f"{unit} so far", count(estimate.hours_taken)))
+        if estimate.on_gpus:
+            kwh = estimate.kwh_taken
+            pairs.append(("energy so far", "unknown" if kwh is None else f"{kwh:.3g} kWh, of the GPUs alone"))
     cost, left = estimate.cost(estimate.hours), estimate.cost(estimate.hours_left)
     if cost is not None and left is not None:
         price = f"{estimate.budget.price_per_gpu_hour:g} {estimate.budget.currency} an hour"

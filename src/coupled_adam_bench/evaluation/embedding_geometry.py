@@ -24,10 +24,11 @@ from coupled_adam_bench.embeddings.postprocessing import (
 from coupled_adam_bench.embeddings.spectrum import principal_directions
 from coupled_adam_bench.evaluation.matrix_geometry import matrix_geometry
 from coupled_adam_bench.evaluation.own_metrics import load_metrics, own_value
+from coupled_adam_bench.evaluation.pair_similarities import FILE, PairSimilarities, pack
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
 from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, ResultRow, row
 from coupled_adam_bench.evaluation.settings import measures_head
-from coupled_adam_bench.evaluation.word_similarity import r_bar_of, word_similarity_rows
+from coupled_adam_bench.evaluation.word_similarity import COSINE, r_bar_of, similarities, word_similarity_rows
 from coupled_adam_bench.evaluation.words import TokenPairs, load_tokenizer, single_token_pairs, subword_pairs
 
 EMBEDDINGS = "embeddings"
@@ -70,6 +71,10 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
             if math.isnan(value):
                 reasons.append(f"{metric.name}: {metric.path} is NaN for this matrix")
         similarity_rows, similarity_reasons = word_similarity_rows(matrix_VD, sets, subword_sets)
+        kept = [
+            PairSimilarities(pairs.name, pairs.places, pairs.ratings, similarities(matrix_VD, pairs)[COSINE])
+            for pairs in sets
+        ]
         geometry = matrix_geometry(EMBEDDINGS, matrix_VD, unigram_counts, n_vocab, evaluation.isotropy)
         del matrix_VD
         parts = [geometry]
@@ -81,6 +86,7 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
             [each for part in parts for each in part.results] + own_rows + variants + similarity_rows,
             [reason for part in parts for reason in part.undefined] + reasons + similarity_reasons,
             {"matrices": {name: found for part in parts for name, found in part.detail.items()}},
+            {FILE: pack(kept)},
         )
 
     yield evaluate

@@ -1,4 +1,4 @@
-"""What the losses of single targets say beside their mean: by frequency band, by window, and per byte of text.
+"""What a pass over held-out text says beside its mean loss: by frequency band, by window, per byte, and its logits.
 
 B: sequences of a batch    T: tokens of a window    N: windows    V: tokens of the vocabulary
 """
@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.catalog.bands import BANDS
+from coupled_adam_bench.catalog.bands import BAND_NAMES, BANDS, Band
 from coupled_adam_bench.data.bins import UNIGRAM, load_meta, verified_file, verified_tree
 from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes, token_bytes
-from coupled_adam_bench.evaluation.frequency_bands import BandLosses, bands_of_tokens
+from coupled_adam_bench.embeddings.frequency import bands_of_tokens
+from coupled_adam_bench.evaluation.calibration import Calibration, calibration, calibration_curve
+from coupled_adam_bench.evaluation.frequency_bands import BandLosses
+from coupled_adam_bench.evaluation.logit_sums import LogitStatistics, LogitSums
 from coupled_adam_bench.evaluation.record import Evaluation, row
 from coupled_adam_bench.evaluation.window_losses import FILE, WindowLosses, pack
 
@@ -46,10 +49,13 @@ def open_vocabulary(folder: Path) -> Vocabulary:
 
 
 class LossDetail:
-    """Takes the losses of single targets, batch by batch, and gives the evaluation of a model."""
+    """Takes logits and the losses of single targets while they are computed, and gives the evaluation of a model."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
+        self.logits = LogitSums()
+        """What takes the logits, chunk by chunk."""
         self._vocabulary = vocabulary
+        self._counts_V = np.zeros(len(vocabulary.unigram_counts), dtype=np.int64)
         self._bands = BandLosses(vocabulary.bands)
         self._n_targets: list[int] = []
         self._means: list[float] = []
@@ -59,6 +65,7 @@ class LossDetail:
         """Add the losses of a batch of inputs and targets, all of shape (B, T)."""
         inputs_BT, targets_BT = batch
         self._bands.add(targets_BT, losses_BT)
+        self._counts_V += np.bincount(targets_BT.ravel(), minlength=len(self._counts_V))
         self._n_targets += [targets_BT.shape[1]] * len(targets_BT)
         self._means += losses_BT.mean(axis=1).tolist()
         if self._vocabulary.bytes_of_tokens is not None:
@@ -70,23 +77,46 @@ class LossDetail:
         """Return the evaluation, given the mean ``loss`` over ``n_tokens``, and where the windows start, shape (N,)."""
         problem = self._no_bytes()
         bits = math.nan if problem else loss * n_tokens / math.log(2) / self._n_bytes
-        by_band = self._bands.means()
+        logits, by_band = self.logits.statistics(), self._bands.means()
+        calibrations = self._calibrations(logits)
         values = {"loss": loss, "bits_per_byte": bits} | {band.metric: by_band[band.name] for band in BANDS}
+        for band in BANDS:
+            values[band.calibration] = calibrations[band.name].mean_log_ratio
+            values[band.pooled_calibration] = calibrations[band.name].pooled_log_ratio
+        values |= {
+            "logit_mean": logits.mean, "logit_sd": logits.sd, "logit_max": logits.largest,
+            "log_z_squared": logits.log_z_squared,
+        }  # fmt: skip
         undefined = [f"bits_per_byte: {problem}"] if problem else []
         for band in BANDS:
-            if not self._bands.n_targets[band.name]:
-                undefined.append(f"{band.metric}: no target is of the {band.label} of the training text")
+            undefined += self._gaps(band, calibrations[band.name])
         if not math.isfinite(loss):
             undefined.append(f"test loss of this model is {loss}")
         detail = {
             "n_predicted_tokens": n_tokens,
             "n_predicted_bytes": None if problem else self._n_bytes,
-            "bands": self._bands.to_json(self._vocabulary.unigram_counts),
+            "bands": self._bands.to_json(self._vocabulary.unigram_counts, calibrations),
+            "calibration": calibration_curve(logits.probability, self._counts_V, self._vocabulary.unigram_counts),
             "device": device,
         }
         rows = [row("test", name, value if math.isfinite(value) else math.nan) for name, value in values.items()]
         windows = WindowLosses(starts_N, np.array(self._n_targets), np.array(self._means))
         return Evaluation(rows, undefined, detail, {FILE: pack(windows)})
+
+    def _calibrations(self, logits: LogitStatistics) -> dict[str, Calibration]:
+        """Return the calibration of each band by its name."""
+        return {
+            name: calibration(logits.probability, self._counts_V, self._vocabulary.bands == number)
+            for number, name in enumerate(BAND_NAMES)
+        }
+
+    def _gaps(self, band: Band, found: Calibration) -> list[str]:
+        """Return why numbers of a band are missing."""
+        if not self._bands.n_targets[band.name]:
+            return [f"{band.metric} and calibration: no target is of the {band.label} of the training text"]
+        if math.isfinite(found.mean_log_ratio):
+            return []
+        return [f"{band.calibration}: a token of the {band.label} has a mean probability of 0"]
 
     def _no_bytes(self) -> str:
         """Return why the bytes of the predicted text are not known; empty if they are."""

@@ -22,6 +22,7 @@ from coupled_adam_bench.evaluation.record import Evaluation, Evaluator
 
 if TYPE_CHECKING:
     from coupled_adam_bench.models.base import LanguageModel
+    from coupled_adam_bench.models.cross_entropy import LogitObserver
 
 TokenIds = NDArray[np.integer[Any]]
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -93,13 +94,18 @@ def batches(tokens: TokenIds, seq_len: int, test_loss: TestLoss, seed: int, batc
 
 
 def mean_loss(
-    model: "LanguageModel", found: Iterable[Batch], device: str, bf16: bool, observe: Observer | None = None
+    model: "LanguageModel",
+    found: Iterable[Batch],
+    device: str,
+    bf16: bool,
+    observe: Observer | None = None,
+    observe_logits: "LogitObserver | None" = None,
 ) -> tuple[float, int]:
     """Return the mean cross-entropy in nats per predicted token, summed in float64, and the number of those tokens.
 
     Windows of one length weigh the same, so it is also the mean over batches of random windows. With
     ``bf16``, a GPU computes under autocast. ``observe`` is given each batch and the losses of its targets, float64 of
-    shape (B, T).
+    shape (B, T), and ``observe_logits`` the logits behind them, chunk by chunk.
     """
     import torch
 
@@ -108,7 +114,7 @@ def mean_loss(
     with torch.inference_mode(), autocast:
         for inputs_BT, targets_BT in found:
             batch = (torch.from_numpy(array).to(device) for array in (inputs_BT, targets_BT))
-            losses_BT = model(*batch, reduction="none").double()
+            losses_BT = model(*batch, reduction="none", observe=observe_logits).double()
             sums.append(losses_BT.sum().item())
             n_predicted += targets_BT.size
             if observe is not None:
@@ -132,7 +138,8 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
         chosen = test_loss.for_model(cell.model.name)
         found = batches(tokens, cell.training.seq_len, chosen, cell.seed, batch_sequences)
         detail = LossDetail(vocabulary)
-        loss, n_tokens = mean_loss(load_model(model, device), found, device, bf16, detail.add)
+        model_on_device = load_model(model, device)
+        loss, n_tokens = mean_loss(model_on_device, found, device, bf16, detail.add, detail.logits.add)
         starts_N = window_starts(len(tokens), cell.training.seq_len, chosen, cell.seed)
         return detail.evaluation(loss, n_tokens, starts_N, device)
 

@@ -1,13 +1,9 @@
 """The loss of each window of held-out tokens, kept beside the test loss, so that two cells can be compared in pairs.
 
-The file is a table in CSV, packed with gzip: where a window starts in its split, its targets, and their mean loss in
-nats. Floats have the fewest digits that read back as the same float64. N: windows, in the order of the evaluation.
+The file is a packed table: where a window starts in its split, its targets, and their mean loss in nats. N: windows, in
+the order of the evaluation.
 """
 
-import csv
-import gzip
-import io
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +13,12 @@ from numpy.typing import NDArray
 from coupled_adam_bench import paths
 from coupled_adam_bench.catalog.stages import STAGES
 from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.evaluation.packed_csv import damaged, pack_csv, unpack_csv
 from coupled_adam_bench.evaluation.stored import Measurement, measurement_of
 
 FILE = "windows.csv.gz"
 """What the name of the file ends in, after that of the evaluation."""
-_HEADER = ["start", "n_targets", "loss"]
+_HEADER = ("start", "n_targets", "loss")
 
 
 @dataclass(frozen=True)
@@ -45,25 +42,16 @@ class PairedWindows:
 
 def pack(windows: WindowLosses) -> bytes:
     """Return windows as the contents of their file, the same bytes for the same windows."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_HEADER)
-    columns = (windows.starts.tolist(), windows.n_targets.tolist(), map(repr, windows.losses.tolist()))
-    writer.writerows(zip(*columns, strict=True))
-    return gzip.compress(text.getvalue().encode(), mtime=0)
+    return pack_csv(_HEADER, (windows.starts.tolist(), windows.n_targets.tolist(), windows.losses.tolist()))
 
 
 def unpack(contents: bytes, path: Path) -> WindowLosses:
     """Return the windows of a file's contents; ``ValueError`` with its ``path`` if they are none."""
     try:
-        header, *rows = csv.reader(io.StringIO(gzip.decompress(contents).decode()))
-        if header != _HEADER:
-            raise ValueError(f"columns {header}, not {_HEADER}")
-        columns = list(zip(*rows, strict=True))
-        starts, counts, losses = columns if columns else ((), (), ())
+        starts, counts, losses = unpack_csv(contents, _HEADER)
         return WindowLosses(np.array(starts, np.int64), np.array(counts, np.int64), np.array(losses, np.float64))
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise ValueError(f"{path}: not the losses of windows ({error}); delete it and start again") from None
+    except ValueError as error:
+        raise damaged(path, "the losses of windows", error) from None
 
 
 def read_windows(measurement: Measurement, cell_id: str) -> WindowLosses:

@@ -24,6 +24,7 @@ from coupled_adam_bench.data.bins import SPLITS, Bin, Meta, token_dtype, write_m
 from coupled_adam_bench.device import LOGITS_CHUNK
 from coupled_adam_bench.estimate.memory import pieces
 from coupled_adam_bench.estimate.resources import train_mem_mb
+from coupled_adam_bench.evaluation.logit_sums import LogitSums
 from coupled_adam_bench.evaluation.test_loss import mean_loss
 from coupled_adam_bench.models import cross_entropy
 from coupled_adam_bench.models.build import build_model
@@ -196,10 +197,11 @@ def _train(
 def _evaluation_bytes(cell: Cell, device: torch.device, watch: Watch) -> int:
     training, sequences = cell.training, cell.study.execution.evaluation_batch_sequences
     with device:
-        model = build_model(cell.model, cell.vocab_size, training.seq_len).eval()
+        model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap).eval()
     tokens = np.zeros((sequences, training.seq_len), dtype=np.int64)
     watch.reset()
-    mean_loss(model, [(tokens, tokens)], str(device), training.precision == "bf16")
+    observe_logits = LogitSums().add
+    mean_loss(model, [(tokens, tokens)], str(device), training.precision == "bf16", observe_logits=observe_logits)
     return watch.peak
 
 

@@ -8,10 +8,12 @@ from coupled_adam_bench.files import atomic_path
 from coupled_adam_bench.paths import TUNING_CSV
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.band_figure import loss_by_frequency
-from coupled_adam_bench.report.history_figures import geometry, largest_size, training
+from coupled_adam_bench.report.calibration_figure import calibration_by_frequency
+from coupled_adam_bench.report.history_figures import geometry, largest_size, row_steps, training
 from coupled_adam_bench.report.noise_figure import noise_figure
 from coupled_adam_bench.report.plane_figure import plane
 from coupled_adam_bench.report.scale_figure import scale, scaled_places
+from coupled_adam_bench.report.similarity_figure import SIMILARITY_FIGURE, similarity_figure
 from coupled_adam_bench.report.spectrum_figure import spectrum_of_study
 from coupled_adam_bench.report.style import (
     IN_COLUMN,
@@ -42,6 +44,8 @@ FIGURES = {
     "embeddings": "Isotropy and mean embedding against training tokens; bars: standard deviation over seeds.",
     "loss_by_frequency": "Test loss by frequency of the predicted token, and its difference to that of the first "
     "optimizer with the same seed; bars: standard deviation over seeds.",
+    "calibration": "Log of how probable tokens are over how often they are there, by their count in the training text: "
+    "all tokens of a count together, and the mean over tokens minus that of the first optimizer; a line per seed.",
     "noise": "Standard deviation of a run's numbers by where it comes from; bars: 95 % intervals of seeds.",
     "spectrum": "Singular values of the embeddings, and their norms against the frequency of tokens; a line per seed.",
     "training": "Training loss (up to 1.5 times that of guessing), validation loss (points) and mean embedding at each "
@@ -52,6 +56,8 @@ FIGURES = {
 GEOMETRY_FIGURE = {
     "geometry": "Isotropy and mean embedding at steps that are evenly spaced on a log scale; bands: standard "
     "deviation over seeds.",
+    "row_steps": "How far one step moves the embeddings of the rarest tokens, over their norms, and how many times as "
+    "far as the most frequent ones; bands: standard deviation over seeds.",
 }
 
 TREND_FIGURE = {
@@ -78,6 +84,7 @@ def figures_of(plan: Plan) -> dict[str, str]:
         (GEOMETRY_FIGURE, any(study.execution.geometry_per_decade for study in plan.studies.values())),
         (TREND_FIGURE, trend_table(layout_of(plan)) is not None),
         (SCALE_FIGURE, bool(scaled_places(plan))),
+        (SIMILARITY_FIGURE, any(study.evaluation.word_similarity for study in plan.studies.values())),
         (TUNING_FIGURE, bool(plan.tunings)),
         (THEORY_FIGURES, bool(theory_cells(plan))),
     )
@@ -165,12 +172,15 @@ def _drawn(
         "loss_accuracy": _against_tokens(study, ("loss", "acc"), shared_scale=False),
         "embeddings": _against_tokens(study, ("isotropy", "mean_norm_ratio"), shared_scale=True),
         "loss_by_frequency": loss_by_frequency(study),
+        "calibration": calibration_by_frequency(layout, runs, largest_size(layout)),
         "noise": noise_figure(study, noise_csv),
         "spectrum": spectrum_of_study(layout, runs, largest_size(layout)),
         "training": training(layout, runs),
         "plane": plane(layout),
         "geometry": geometry(layout, runs),
+        "row_steps": row_steps(layout, runs),
         "scale": scale(study),
+        "similarity": similarity_figure(layout, runs, largest_size(layout)),
     }
     if tried is not None:
         figures["tuning"] = tuning_figure(study.plan, tried)

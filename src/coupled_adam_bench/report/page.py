@@ -15,6 +15,7 @@ from coupled_adam_bench.files import read_json, write_text
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report import formats
 from coupled_adam_bench.report.figures import TREND_FIGURE, figures_of
+from coupled_adam_bench.report.frequency import frequency_section
 from coupled_adam_bench.report.noise import noise_section
 from coupled_adam_bench.report.power import power_section
 from coupled_adam_bench.report.published import published_section
@@ -24,6 +25,7 @@ from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.stated import stated_section
 from coupled_adam_bench.report.statistics import statistics_section
 from coupled_adam_bench.report.table import build_tables
+from coupled_adam_bench.report.target import target_section
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
 from coupled_adam_bench.report.theory.section import theory_section
 from coupled_adam_bench.report.trend import trend_section
@@ -121,6 +123,8 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         cards=cards,
         tables=build_tables(study),
         titles={name: table.title for name, table in study.tables.items()},
+        target=target_section(study, study_dir / "target.csv"),
+        frequency=frequency_section(study),
         variants=variant_section(study),
         word_similarity=word_similarity_section(study),
         noise=noise_section(study, study_dir / "noise.csv"),

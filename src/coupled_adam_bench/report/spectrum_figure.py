@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.catalog.stages import STAGES
-from coupled_adam_bench.evaluation.stored import measured_cells
 from coupled_adam_bench.files import atomic_path
+from coupled_adam_bench.report.details import stored_details
 from coupled_adam_bench.report.history_figures import Shown
 from coupled_adam_bench.report.style import RC, STYLES, add_legend, optimizer_styles, panels, plain
 from coupled_adam_bench.results.groups import Layout
@@ -55,16 +54,12 @@ def draw_spectrum(lines: Sequence[Line], title: str = "") -> "Figure":
 
 def spectrum_of_study(layout: Layout, runs: Path, shown: Shown) -> "Figure":
     """Draw the embeddings of some cells of a study; a cell that is not measured, or diverged, has no line."""
-    styles, lines = optimizer_styles(layout.plan), []
-    cell_ids = {cell.id for cell in shown.cells}
-    for cell, measurements in measured_cells(layout.plan, runs):
-        for measurement in measurements:
-            if measurement.stage is not STAGES["embeddings"] or cell.id not in cell_ids:
-                continue
-            record = measurement.read(cell.id) if measurement.is_there(cell.id) else {}
-            if _MATRIX in record.get("matrices", {}):
-                key = cell.optimizer.key
-                lines.append(Line(cell.optimizer.label, styles[key], record["matrices"][_MATRIX]))
+    styles = optimizer_styles(layout.plan)
+    lines = [
+        Line(cell.optimizer.label, styles[cell.optimizer.key], matrices[_MATRIX])
+        for cell, matrices in stored_details(layout.plan, runs, shown.cells, "embeddings", "matrices")
+        if _MATRIX in matrices
+    ]
     return draw_spectrum(lines, shown.title)
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench.cells import readable_count
 from coupled_adam_bench.plan import Plan
-from coupled_adam_bench.report.formats import MISSING, Shorthand, plural, shorthand
+from coupled_adam_bench.report.formats import MISSING, Shorthand, fixed, plural, shorthand
 from coupled_adam_bench.report.tuning_figure import place_of
+from coupled_adam_bench.statistics.sensitivity import learning_rate_sensitivity
 from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.tuning import Tuning
 
@@ -29,6 +30,8 @@ class TuningRow:
     """Candidates × seeds × tokens, and their product."""
     chosen: str
     loss: Shorthand
+    sensitivity: str
+    """How much the learning rates that were tried matter."""
     warnings: tuple[str, ...]
 
 
@@ -53,7 +56,9 @@ def _row(tuning: Tuning, found: "DataFrame") -> TuningRow:
     first, n_candidates = tuning.first, len(tuning.candidates)
     n_seeds = len(tuning.candidates[0].cells)
     chosen, loss, warnings = MISSING, Shorthand(MISSING), ["nothing is chosen yet: its log file says why"]
+    sensitivity = math.nan
     if len(found):
+        sensitivity = _sensitivity(tuning, found)
         taken = found[found["chosen"]]
         settings = json.loads(taken["settings"].iloc[0])
         chosen = ", ".join(f"{name} {_shown(value)}" for name, value in settings.items())
@@ -69,8 +74,23 @@ def _row(tuning: Tuning, found: "DataFrame") -> TuningRow:
         budget=f"{n_candidates} × {n_seeds} × {readable_count(first.n_tokens)} = {readable_count(tuning.n_tokens)}",
         chosen=chosen,
         loss=loss,
+        sensitivity=fixed(sensitivity, _DIGITS),
         warnings=tuple(warnings),
     )
+
+
+def _sensitivity(tuning: Tuning, found: "DataFrame") -> float:
+    """Return the sensitivity to the embedding's learning rate, at the best of whatever else was tuned at each rate.
+
+    The loss at initialisation is taken as that of guessing.
+    """
+    guessing = math.log(tuning.first.vocab_size)
+    by_rate: dict[float, list[list[float]]] = {}
+    for _, of_candidate in found.groupby("candidate"):
+        losses = [loss if math.isfinite(loss) else guessing for loss in of_candidate["val_loss"]]
+        by_rate.setdefault(of_candidate["embedding_learning_rate"].iloc[0], []).append(losses)
+    best = {rate: min(of_rate, key=math.fsum) for rate, of_rate in by_rate.items()}
+    return learning_rate_sensitivity(best, guessing)
 
 
 def _shown(value: Any) -> str:

@@ -24,7 +24,7 @@ from coupled_adam_bench.training import environment
 from coupled_adam_bench.training.checks import is_trained, say_kept
 from coupled_adam_bench.training.distributed import RESUME_ME, StopVote, Watch, WorkerGroup, open_group, whole
 from coupled_adam_bench.training.live import VALIDATION_LOSS, LiveMeasurements
-from coupled_adam_bench.training.monitor import peak_flops, peak_memory_bytes
+from coupled_adam_bench.training.monitor import EnergyMeter, peak_flops, peak_memory_bytes
 from coupled_adam_bench.training.session import Attempt, attempt, locked, stop_requests
 from coupled_adam_bench.training.trainer import Trainer
 
@@ -54,15 +54,19 @@ class Run:
         self.trainer, self.cell, self.execution = trainer, trainer.cell, trainer.execution
         self.group, self.device, self.files = trainer.group, trainer.device, paths.RunFiles(trainer.run_dir)
         self.live = trainer.group.run_on_all(lambda: LiveMeasurements(trainer))
+        self._meter = EnergyMeter(self.device)
         self._unread: list[tuple[Tensor, Tensor]] = []
         """Losses and gradient norms that have not been copied to the host yet."""
 
     def _read(self) -> tuple[float, int | None]:
         """Synchronize, record the losses since the last call and return the last norm and the first bad step."""
         losses = torch.stack([loss.double() for loss, _ in self._unread])
+        joules = losses.new_tensor([self._meter.joules()])
         norms = [norm.item() for _, norm in self._unread]
         self._unread.clear()
-        values = (self.group.sum(losses) / self.group.size).tolist()
+        *sums, joules = self.group.sum(torch.cat([losses, joules])).tolist()
+        values = [loss / self.group.size for loss in sums]
+        self.trainer.state.add_energy(joules)
         first = self.trainer.state.step - len(values) + 1
         self.trainer.state.interval_losses += values
         for spike in self.trainer.state.spikes.update(values):
@@ -129,12 +133,13 @@ class Run:
             Watch(self.group, execution.stall_seconds, cell.id, self.attempt.end) as watch,
         ):
             while state.step < cell.steps:
+                final = state.step + 1 == cell.steps
+                last = final and not self.trunk
+                self.live.before(state.step + 1, last)
                 self._unread.append(self.trainer.train_step(state.step))
                 watch.note_step()
                 stopping = vote(bool(self.stop))
                 state.step += 1
-                final = state.step == cell.steps
-                last = final and not self.trunk
                 measures = self.live.are_due(state.step, last)
                 logs = last or measures or state.step % execution.log_every == 0
                 saves = final or stopping or state.step % execution.checkpoint_every == 0
@@ -174,7 +179,8 @@ class Run:
             if self.group.is_first:
                 verified_tree(self.trainer.data_dir, TOKENIZER)
                 tokenizer = self.trainer.data_dir / TOKENIZER
-                save_model(self.trainer.model, self.files.model, tokenizer, self.trainer.meta.eot_id, weights)
+                eot_id = self.trainer.meta.eot_id
+                save_model(self.trainer.model, self.files.model, tokenizer, eot_id, weights, self.cell)
         if self.group.is_first:
             self.trainer.history.mend()
             write_run(self.files.folder, self.record(outcome))
@@ -196,6 +202,7 @@ class Run:
                 "tokens_per_second": speed,
                 "mfu": self._mfu(speed) if speed else None,
                 "peak_memory_bytes": peak_memory_bytes(self.device),
+                "joules": self.trainer.state.joules,
                 "loss_spikes": self.trainer.state.spikes.spikes,
                 "processes": self.group.size,
                 "parallel": self.execution.parallel if self.group.size > 1 else None,

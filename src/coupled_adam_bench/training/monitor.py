@@ -1,8 +1,8 @@
-"""Monitoring of training: loss spikes, memory, and the peak FLOP/s of the device."""
+"""Monitoring of training: loss spikes, memory, energy, and the peak FLOP/s of the device."""
 
 import math
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,40 @@ def peak_memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class EnergyMeter:
+    """Reads the energy that a GPU has used, in joules; it is NaN for a CPU, and where no driver tells it.
+
+    The driver's counter is of the whole GPU, and GPUs older than Volta have none. Those of a CPU would be of everything
+    that its machine does.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._counter = _energy_counter(device)
+        self._last = self._counter()
+
+    def joules(self) -> float:
+        """Return the energy since the last call, at first since the meter was made."""
+        last, self._last = self._last, self._counter()
+        return self._last - last
+
+
+def _energy_counter(device: torch.device) -> Callable[[], float]:
+    if device.type != "cuda":
+        return lambda: math.nan
+    import pynvml
+
+    def read() -> float:
+        try:
+            pynvml.nvmlInit()  # at once when it is done already
+            # NVML knows nothing of CUDA_VISIBLE_DEVICES, so the GPU's own number has to say which one it is.
+            gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1000
+        except pynvml.NVMLError:
+            return math.nan
+
+    return read
 
 
 class SpikeMonitor:

@@ -249,7 +249,9 @@ def test_transformers_loads_what_is_saved(pinned: Path, files_study: MakeStudy, 
 
     save_tokenizer(gpt2_study(files_study, pinned), None, tmp_path / "gpt2")
     save_tokenizer(files_study("t.txt", pinned), None, tmp_path / "file")
-    for kind in ("gpt2", "file"):
+    merges = [("t", "h"), ("th", "e"), ("Ġ", "the")]
+    save_tokenizer(files_study("t.txt", tokenizer="bpe", vocab_size=260), None, tmp_path / "bpe", merges)
+    for kind in ("gpt2", "file", "bpe"):
         encoder = load_encoder(kind, tmp_path / kind)
         loaded = AutoTokenizer.from_pretrained(tmp_path / kind)
         assert loaded(sample)["input_ids"] == encoder.encode(sample).tolist()

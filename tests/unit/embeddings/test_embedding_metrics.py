@@ -56,6 +56,37 @@ def test_isotropy_does_not_overflow():
     assert isotropy(np.full((3, 2), 1e4)) == 0.0
 
 
+@pytest.mark.parametrize("variant", ["both_signs", "eig_float32"])
+@pytest.mark.parametrize(("n_rows", "n_left_out"), [(40, 1), (1000, 1), (1001, 2), (2500, 3)])
+def test_the_trimmed_isotropy_is_that_without_the_longest_rows(variant, n_rows, n_left_out):
+    embeddings = matrix(4, n_rows=n_rows)
+    embeddings[::97] *= 3  # long rows everywhere, so that some are at the end already
+    before = embeddings.copy()
+    rest = embeddings[np.argsort(np.linalg.norm(embeddings, axis=1))][:-n_left_out]
+    expected = metrics.isotropy(rest, variant)
+    assert metrics.isotropy_trimmed(embeddings, variant) == pytest.approx(expected, rel=1e-9, abs=1e-4)
+    if variant == "both_signs":
+        assert metrics.isotropy_trimmed(embeddings, variant) == pytest.approx(expected, rel=1e-9)
+    np.testing.assert_array_equal(embeddings, before)
+
+
+def test_one_long_row_decides_the_isotropy_and_not_the_trimmed_one():
+    embeddings = np.random.default_rng(5).normal(size=(1000, 6)) / 6
+    even = metrics.isotropy_trimmed(embeddings, "both_signs")
+    embeddings[7] *= 40 / np.linalg.norm(embeddings[7])
+    assert metrics.isotropy(embeddings, "both_signs") < 1e-10
+    assert metrics.isotropy_trimmed(embeddings, "both_signs") == pytest.approx(even, abs=0.01)
+    assert even > 0.8
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_trimmed_isotropy_of_nothing_is_missing(value):
+    assert math.isnan(metrics.isotropy_trimmed(np.ones((1, 3)), "both_signs"))
+    embeddings = matrix(6)
+    embeddings[3, 1] = value
+    assert math.isnan(metrics.isotropy_trimmed(embeddings, "both_signs"))
+
+
 def test_isotropy_in_blocks_of_directions():
     embeddings = matrix(3, n_rows=200, width=2 * isotropies._COLUMNS + 3)
     one_by_one = [embeddings @ c for c in np.linalg.svd(embeddings)[2]]
@@ -185,7 +216,9 @@ def test_all_metrics_are_those_of_the_single_functions():
     assert found["isotropy"] == pytest.approx(isotropy(embeddings), rel=1e-12)
     as_authors = metrics.embedding_metrics(embeddings, np.arange(40), "eig_float32")
     assert as_authors["isotropy"] == isotropies.isotropy_eig_float32(embeddings)
-    assert {**as_authors, "isotropy": found["isotropy"]} == found
+    for name in ("isotropy", "isotropy_trimmed"):
+        assert as_authors.pop(name) != found.pop(name)
+    assert as_authors == found
 
 
 def test_degenerate_matrices():

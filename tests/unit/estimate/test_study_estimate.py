@@ -1,6 +1,7 @@
 """What ``plan`` says of a study."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -174,6 +175,27 @@ def test_ended_runs_replace_the_estimate(tiny_study, stored, tmp_path, monkeypat
     text = describe(after)
     assert "6, 1 done" in text and "The times rest on speeds of ended runs. The ended runs took " in text
     assert "90 s" not in text and "2 min" in text  # what the row's one ended run took
+
+
+def test_energy_is_of_the_steps_of_ended_runs_and_unknown_if_one_does_not_know_it(
+    tiny_study, stored, tmp_path, monkeypatch
+):
+    before = estimated(gpu_settings(tiny_study), tmp_path, monkeypatch)
+    first, second = (cell.cell.id for cell in before.cells[:2])
+    runs = stored(before.plan, tmp_path / "results" / "runs")
+
+    def run(cell_id, trunk_steps, **energy):
+        runs.run(cell_id, **measured(cell_id, **energy) | {"trunk_steps": trunk_steps})
+
+    run(first, 0, joules=7.2e6)
+    run(second, 15, joules=3.6e6)  # of 60 steps
+    after = estimate_study(before.plan)
+    assert after.kwh_taken == pytest.approx(2 + 0.75)
+    assert "2.75 kWh, of the GPUs alone" in describe(after)
+    run(second, 15)  # of an older version
+    after = estimate_study(before.plan)
+    assert after.kwh_taken is None
+    assert re.search(r"energy so far +unknown", describe(after))
 
 
 def test_an_mfu_of_another_size_is_the_next_best(tiny_study, stored, tmp_path, monkeypatch):

@@ -3,7 +3,11 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from finished import once
 
 from coupled_adam_bench.catalog.metrics import METRICS, THEORY_METRICS
 from coupled_adam_bench.catalog.tables import PAPER_COLUMNS
@@ -23,10 +28,12 @@ from coupled_adam_bench.evaluation.window_losses import FILE as WINDOWS
 from coupled_adam_bench.evaluation.window_losses import WindowLosses, pack
 from coupled_adam_bench.files import write_json
 from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.figures import write_figures
 from coupled_adam_bench.report.manifest import write_manifest
 from coupled_adam_bench.report.page import write_report
 from coupled_adam_bench.report.render import write_tables
+from coupled_adam_bench.report.style import RC
 from coupled_adam_bench.report.theory.records import theory_cells
 from coupled_adam_bench.results.collect import collect, write_results
 from coupled_adam_bench.statistics.compare import write_tests
@@ -230,10 +237,30 @@ def build(plan: Plan, root: Path, stored: Any) -> Path:
     return study_dir
 
 
+@contextmanager
+def svg_alone() -> Iterator[None]:
+    """Draw figures without their PDF files, which cut the fonts anew and take two thirds of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "_WIDTHS", ((RC, ("svg",)),))
+        yield
+
+
+@pytest.fixture
+def no_pdf() -> Iterator[None]:
+    """Draw figures as SVG alone: for tests of what they show, not of their files."""
+    with svg_alone():
+        yield
+
+
 @pytest.fixture(scope="session")
 def run_all_stages(stored: Any) -> Callable[[Plan, Path], Path]:
     """Return what draws the numbers of a plan and runs all stages from evaluation files to report."""
-    return lambda plan, root: build(plan, root, stored)
+
+    def run(plan: Plan, root: Path) -> Path:
+        with svg_alone():
+            return build(plan, root, stored)
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -246,31 +273,48 @@ class Fake:
 @pytest.fixture(scope="session")
 def fake(tmp_path_factory: pytest.TempPathFactory, stored: Any) -> Fake:
     """The drawn study, all stages run once; do not write into it."""
-    root = tmp_path_factory.mktemp("results")
     plan = make_plan(parse_study(fake_settings()))
-    return Fake(plan, root, build(plan, root, stored))
+    root = once(tmp_path_factory, "fake", lambda root: build(plan, root, stored))
+    return Fake(plan, root, root / plan.name)
 
 
 @pytest.fixture(scope="session")
 def fake_in_parts(fake: Fake, tmp_path_factory: pytest.TempPathFactory, stored: Any) -> Fake:
     """The drawn study cut into one for each table and put together again; do not write into it."""
-    root, settings = tmp_path_factory.mktemp("results"), fake_settings()
+    folder, settings = tmp_path_factory.mktemp("studies"), fake_settings()
     for table in ("table1", "table2", "table7"):
         grid = [block for block in settings["grid"] if block["table"] == table]
-        (root / f"{table}.yaml").write_text(yaml.safe_dump({**settings, "study": table, "title": table, "grid": grid}))
+        (folder / f"{table}.yaml").write_text(
+            yaml.safe_dump({**settings, "study": table, "title": table, "grid": grid})
+        )
     whole = {"study": fake.plan.name, "title": fake.plan.title, "studies": ["table1", "table2", "table7"]}
-    plan = make_plan(parse_any_study(whole), [root])
-    return Fake(plan, root, build(plan, root, stored))
+    plan = make_plan(parse_any_study(whole), [folder])
+    root = once(tmp_path_factory, "fake-in-parts", lambda root: build(plan, root, stored))
+    return Fake(plan, root, root / plan.name)
 
 
 @pytest.fixture(scope="session")
 def fake_theory(tmp_path_factory: pytest.TempPathFactory, stored: Any) -> Fake:
     """A study that checks the theory, with drawn numbers, all stages run once; do not write into it."""
-    root = tmp_path_factory.mktemp("results")
     plan = make_plan(parse_study(theory_settings()))
-    return Fake(plan, root, build(plan, root, stored))
+    root = once(tmp_path_factory, "fake-theory", lambda root: build(plan, root, stored))
+    return Fake(plan, root, root / plan.name)
 
 
 @pytest.fixture(scope="session")
 def templates() -> Path:
     return TEMPLATES
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Callable[..., subprocess.CompletedProcess[str]]:
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        if os.environ.get("CAB_REQUIRE_TOOLS") == "1":
+            pytest.fail("chromium is not installed, and CAB_REQUIRE_TOOLS=1")
+        pytest.skip("chromium is not installed")
+
+    def run(arguments: list[str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=timeout)
+
+    return run

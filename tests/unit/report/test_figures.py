@@ -21,9 +21,10 @@ from coupled_adam_bench.report.figures import (
     figures_of,
     write_figures,
 )
-from coupled_adam_bench.report.history_figures import Shown, _draw, geometry, training
+from coupled_adam_bench.report.history_figures import Shown, _draw, geometry, row_steps, training
 from coupled_adam_bench.report.plane_figure import plane
 from coupled_adam_bench.report.scale_figure import scale, scaled_places
+from coupled_adam_bench.report.similarity_figure import SIMILARITY_FIGURE
 from coupled_adam_bench.report.spectrum_figure import spectrum_of_study
 from coupled_adam_bench.report.style import IN_COLUMN, RC, optimizer_styles
 from coupled_adam_bench.results.collect import collect, write_results
@@ -31,20 +32,21 @@ from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import load_results
 
 
-def test_all_figures_in_both_formats_the_same_bytes_again(fake: Any, tmp_path: Path) -> None:
-    write_figures(fake.plan, fake.study_dir / "results.csv", fake.root / "runs", tmp_path)
+def test_all_figures_in_both_formats_the_same_bytes_again(fake: Any, fake_in_parts: Any) -> None:
+    again = fake_in_parts.study_dir / "figures"  # drawn from the same numbers, after the others
     names = sorted(f"{name}.{ending}" for name in figures_of(fake.plan) for ending in FIGURE_ENDINGS)
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert sorted(path.name for path in again.iterdir()) == names
     for name in names:
-        assert (tmp_path / name).read_bytes() == (fake.study_dir / "figures" / name).read_bytes()
+        assert (again / name).read_bytes() == (fake.study_dir / "figures" / name).read_bytes()
         if name.endswith(".svg"):
-            text = (tmp_path / name).read_text()
+            text = (again / name).read_text()
             assert ElementTree.fromstring(text).tag.endswith("svg")
             assert not re.search(r"\d{4}-\d\d-\d\dT", text)
         else:
-            assert b"CreationDate" not in (tmp_path / name).read_bytes()
+            assert b"CreationDate" not in (again / name).read_bytes()
 
 
+@pytest.mark.usefixtures("no_pdf")
 def test_partial_results_and_studies_without_tables_are_drawn(
     tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -53,23 +55,25 @@ def test_partial_results_and_studies_without_tables_are_drawn(
     for number, plan in enumerate(make_plan(parse_study(tiny_study(**changes))) for changes in studies):
         write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
         write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / str(number))
-        assert len(list((tmp_path / str(number)).iterdir())) == 3 * len(FIGURES)
+        assert len(list((tmp_path / str(number)).iterdir())) == len(figures_of(plan))
 
 
+@pytest.mark.usefixtures("no_pdf")
 def test_the_geometry_is_drawn_where_a_study_measures_it(
     tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     settings = tiny_study()
-    assert figures_of(make_plan(parse_study(settings))) == FIGURES
+    assert figures_of(make_plan(parse_study(settings))) == FIGURES | SIMILARITY_FIGURE
     settings["execution"]["geometry_per_decade"] = 4
     plan = make_plan(parse_study(settings))
-    assert figures_of(plan) == FIGURES | GEOMETRY_FIGURE
+    assert figures_of(plan) == FIGURES | GEOMETRY_FIGURE | SIMILARITY_FIGURE
     for index, cell_id in enumerate(plan.cells):
         (tmp_path / "runs" / cell_id).mkdir(parents=True)
         rows = [
-            {"step": step, "loss": 4 / step, "isotropy": 0.9 / step + index / 100, "mean_norm_ratio": 1 - 1 / step}
+            {"step": step, "loss": 4 / step, "isotropy": 0.9 / step + index / 100, "mean_norm_ratio": 1 - 1 / step,
+             "row_step_rarest": 0.5 / step, "row_step_most_frequent": 0.125 / step**2}
             for step in (1, 10, 60)
-        ]
+        ]  # fmt: skip
         lines = [*rows, {"step": 7, "loss": 4.0, "mean_norm_ratio": 0.99}]  # a step without geometry
         (tmp_path / "runs" / cell_id / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     with rc_context(RC):
@@ -79,9 +83,14 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
         assert ax.get_xscale() == "log" and len(ax.lines) == len(ax.collections) == 2
         np.testing.assert_array_equal(ax.lines[0].get_xdata(), [1, 10, 60])
         np.testing.assert_allclose(ax.lines[0].get_ydata(), values, atol=1e-15)
+    with rc_context(RC):
+        rarest, ratio = row_steps(layout_of(plan), tmp_path / "runs").axes
+    for ax, values in ((rarest, [0.5, 0.05, 0.5 / 60]), (ratio, [4.0, 40.0, 240.0])):
+        assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+        np.testing.assert_allclose(ax.lines[0].get_ydata(), values)
     write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
     write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / "figures")
-    assert (tmp_path / "figures/geometry.svg").is_file() and (tmp_path / "figures/geometry.pdf").is_file()
+    assert (tmp_path / "figures/geometry.svg").is_file()
 
 
 def test_differences_are_between_equal_seeds() -> None:
@@ -101,6 +110,7 @@ def test_validation_losses_are_points_beside_the_training_loss(fake: Any) -> Non
         assert point.get_ydata()[0] == pytest.approx(line.get_ydata()[-1] + 0.1)
 
 
+@pytest.mark.usefixtures("no_pdf")
 @pytest.mark.fault(
     "settings",
     "a label is half a formula, such as `$\\frac{$`",
@@ -120,7 +130,7 @@ def test_labels_are_text_and_not_formulas(tiny_study: Callable[..., dict[str, An
         (tmp_path / "runs" / cell_id / "history.jsonl").write_text('{"step": 1, "loss": 2.5, "mean_norm_ratio": 0.1}\n')
     write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
     write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / "figures")
-    for name in FIGURES.keys() - {"spectrum", "plane", "noise"}:  # which have no line of an optimizer here
+    for name in FIGURES.keys() - {"calibration", "spectrum", "plane", "noise"}:  # without a line here
         text = (tmp_path / "figures" / f"{name}.svg").read_text()
         ElementTree.fromstring(text)
         assert r"<!-- $\frac{$ -->" in text  # matplotlib's note of what it drew
@@ -212,7 +222,7 @@ def test_scales_of_coupled_adam_are_drawn_with_their_spread(
     scaled = [{"name": "coupled_adam", "scale_exponent": n} for n in (2, -1)]
     settings["grid"] = [settings["grid"][0] | {"table": None, "optimizers": ["adamw", "coupled_adam", *scaled]}]
     plan = make_plan(parse_study(settings))
-    assert set(figures_of(plan)) == set(FIGURES) | {"scale"}
+    assert set(figures_of(plan)) == set(FIGURES) | {"scale", "similarity"}
     (exponents,) = scaled_places(plan).values()
     assert list(exponents) == [-1, 0, 2] and [len(cells) for cells in exponents.values()] == [3, 3, 3]
 

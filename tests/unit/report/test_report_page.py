@@ -2,7 +2,6 @@ import base64
 import hashlib
 import html
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -256,16 +255,6 @@ def test_runs_that_are_not_there_are_said_to_be_missing(
     broken.write_text("{}")
     with pytest.raises(ValueError, match=r"run\.json: its contents do not match"):
         write_manifest(tiny_plan, study_dir, tmp_path)
-
-
-@pytest.fixture
-def chromium() -> Callable[[list[str]], subprocess.CompletedProcess[str]]:
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        if os.environ.get("CAB_REQUIRE_TOOLS") == "1":
-            pytest.fail("chromium is not installed, and CAB_REQUIRE_TOOLS=1")
-        pytest.skip("chromium is not installed")
-    return lambda arguments: subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60)
 
 
 def test_a_browser_shows_the_page(fake: Any, chromium: Callable[..., Any], tmp_path: Path) -> None:

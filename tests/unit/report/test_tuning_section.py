@@ -94,6 +94,16 @@ def test_what_the_section_says(plan_of, tmp_path):
         ("-", "-", ("nothing is chosen yet: its log file says why",)),
     ]
     assert section.unequal == ()
+    # Of 64 tokens, guessing has log 64 = 4.1589, which stands for 5 and for what has diverged.
+    assert [row.sensitivity for row in section.rows] == ["0.5196", "0.7196", "0.6667", "-"]
+
+
+def test_the_sensitivity_takes_the_best_of_what_else_is_tuned_at_each_rate(plan_of, tmp_path):
+    plan = plan_of(grids={"adamw": {"lr_factor": [0.5, 1], "weight_decay": [0.1, 0.2]}}, equal_budgets=False)
+    choose(plan, next(iter(plan.tunings)), [(4, 4), (3.5, 3.5), (3, 3), (3.2, 3.2)], 2, tmp_path)
+    section = tuning_section(plan, tuning_frame(plan, tmp_path))
+    assert section is not None
+    assert section.rows[0].sensitivity == "0.2500"  # 3.5 and 3: mean 3.25
 
 
 def test_budgets_that_differ_are_said(plan_of, tmp_path):

@@ -19,10 +19,20 @@ FILES = {
         ("test", "loss_rare", 7.0, "nat/token"),
         ("test", "loss_frequent", 4.0, "nat/token"),
         ("test", "loss_most_frequent", 2.0, "nat/token"),
+        *(
+            ("test", f"{kind}_{band}", value, "nat")
+            for band in ("rarest", "rare", "frequent", "most_frequent")
+            for kind, value in (("calibration", -0.5), ("pooled_calibration", -0.1))
+        ),
+        ("test", "logit_mean", -3.0, "1"),
+        ("test", "logit_sd", 2.5, "1"),
+        ("test", "logit_max", 30.0, "1"),
+        ("test", "log_z_squared", 90.0, "1"),
         ("test", "perplexity", 25.8, "1"),
     ],
     "embeddings": [
         ("embeddings", "isotropy", 0.1, "1"),
+        ("embeddings", "isotropy_trimmed", 0.2, "1"),
         ("embeddings", "mean_norm", 1.5, "1"),
         ("embeddings", "mean_norm_ratio", 0.8, "1"),
         ("embeddings", "mean_length", 1.9, "1"),

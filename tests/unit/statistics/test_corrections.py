@@ -1,9 +1,11 @@
 import math
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import false_discovery_control
+from statsmodels.stats.multitest import multipletests
 
 from coupled_adam_bench.statistics.corrections import benjamini_hochberg, holm
 
@@ -29,6 +31,14 @@ def test_rejects_what_the_step_down_procedure_rejects(p_values: list[float], lev
             break
         rejected.add(index)
     assert {index for index, p in enumerate(holm(p_values)) if p <= level} == rejected
+
+
+def test_both_are_the_bits_of_statsmodels() -> None:
+    draw = random.Random(0)
+    for n_tests in (1, 2, 3, 8):
+        p_values = [draw.choice((0.0, 0.01, draw.random() ** 4, 1.0)) for _ in range(n_tests)]
+        assert holm(p_values) == multipletests(p_values, method="holm")[1].tolist()
+        assert benjamini_hochberg(p_values) == multipletests(p_values, method="fdr_bh")[1].tolist()
 
 
 def test_benjamini_hochberg_by_hand() -> None:

@@ -98,11 +98,10 @@ class Workspace:
         return ["train", "--plan", "plan.json", "--device", "cpu", "--cells", *cell_ids]
 
 
-@pytest.fixture
-def make_workspace(tiny_data: Path, tmp_path: Path) -> Callable[..., Workspace]:
-    def make(settings: dict[str, Any], name: str = "workspace") -> Workspace:
+@pytest.fixture(scope="session")
+def make_workspace_in(tiny_data: Path) -> Callable[..., Workspace]:
+    def make(folder: Path, settings: dict[str, Any]) -> Workspace:
         plan = make_plan(parse_study(settings))
-        folder = tmp_path / name
         data = folder / paths.data_dir(only(plan).data_id)
         data.parent.mkdir(parents=True)
         data.symlink_to(tiny_data)
@@ -110,3 +109,8 @@ def make_workspace(tiny_data: Path, tmp_path: Path) -> Callable[..., Workspace]:
         return Workspace(folder, plan)
 
     return make
+
+
+@pytest.fixture
+def make_workspace(make_workspace_in: Callable[..., Workspace], tmp_path: Path) -> Callable[..., Workspace]:
+    return lambda settings, name="workspace": make_workspace_in(tmp_path / name, settings)

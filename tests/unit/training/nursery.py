@@ -9,6 +9,8 @@ import signal
 import sys
 import warnings
 
+import torch
+
 import coupled_adam_bench.training.loop  # noqa: F401
 from coupled_adam_bench.cli import main
 
@@ -31,6 +33,9 @@ def start(argv: list[str], cwd: str, env: dict[str, str], log: str) -> int:
         sys.stderr.flush()
         os._exit(status)
 
+
+# Loads torch's compiler, as the first cell of a training does: a second of work that the forks need not repeat.
+torch.use_deterministic_algorithms(False)
 
 for line in sys.stdin:
     command = json.loads(line)

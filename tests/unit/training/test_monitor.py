@@ -3,12 +3,14 @@ import math
 import random
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from coupled_adam_bench.training import monitor
-from coupled_adam_bench.training.monitor import SpikeMonitor, peak_flops, peak_memory_bytes
+from coupled_adam_bench.training.monitor import EnergyMeter, SpikeMonitor, peak_flops, peak_memory_bytes
+from coupled_adam_bench.training.trainer import State
 
 CPU = torch.device("cpu")
 
@@ -81,3 +83,35 @@ def test_the_peak_of_a_cpu_is_unknown_and_that_of_a_gpu_goes_by_its_name(monkeyp
 def test_the_peak_memory_of_a_process_is_the_kernels():
     kilobytes = int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
     assert peak_memory_bytes(CPU) == pytest.approx(kilobytes * 1024, rel=0.01)
+
+
+def test_energy_is_known_where_a_driver_counts_it(monkeypatch):
+    """The driver is a stand-in: no machine with a GPU has run this."""
+    import pynvml
+
+    assert math.isnan(EnergyMeter(CPU).joules())
+    gpu = torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"uuid-{device}"))
+    counted = iter([5_000, 7_500, 7_500, 10_000])
+    handles = []
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", handles.append)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda _handle: next(counted))
+    meter = EnergyMeter(gpu)
+    assert [meter.joules() for _ in range(3)] == [2.5, 0.0, 2.5]
+    assert set(handles) == {"GPU-uuid-cuda:1"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
+def test_without_a_driver_the_energy_is_not_known():
+    assert math.isnan(EnergyMeter(torch.device("cuda", 0)).joules())
+
+
+def test_energy_that_is_not_known_in_one_interval_is_not_known_of_the_run():
+    state = State()
+    state.add_energy(2.0)
+    state.add_energy(3.5)
+    assert state.joules == 5.5
+    state.add_energy(math.nan)
+    state.add_energy(1.0)
+    assert state.joules is None

@@ -1,0 +1,115 @@
+"""The section on frequency bands, logits and long rows, and the figure of calibration."""
+
+import math
+from typing import Any
+
+import pytest
+
+from coupled_adam_bench.catalog.bands import BANDS
+from coupled_adam_bench.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.report.calibration_figure import calibration_by_frequency, differences, points
+from coupled_adam_bench.report.frequency import frequency_section
+from coupled_adam_bench.report.history_figures import largest_size
+from coupled_adam_bench.report.render import html_environment
+from coupled_adam_bench.results.collect import results_frame
+from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.results.study_results import StudyResults
+
+GAINS = {1: 0.25, 2: 0.5, 3: 0.75}
+
+
+def value_of(cell: Cell, metric: Metric) -> float:
+    """Coupled Adam is better by 0.25 times the seed in every band, and only Adam has a few long rows."""
+    gain = GAINS[cell.seed] if cell.optimizer.name == "coupled_adam" else 0.0
+    if metric.name.startswith("loss_"):
+        return 7.0 + 0.125 * cell.seed - gain
+    if "calibration" in metric.name:
+        return -1.0 + gain
+    if metric.name == "isotropy":
+        return 0.01 if cell.optimizer.name == "adamw" else 0.9
+    return 0.9 if metric.name == "isotropy_trimmed" else 2.0
+
+
+def study_of(plan: Plan, value: Any = value_of, left_out: frozenset[str] = frozenset()) -> StudyResults:
+    rows = [
+        (cell, metric.task, metric.name, value(cell, metric), metric.unit)
+        for cell in plan.cells.values()
+        for metric in METRICS.values()
+        if metric.name not in left_out
+    ]
+    return StudyResults(layout_of(plan), results_frame(plan, rows))
+
+
+def test_values_differences_and_long_rows(tiny_plan: Plan) -> None:
+    section = frequency_section(study_of(tiny_plan))
+    assert section is not None and not section.missing
+    ((table,),) = section.tables.values()
+    assert [label for label, _ in table.bands] == [band.label for band in BANDS]
+    for _, (adam, coupled) in table.bands:
+        assert [cell.value.text for cell in adam.cells] == ["7.25 (12)", "\u22121.00 (0)", "\u22121.00 (0)"]
+        assert [cell.difference for cell in adam.cells] == ["", "", ""]
+        # Mean 0.5 and standard deviation 0.25 over three seeds: +-4.3027 x 0.25 / sqrt(3) = +-0.62.
+        assert [cell.difference for cell in coupled.cells] == [
+            "\u22120.50 [\u22121.12, 0.12]", "0.50 [\u22120.12, 1.12]", "0.50 [\u22120.12, 1.12]",
+        ]  # fmt: skip
+    assert section.parted == ("Adam (N = 1.43K, D = 60 steps): 0.01 with all rows, 0.90 without the longest",)
+
+
+def test_a_missing_seed_is_a_gap_with_a_note(tiny_plan: Plan) -> None:
+    lost = next(cell.id for cell in tiny_plan.cells.values() if cell.optimizer.name == "coupled_adam")
+    section = frequency_section(
+        study_of(tiny_plan, lambda cell, metric: math.nan if cell.id == lost else value_of(cell, metric))
+    )
+    assert section is not None and section.missing
+    ((table,),) = section.tables.values()
+    assert [(cell.value.text, cell.difference) for cell in table.bands[0][1][1].cells] == [("-", "-")] * 3
+
+
+def test_one_seed_has_a_difference_without_an_interval(tiny_study: Any) -> None:
+    block = tiny_study()["grid"][0] | {"table": "table2", "seeds": [2]}
+    section = frequency_section(study_of(make_plan(parse_study(tiny_study(grid=[block])))))
+    assert section is not None
+    assert section.tables["table2"][0].bands[0][1][1].cells[0].difference == "\u22120.50"
+
+
+def test_results_of_before_have_no_section(tiny_plan: Plan) -> None:
+    banded = frozenset(name for name in METRICS if name.startswith("loss_") or "calibration" in name)
+    assert frequency_section(study_of(tiny_plan, left_out=banded)) is None
+
+
+def test_the_page_escapes_labels(tiny_study: Any, templates: Any) -> None:
+    (model,) = tiny_study()["models"]
+    study = study_of(make_plan(parse_study(tiny_study(models=[model | {"label": "<script> & 100 % _ü_"}]))))
+    template = html_environment(templates).get_template("frequency.html.j2")
+    page = template.render(frequency=frequency_section(study), titles={"table1": "Table 1"})
+    assert "<script>" not in page
+    assert page.count("&lt;script&gt; &amp; 100 % _ü_") == 4  # the summary, two labels and the sentence on long rows
+
+
+CURVE = {"count": [0.0, 2.0, 30.0, 400.0], "mean_log_ratio": [None, -1.0, None, 0.25],
+         "pooled_log_ratio": [None, -0.5, 0.0, 0.125]}  # fmt: skip
+
+
+def test_points_of_the_curve_leave_out_what_is_not_there() -> None:
+    assert points(CURVE, "pooled_log_ratio") == [(2.0, -0.5), (30.0, 0.0), (400.0, 0.125)]
+    other = CURVE | {"mean_log_ratio": [None, -1.5, 3.0, None]}
+    assert differences(CURVE, other, "mean_log_ratio") == [(2.0, 0.5)]
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_the_figure_has_a_line_for_each_seed(tiny_plan: Plan, stored: Any, tmp_path: Any, measured: bool) -> None:
+    files = stored(tiny_plan, tmp_path)
+    for cell in tiny_plan.cells:
+        files.run(cell)
+        files.evaluation(cell, "test_loss", [], **({"calibration": CURVE} if measured else {}))
+    whole, difference = calibration_by_frequency(
+        layout_of(tiny_plan), tmp_path, largest_size(layout_of(tiny_plan))
+    ).axes
+    lines = [[line for line in ax.lines if str(line.get_label())[0] != "_"] for ax in (whole, difference)]
+    assert [len(found) for found in lines] == ([6, 6] if measured else [0, 0])
+    if measured:
+        assert list(lines[0][0].get_ydata()) == [-0.5, 0.0, 0.125]
+        assert list(lines[1][3].get_ydata()) == [0.0, 0.0]
