@@ -13,9 +13,9 @@ SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
 
 # Modules that everything may import and that import only each other.
 BASE = {
-    "catalog", "cells", "config", "device", "dotted", "environ", "estimate", "files", "gpus", "inputs", "labels",
-    "locks", "markup", "outputs", "paths", "plan", "presets", "progress", "revision", "runs", "stated",
-    "status", "tuning", "versions", "weights",
+    "catalog", "cells", "config", "device", "dotted", "environ", "estimate", "files", "gpu_leases", "gpus",
+    "inputs", "labels", "locks", "markup", "outputs", "paths", "plan", "presets", "progress", "requeue",
+    "revision", "runs", "stated", "status", "tuning", "versions", "weights",
 }  # fmt: skip
 # What else an area (a folder, or a module of the top level) may import from the package.
 MAY_IMPORT = {
