@@ -2,19 +2,16 @@
 
 A step is the loss of random hidden states with its backward pass, clipping, and AdamW on the head's matrix. So the
 layers of a model, which these settings do not touch, are left out, and the ratios are upper bounds for whole models.
-All settings take turns in one process, whose CPU time is counted; ratios are medians over the rounds. Memory is the
-largest resident size of a process that does two steps with one setting. Prints Markdown.
+All settings take turns in one process, whose CPU time is counted; ratios are medians over the rounds. It prints
+Markdown.
 
     python benchmarks/head.py [--vocab-size 50304] [--d-model 128] [--tokens 1024] [--threads 1] [--rounds 7]
 """
 
 import argparse
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -53,13 +50,6 @@ def make_step(name: str, vocab_size: int, d_model: int, tokens: int) -> Callable
     return step
 
 
-def peak_bytes(name: str, arguments: argparse.Namespace) -> int:
-    """Return the largest resident size of a process that does two steps with a setting."""
-    sizes = [f"--{key}={getattr(arguments, key.replace('-', '_'))}" for key in ("vocab-size", "d-model", "tokens")]
-    command = [sys.executable, __file__, "--only", name, *sizes, f"--threads={arguments.threads}"]
-    return int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocab-size", type=int, default=50304)
@@ -67,18 +57,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", choices=SETTINGS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     sizes = (arguments.vocab_size, arguments.d_model, arguments.tokens)
-    if arguments.only:
-        step = make_step(arguments.only, *sizes)
-        step()
-        step()
-        # Not getrusage, whose peak begins with that of the parent process.
-        (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
-        print(1024 * int(line.split()[1]))
-        return
     steps = {name: make_step(name, *sizes) for name in SETTINGS}
     seconds: dict[str, list[float]] = {name: [] for name in SETTINGS}
     for _ in range(arguments.rounds + 1):
@@ -86,16 +67,14 @@ def main() -> None:
             start = time.process_time()
             step()
             seconds[name].append(time.process_time() - start)
-    peaks = {name: peak_bytes(name, arguments) for name in SETTINGS}
     print(
         f"vocabulary {sizes[0]}, width {sizes[1]}, {sizes[2]} tokens, {arguments.threads} thread, {torch.__version__}\n"
     )
-    print("| setting | CPU time, ms | ratio | peak memory, MB | more, MB |\n|---|---|---|---|---|")
+    print("| setting | CPU time, ms | ratio |\n|---|---|---|")
     for name, times in seconds.items():
         ratio = statistics.median(a / b for a, b in zip(times[1:], seconds["none"][1:], strict=True))
-        more = (peaks[name] - peaks["none"]) / 1e6
         median = 1e3 * statistics.median(times[1:])
-        print(f"| {name} | {median:.0f} | {ratio:.3f} | {peaks[name] / 1e6:.0f} | {more:.0f} |")
+        print(f"| {name} | {median:.0f} | {ratio:.2f} |")
 
 
 if __name__ == "__main__":

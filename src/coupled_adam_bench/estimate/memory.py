@@ -131,6 +131,8 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
     # The logits and their softmax in the products' precision, between them log-softmax in float32; on a CPU, float32
     # logits are overwritten.
     logit = 2 * BF16 + FP32 if bf16 else (2 if on_gpu else 1) * FP32
+    if cell.optimizer.soft_cap is not None:  # its derivative, and beside bfloat16 logits the capped ones in float32
+        logit += BF16 + FP32 if bf16 else FP32
     # The last norm's input and output, the loss's copy of the output, and its gradient.
     hidden = tokens * model.d_model * (3 * FP32 + (BF16 if bf16 else 0))
     # The gradient of the head, and in bfloat16 a copy of the head and the product that is added to its gradient.

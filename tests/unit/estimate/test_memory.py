@@ -72,7 +72,7 @@ def cell_of(tiny_study: Callable[..., dict[str, Any]]) -> Callable[..., Cell]:
 def living_peak(cell: Cell, micro: int, steps: int = 2) -> int:
     """Return the largest number of bytes that lives in the second step of training."""
     training, batch = cell.training, cell.training.batch_sequences
-    model = build_model(cell.model, cell.vocab_size, training.seq_len)
+    model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap)
     model.init_weights(1, 0.02)
     optimizers = build_optimizers(model, model.embedding_parameters(), cell.optimizer, training, 0.001)
     living = Living()
@@ -107,6 +107,7 @@ def test_the_count_is_what_lives_in_training(model, precision, micro, cell_of):
         (GPT2, "coupled_adam", 512, 8),
         (GPT2, {"name": "sgd", "lr_factor": 1}, 4096, 8),
         ({**GPT2, "tied": False}, "adamw", 4096, 4),
+        (GPT2, {"name": "adamw", "soft_cap": 30}, 4096, 8),
         (GPT2, "adamw", 8192, 1),  # fullest at the end, when the gradients of a tied embedding are added
         ({**GPT2, "n_layer": 8}, "adamw", 65, 8),  # fullest in the backward pass of the last layer
         ({**STABLELM, "n_layer": 8}, "adamw", 65, 8),
