@@ -1,0 +1,45 @@
+"""``python -m coupled_adam_bench STAGE``: one subcommand per stage, what the rules of the workflow call."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from coupled_adam_bench import paths
+from coupled_adam_bench.cli import reporting, running, studies
+from coupled_adam_bench.cli.command import Command, Handler
+from coupled_adam_bench.gpu_leases import leased_gpus
+from coupled_adam_bench.outputs import check_outputs, write_checksums
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    top = argparse.ArgumentParser(prog="coupled-adam-bench", description=__doc__)
+    stages = top.add_subparsers(title="stages", metavar="STAGE", required=True, parser_class=Command)
+
+    def stage(name: str, handler: Handler, summary: str, plan: bool = True) -> Command:
+        sub: Command = stages.add_parser(name, help=summary, description=summary)
+        sub.set_defaults(handler=handler)
+        if plan:
+            sub.add_argument("--plan", type=Path, required=True, help="results/<study>/plan.json")
+        return sub
+
+    for module in (studies, running, reporting):
+        module.add_commands(stage)
+    return top
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one stage and return its exit status; 2 for what the user can mend, with one message and no traceback."""
+    arguments = parser().parse_args(argv)
+    handler: Handler = arguments.handler
+    try:
+        check_outputs(getattr(arguments, "given", []))
+        with leased_gpus(getattr(arguments, "lease_gpus", 0), paths.GPU_LEASES):
+            status = handler(arguments) or 0
+        if status == 0 and getattr(arguments, "checksums", None) is not None:
+            made_for = getattr(arguments, "made_for", None)
+            write_checksums(arguments.checksums, arguments.outputs(arguments), made_for)
+        return status
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2

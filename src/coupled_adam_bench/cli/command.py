@@ -1,0 +1,75 @@
+"""What the commands share: how one is declared, and the options that several of them have."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from coupled_adam_bench.plan import Plan, load_plan
+
+Handler = Callable[[argparse.Namespace], int | None]
+"""A function that runs a stage and returns its exit status, None for 0."""
+Outputs = Callable[[argparse.Namespace], list[Path]]
+"""A function that names the files that a stage has written."""
+
+
+class Command(argparse.ArgumentParser):
+    """A subcommand, to which the options that several have are added by name."""
+
+    def add_out(self, what: str) -> None:
+        """Add the place of the output."""
+        self.add_argument("--out", type=Path, required=True, help=what)
+
+    def add_results(self) -> None:
+        """Add the file of the results."""
+        self.add_argument("--results", type=Path, required=True, help="results.csv")
+
+    def add_templates(self) -> None:
+        """Add the folder of the templates."""
+        self.add_argument("--templates", type=Path, default=Path("templates"), help="default: %(default)s")
+
+    def add_device(self) -> None:
+        """Add the device on which torch computes."""
+        self.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
+
+    def add_leases(self) -> None:
+        """Add the number of GPUs that this job has for itself."""
+        self.add_argument(
+            "--lease-gpus", type=int, default=0, help="use so many GPUs of the machine, and no other job's"
+        )
+
+    def add_requeue(self) -> None:
+        """Add the way back into the queue of a cluster."""
+        self.add_argument(
+            "--requeue", action="store_true", help="if stopped in a SLURM job, put it back into the queue"
+        )
+
+    def add_checksums(self, outputs: Outputs) -> None:
+        """Add the checksums of inputs and outputs."""
+        self.set_defaults(outputs=outputs)
+        self.add_argument("--given", nargs="+", type=Path, default=[], help="checksums that the inputs must have")
+        self.add_argument("--checksums", type=Path, help="where to write the checksums of the outputs")
+
+    def add_made_for(self) -> None:
+        """Add the note of what the outputs show."""
+        self.add_argument("--made-for", help="a hash of what the outputs show, noted with their checksums")
+
+
+class AddCommand(Protocol):
+    """A function that adds a command to the command line; it has ``--plan`` unless ``plan`` is false."""
+
+    def __call__(self, name: str, handler: Handler, summary: str, plan: bool = True) -> Command:
+        """Return the command."""
+        ...
+
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1, for an option of the command line."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def plan_of(arguments: argparse.Namespace) -> Plan:
+    """Return the plan that a command is given."""
+    return load_plan(arguments.plan)

@@ -1,0 +1,170 @@
+"""The commands that make data, cells and evaluations."""
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from coupled_adam_bench import paths
+from coupled_adam_bench.catalog.stages import STAGES, VALIDATION_LOSS, Stage
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.cli.command import AddCommand, Handler, plan_of
+from coupled_adam_bench.config import Execution
+from coupled_adam_bench.plan import study_of
+
+
+def _try_optimizers(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.training.trial import try_optimizers
+
+    for study in plan_of(arguments).studies.values():
+        try_optimizers(study)
+
+
+def _try_metrics(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.evaluation.own_metrics import try_metrics
+
+    for study in plan_of(arguments).studies.values():
+        try_metrics(study)
+
+
+def _prepare(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.data.prepare import prepare
+    from coupled_adam_bench.files import write_text
+
+    plan = plan_of(arguments)
+    for data_id in arguments.data or plan.data_ids:
+        prepare(plan.study_with_data(data_id), data_id, paths.data_dir(data_id), arguments.workers)
+    if arguments.done is not None:
+        write_text(arguments.done, "")
+
+
+def _try_tasks(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.evaluation.trial import try_tasks
+    from coupled_adam_bench.files import write_sealed
+
+    write_sealed(arguments.out, try_tasks(plan_of(arguments)))
+
+
+def _train_with(
+    train: Callable[[list[Cell], Execution, Path, str], int],
+    known: Mapping[str, Cell],
+    names: list[str],
+    arguments: argparse.Namespace,
+    stage: str,
+    option: str,
+) -> int:
+    """Train the ``names`` that ``option`` gave among those ``known``, in as many processes as the study asks for.
+
+    The marker ``--done`` is written last, by the process that was started, not by those that it starts. It also puts
+    its job back into the queue, if it was asked to stop and ``--requeue`` is given.
+    """
+    from coupled_adam_bench.files import write_text
+    from coupled_adam_bench.requeue import requeue_own_job
+    from coupled_adam_bench.training.distributed import RESUME_ME, launch
+
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"--{option}: {', '.join(unknown)} not among the {option} of {arguments.plan}")
+    execution = study_of(known[name] for name in names).execution
+    if execution.processes > 1 and "RANK" not in os.environ:  # not started by torchrun
+        options = ["--plan", str(arguments.plan), f"--{option}", *names, "--device", arguments.device]
+        status = launch(execution.processes, [stage, *options])
+    else:
+        status = train([known[name] for name in names], execution, paths.RESULTS, arguments.device)
+    if status == RESUME_ME and arguments.requeue:
+        requeue_own_job()
+    if status == 0 and arguments.done is not None:
+        write_text(arguments.done, "")
+    return status
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.files import write_text
+    from coupled_adam_bench.training.checks import is_trained, say_kept
+
+    cells = plan_of(arguments).by_job_name
+    if waiting := [name for name in arguments.cells if name in cells and not cells[name].is_chosen]:
+        raise ValueError(f"--cells: {waiting[0]} waits for the choice of {cells[waiting[0]].tuning}; make it first")
+    # Not in processes that torchrun started: they decide together.
+    if "RANK" not in os.environ and all(
+        name in cells and is_trained(cells[name], paths.run_dir(cells[name].id), paths.data_dir(cells[name].data_id))
+        for name in arguments.cells
+    ):
+        for name in arguments.cells:
+            say_kept(cells[name])
+        if arguments.done is not None:
+            write_text(arguments.done, "")
+        return 0  # without the seconds that torch takes to start
+
+    from coupled_adam_bench.training.loop import train_cells
+
+    return _train_with(train_cells, cells, arguments.cells, arguments, "train", "cells")
+
+
+def _train_trunk(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.training.trunk import train_trunks
+
+    prefixes = [prefix for trunk in plan_of(arguments).trunks.values() for prefix in trunk.prefixes.values()]
+    known = {str(paths.branch_file(prefix.id, prefix.steps)): prefix for prefix in prefixes}
+    return _train_with(train_trunks, known, arguments.branches, arguments, "train-trunk", "branches")
+
+
+def _evaluate(stage: Stage) -> Handler:
+    def handler(arguments: argparse.Namespace) -> int:
+        from coupled_adam_bench.evaluation.stage import run_stage
+
+        return run_stage(stage, plan_of(arguments).find(arguments.cells), arguments.done, arguments.device)
+
+    return handler
+
+
+def _choose(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.evaluation.stage import run_stage
+    from coupled_adam_bench.progress import say
+    from coupled_adam_bench.results.tuning import describe_settings, write_choice
+
+    tunings = plan_of(arguments).tunings
+    if arguments.tuning not in tunings:
+        raise ValueError(f"--tuning: {arguments.tuning} is not among {', '.join(tunings) or 'none'}")
+    tuning = tunings[arguments.tuning]
+    done = arguments.out.with_suffix(".done")
+    if status := run_stage(VALIDATION_LOSS, tuning.cells, done, arguments.device):
+        return status
+    done.unlink()
+    chosen = write_choice(tuning, arguments.out)
+    say(f"{tuning.id}: chosen: {describe_settings(tuning.candidates[chosen])}")
+    return 0
+
+
+def add_commands(stage: AddCommand) -> None:
+    """Add the commands of this module to the command line."""
+    stage("try-optimizers", _try_optimizers, "try a study's own optimizers on small matrices, before the first job")
+    stage("try-metrics", _try_metrics, "try a study's own metrics on a small matrix, before the first job")
+    sub = stage("prepare", _prepare, "turn text into token bins under results/data/")
+    sub.add_argument("--data", nargs="+", help="data ids (default: all of the study)")
+    sub.add_argument("--workers", type=int, default=1, help="processes (default: %(default)s)")
+    sub.add_argument("--done", type=Path, help="an empty file, written when all data are prepared")
+    summary = "load the downstream tasks and build their requests, before anything is trained"
+    stage("try-tasks", _try_tasks, summary).add_out("what the tasks are made of, JSON")
+    sub = stage("train", _train, "train cells, or go on with them; exit status 75: stopped on SIGTERM, run again")
+    sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
+    sub.add_argument("--done", type=Path, help="an empty file, written when all cells are trained")
+    sub.add_requeue()
+    sub.add_leases()
+    sub.add_device()
+    sub = stage("train-trunk", _train_trunk, "train what wsd cells share before their decay; exit status as of train")
+    sub.add_argument("--branches", nargs="+", required=True, help="results/trunks/<trunk id>/branch-<step>.json")
+    sub.add_argument("--done", type=Path, help="an empty file, written when all branches are there")
+    sub.add_requeue()
+    sub.add_leases()
+    sub.add_device()
+    for evaluation in STAGES.values():
+        sub = stage(evaluation.name.replace("_", "-"), _evaluate(evaluation), evaluation.summary)
+        sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
+        sub.add_argument("--done", type=Path, required=True, help="an empty file, written when all cells succeeded")
+        sub.add_leases()
+        sub.add_device()
+    sub = stage("choose", _choose, "measure the validation loss of a tuning's candidates, and choose one of them")
+    sub.add_argument("--tuning", required=True, help="the id of a tuning")
+    sub.add_leases()
+    sub.add_device()
+    sub.add_out("the choice, results/<study>/tuning/<tuning id>.json")

@@ -1,0 +1,163 @@
+"""The commands about whole studies and whole models, and those that write parts of the documentation."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coupled_adam_bench import paths
+from coupled_adam_bench.cli.command import AddCommand, plan_of, positive
+from coupled_adam_bench.config import Paths
+from coupled_adam_bench.data.mirror import BYTES_PER_TOKEN
+from coupled_adam_bench.plan import Plan
+
+if TYPE_CHECKING:
+    from coupled_adam_bench.estimate.study import Estimate
+
+_FIGURE_ENDINGS = (".png", ".svg", ".pdf")
+
+
+def _write_plan(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.config import load_any_study
+    from coupled_adam_bench.files import write_json
+    from coupled_adam_bench.plan import make_plan
+
+    plan = make_plan(load_any_study(arguments.study), [arguments.study.parent])
+    write_json(arguments.out, plan.to_json())
+
+
+def _describe(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.estimate.study import estimate_study
+    from coupled_adam_bench.estimate.text import describe
+    from coupled_adam_bench.files import write_json, write_text
+
+    plan = plan_of(arguments)
+    estimate = estimate_study(plan)
+    text = describe(estimate) + _describe_power(plan, estimate) + ("\n" + plan.describe() if arguments.all else "")
+    if arguments.out is not None:
+        write_text(arguments.out, text)
+    if arguments.json is not None:
+        write_json(arguments.json, estimate.to_json())
+    print(text, end="")
+
+
+def _describe_power(plan: Plan, estimate: "Estimate") -> str:
+    """Return what seeds can find, by the stated plan and by the results that are there; without both an empty text."""
+    from coupled_adam_bench.report.power import describe_power
+    from coupled_adam_bench.report.stated import describe_stated
+    from coupled_adam_bench.results.groups import layout_of
+
+    power_csv = paths.study_dir(plan.name) / "power.csv"
+    stated = describe_stated(layout_of(plan), estimate) if plan.stated else ""
+    return stated + (describe_power(layout_of(plan), power_csv, estimate) if power_csv.is_file() else "")
+
+
+def _fetch(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.fetch import fetch
+
+    fetch(plan_of(arguments), dry_run=arguments.dry_run, bytes_per_token=arguments.bytes_per_token)
+
+
+def _rehearse(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.cli import main
+    from coupled_adam_bench.rehearsal.rehearse import rehearse_plan
+
+    return rehearse_plan(plan_of(arguments), arguments.templates, arguments.gpu_gb, main)
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.files import write_json
+    from coupled_adam_bench.measure import compare, inputs
+
+    if arguments.figure is not None and arguments.figure.suffix not in _FIGURE_ENDINGS:
+        raise ValueError(f"--figure: {arguments.figure} must end in {' or '.join(_FIGURE_ENDINGS)}")
+    lists = inputs.read_word_lists(arguments.word_similarity, Path(Paths().word_similarity))
+    counts = None if arguments.counts is None else inputs.read_counts(arguments.counts)
+    models, failed = compare.measure_models(arguments.models, lists, arguments.text, counts)
+    if models:
+        print(compare.table_of(models), end="")
+        if arguments.json is not None:
+            write_json(arguments.json, compare.to_json(models))
+        if arguments.figure is not None:
+            from coupled_adam_bench.report.spectrum_figure import write_spectrum_figure
+
+            write_spectrum_figure(compare.details_of(models), arguments.figure)
+    return 1 if failed else 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.verify.verify import parse_tolerances, verify
+
+    return verify(
+        arguments.manifest,
+        arguments.cells or [],
+        arguments.sample,
+        sample_seed=arguments.sample_seed,
+        folder=arguments.folder,
+        device=arguments.device,
+        threads=arguments.threads,
+        own=parse_tolerances(arguments.tolerance),
+        json=arguments.json,
+    )
+
+
+def _schema(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.schema_json import write_schema
+
+    write_schema(arguments.out)
+
+
+def _protocols(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.config.protocols import write_ledger
+
+    write_ledger(arguments.out)
+
+
+def add_commands(stage: AddCommand) -> None:
+    """Add the commands of this module to the command line."""
+    sub = stage("plan", _write_plan, "validate a study and write its plan", plan=False)
+    sub.add_argument("--study", type=Path, required=True, help="a study's YAML file; its parts, if any, lie beside it")
+    sub.add_out("the plan, JSON")
+    sub = stage("describe", _describe, "say what a study takes: time, memory, disk, money, and what is done")
+    sub.add_argument("--out", type=Path, help="where to write the text")
+    sub.add_argument("--json", type=Path, help="where to write everything, of each cell too")
+    sub.add_argument("--all", action="store_true", help="list every cell as well")
+    sub.add_checksums(lambda arguments: [path for path in (arguments.out, arguments.json) if path is not None])
+    sub.add_made_for()
+    sub = stage("fetch", _fetch, "download all that a study needs into paths.hub_mirror and paths.word_similarity")
+    sub.add_argument("--dry-run", action="store_true", help="only say how much it takes, and whether the disk has it")
+    sub.add_argument("--bytes-per-token", type=float, default=BYTES_PER_TOKEN, help="default: %(default)s")
+    sub = stage("rehearse", _rehearse, "rehearse a study without a GPU; exit status 1 if something was found")
+    sub.add_templates()
+    sub.add_argument("--gpu-gb", type=float, default=80, help="memory of a GPU in 10^9 bytes (default: %(default)s)")
+    summary = (
+        "measure the embeddings of any causal or masked language model; exit status 1 if one could not be measured"
+    )
+    sub = stage("measure", _measure, summary, plan=False)
+    sub.add_argument("models", nargs="+", metavar="MODEL", help="the folder of a model, or its name on the hub")
+    frequencies = sub.add_mutually_exclusive_group()
+    frequencies.add_argument("--text", nargs="+", type=Path, default=[], help="text files, for the counts of tokens")
+    frequencies.add_argument("--counts", type=Path, help="the counts of tokens, as results/data/<data id>/unigram.npy")
+    lists = "a list of word pairs, or a folder with the paper's lists"
+    sub.add_argument(
+        "--word-similarity", type=Path, help=f"{lists} (default: {Paths().word_similarity}, if it is there)"
+    )
+    sub.add_argument("--json", type=Path, help="where to write all numbers, spectra and curves")
+    sub.add_argument("--figure", type=Path, help=f"where to draw spectra and curves: {', '.join(_FIGURE_ENDINGS)}")
+    summary = (
+        "train and evaluate cells of a manifest again, elsewhere; exit status 0: they reproduce, 1: one does not, "
+        "2: one could not be checked"
+    )
+    sub = stage("verify", _verify, summary, plan=False)
+    sub.add_argument("manifest", type=Path, help="results/<study>/manifest.json")
+    which = sub.add_mutually_exclusive_group(required=True)
+    which.add_argument("--cells", nargs="+", help="cell ids")
+    which.add_argument("--sample", type=positive, metavar="K", help="K of the trained cells, drawn at random")
+    sub.add_argument("--sample-seed", type=int, default=0, help="seed of that draw (default: %(default)s)")
+    sub.add_argument("--folder", type=Path, help="where to train, and go on later (default: a temporary folder)")
+    sub.add_argument("--threads", type=positive, help="threads of training and evaluation (default: the study's)")
+    sub.add_argument("--tolerance", nargs="+", default=[], metavar="METRIC=NUMBER", help="in place of the default's")
+    sub.add_argument("--json", type=Path, help="where to write the verdicts")
+    sub.add_device()
+    stage("schema", _schema, "write the JSON schema of studies", plan=False).add_out("the schema")
+    sub = stage("protocols", _protocols, "write the ledger of protocols into its place in a Markdown file", plan=False)
+    sub.add_out("docs/protocols.md")
