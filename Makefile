@@ -12,7 +12,7 @@ RUN := PATH="$$PWD/.venv/bin:$$PATH"
 SNAKEFILES := Snakefile rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test nightly attack lint check schema reliability clean-venv
+.PHONY: help install install-dev demo test nightly attack lint check schema reliability rulegraph clean-venv
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -55,6 +55,12 @@ schema: $(STAMP)  ## Write the JSON schema of studies and the ledger of protocol
 
 reliability: $(DEV_STAMP)  ## Write the faults into docs/reliability.md anew, from the marks of the tests
 	$(TEST) CAB_WRITE_RELIABILITY=1 python -m pytest -q tests/unit/test_reliability_page.py
+
+# Filled boxes on no background can be read on a light and on a dark page.
+rulegraph: $(STAMP)  ## Draw the rules of the demo for the README anew; needs graphviz
+	$(RUN) snakemake --rulegraph dot \
+	  | sed 's/bgcolor=white, margin=0/bgcolor=transparent, margin=0, rankdir=LR, ranksep=0.3/; s/style="rounded"/style="rounded,filled", fillcolor="#f6f8fa"/' \
+	  | tred | dot -Tsvg > docs/images/rulegraph.svg
 
 clean-venv:  ## Delete .venv
 	rm -rf .venv

@@ -1,9 +1,9 @@
 """Measures time and memory of an optimizer step on an embedding matrix, relative to ``torch.optim.AdamW(fused=True)``.
 
 It compares Coupled Adam with torch's own operations, Coupled Adam as one kernel (by torch.compile on a CPU, by Triton
-on a GPU), and the paper's form with a second moment per element. ``step`` is a step alone, ``clip_step`` a step with
-clipping before it, whose column sums Coupled Adam reuses, and ``step_after_clip`` the step's share of ``clip_step``.
-All optimizers take turns in one process, and ratios are medians over the rounds. Prints JSON.
+on a GPU), the paper's form with a second moment per element, and Ember. ``step`` is a step alone, ``clip_step`` a step
+with clipping before it, whose column sums Coupled Adam reuses, and ``step_after_clip`` the step's share of
+``clip_step``. All optimizers take turns in one process, and ratios are medians over the rounds. Prints JSON.
 
     python benchmarks/optimizer.py
     python benchmarks/optimizer.py --shapes 50304x768 --dtypes bfloat16 --threads 1
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from coupled_adam_bench.device import pick_device
 from coupled_adam_bench.optim import CoupledAdam
+from coupled_adam_bench.optim.ember import Ember
 
 SETTINGS: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}
 REFERENCE = "adamw_fused"
@@ -55,6 +56,8 @@ def build(name: str, parameter: nn.Parameter) -> torch.optim.Optimizer:
     match name:
         case "adamw_fused":
             return torch.optim.AdamW([parameter], **SETTINGS, fused=True)
+        case "ember":
+            return Ember([parameter], lr=SETTINGS["lr"])
         case "full_coupled_adam":
             return FullCoupledAdam([parameter], SETTINGS)
         case _:
@@ -80,7 +83,7 @@ def clip(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> None:
 
 
 def measure(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, rounds: int) -> dict[str, Any]:
-    names = [REFERENCE, "full_coupled_adam", "coupled_adam", "coupled_adam_fused"]
+    names = [REFERENCE, "full_coupled_adam", "coupled_adam", "coupled_adam_fused", "ember"]
     gradient = torch.randn(shape, device=device).to(dtype)
     optimizers = {}
     for name in names:
@@ -103,9 +106,9 @@ def measure(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, ro
             for key, value in state.items()
             if isinstance(value, Tensor)
         }
-        entry: dict[str, Any] = {"second_moment_numbers": 0, "state_bytes": sum(tensors.values())}
         (state,) = optimizer.state.values()
-        entry["second_moment_numbers"] = state["exp_avg_sq"].numel()
+        numbers = sum(value.numel() for key, value in state.items() if key.endswith("avg_sq"))
+        entry: dict[str, Any] = {"second_moment_numbers": numbers, "state_bytes": sum(tensors.values())}
         for what, values in times[name].items():
             reference = times[REFERENCE][what]
             entry[f"{what}_ms"] = round(1e3 * statistics.median(values[2:]), 3)

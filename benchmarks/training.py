@@ -1,10 +1,11 @@
 """Compares training steps of our Trainer with those of a plain reference loop that has the same loss curve.
 
-Prints JSON: tokens/s of both, the median of their ratio over blocks of steps, MFU, peak memory, and the largest
-relative difference of the losses. The reference is a simple script: the eager model, all logits and
-torch.nn.functional.cross_entropy, clip_grad_norm_ and torch.optim.AdamW with PyTorch's defaults, with --threads threads
-and the system's allocator settings. Ours is one process per GPU, or --processes of --threads / --processes threads
-each, with the allocator settings of rules/common.smk. The two run in separate processes and take turns.
+Prints JSON: tokens/s of both, the medians of their ratio over blocks of steps by the clock and by CPU time, MFU, peak
+memory, and the largest relative difference of the losses. On a machine that others use, CPU time is the fairer measure.
+The reference is a simple script: the eager model, all logits and torch.nn.functional.cross_entropy, clip_grad_norm_ and
+torch.optim.AdamW with PyTorch's defaults, with --threads threads and the system's allocator settings. Ours is one
+process per GPU, or --processes of --threads / --processes threads each, with the allocator settings of
+rules/common.smk. The two run in separate processes and take turns.
 
     python benchmarks/training.py [--cases NAME ...] [--blocks 7] [--out FILE]
 """
@@ -25,7 +26,6 @@ from typing import Any, NamedTuple
 
 import torch
 from allocator import SETTINGS
-from planned import only, study_and_data
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -63,6 +63,8 @@ class Case(NamedTuple):
 CASES = {
     "cpu": {
         "v2048-8x128": Case(SMALL, 2048, 8, 128, "fp32", 8, 8),
+        "v2048-16x128": Case(SMALL, 2048, 16, 128, "fp32", 2, 16),
+        "v8192-16x128": Case(SMALL, 8192, 16, 128, "fp32", 1, 16),
         "v2048-32x128": Case(SMALL, 2048, 32, 128, "fp32", 2, 32),
         "v2048-16x256": Case(SMALL, 2048, 16, 256, "fp32", 2, 16),
         "v2048-64x128": Case(SMALL, 2048, 64, 128, "fp32", 1, 64),
@@ -168,7 +170,8 @@ def work(setting: dict[str, Any], folder: Path) -> None:
     """For each number on standard input, do that many steps and print seconds, losses and peak memory."""
     torch.set_num_threads(setting["threads"])
     plan = make_case(Case(*setting["case"]), setting["execution"])
-    cell, execution = next(iter(plan.cells.values())), only(plan).study.execution
+    cell = next(iter(plan.cells.values()))
+    execution = cell.study.execution
     with open_group(setting["device"], execution.stall_seconds) as group:
         if group.device.type == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32, as in the Trainer
@@ -238,7 +241,8 @@ def both(case: Case, arguments: argparse.Namespace, folder: Path) -> Iterator[di
         execution |= {"gpus": processes, "micro_batch_sequences": "auto"}
     else:
         execution |= {"train_processes": processes}
-    prepare(*study_and_data(only(make_case(case, execution))), folder / "data", 1)
+    cell = next(iter(make_case(case, execution).cells.values()))
+    prepare(cell.study, cell.data_id, folder / "data", 1)
     plain = {name: value for name, value in os.environ.items() if name not in SETTINGS and name != "OMP_NUM_THREADS"}
     product = plain | SETTINGS | {"OMP_NUM_THREADS": str(execution["train_threads"])}
     setting = {"case": case, "execution": execution, "device": device}
@@ -285,6 +289,7 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
                 peak_bytes[loop] = sum(answer["peak_bytes"] for answer in answers)
                 seconds = max(answer["seconds"] for answer in answers)
                 row[loop] = n_steps * case.batch_sequences * case.seq_len / seconds
+                row[f"{loop}_cpu"] = sum(answer["cpu_seconds"] for answer in answers) / n_steps
                 row["quiet"] &= others < _QUIET
                 peaks += filter(None, [answers[0]["peak_flops"]])
             blocks.append(row)
@@ -299,6 +304,8 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
         "quiet_blocks": sum(row["quiet"] for row in measured),
         "tokens_per_second": speeds,
         "ratio": statistics.median(row["ours"] / row["reference"] for row in quiet),
+        "cpu_seconds_per_step": {loop: statistics.median(row[f"{loop}_cpu"] for row in measured) for loop in losses},
+        "cpu_ratio": statistics.median(row["reference_cpu"] / row["ours_cpu"] for row in measured),
         "flops_per_token": flops,
         "peak_flops": peak,
         "mfu": {

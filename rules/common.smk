@@ -171,9 +171,26 @@ def study_of_job(wildcards):
     return PLAN.trained[(BATCHES[names["batch"]] if "batch" in names else TRAINING[names["job"]])[0]].study
 
 
+def by_study(value):
+    """Return what all studies have for ``value(study)``, or, where they differ, the function that gives it to a job.
+
+    Snakemake takes a tenth of its time for planning to call the functions of jobs.
+    """
+    values = {value(study) for study in PLAN.studies.values()}
+    return values.pop() if len(values) == 1 else lambda wildcards: value(study_of_job(wildcards))
+
+
 def execution(setting):
-    """Return the function that gives this setting of a job's study."""
-    return lambda wildcards: getattr(study_of_job(wildcards).execution, setting)
+    """Return this setting of all studies, or the function that gives that of a job's study."""
+    return by_study(lambda study: getattr(study.execution, setting))
+
+
+def growing(setting):
+    """Return the function that gives this setting of a job's study, times the number of the attempt."""
+    return lambda wildcards, attempt: attempt * getattr(study_of_job(wildcards).execution, setting)
+
+
+ONE_GPU = by_study(lambda study: min(study.execution.gpus, 1))
 
 
 # What runs have measured so far, for the time limits of the others.
@@ -194,11 +211,12 @@ def parts_of_job(wildcards):
 def training_memory(run_dirs=lambda wildcards: ()):
     """Return the function of a job's memory, which grows by half for each attempt that was killed without a word.
 
-    ``run_dirs`` gives the job's run folders; the attempts are counted in them when a job is submitted again.
+    ``run_dirs`` gives the job's run folders, in which the attempts are counted. Snakemake's own count is taken where it
+    is higher: a job may be killed before it trains.
     """
 
-    def memory(wildcards):
-        killed = max(map(killed_attempts, run_dirs(wildcards)), default=0)
+    def memory(wildcards, attempt):
+        killed = max(attempt - 1, *map(killed_attempts, run_dirs(wildcards)), 0)
         execution = study_of_job(wildcards).execution
         return round(max(train_mem_mb(part, execution) for part in parts_of_job(wildcards)) * 1.5**killed)
 
@@ -216,6 +234,9 @@ ENVIRONMENT = (
     "OMP_NUM_THREADS={threads} MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1073741824"
     " MALLOC_TOP_PAD_=67108864"
 )
+
+# On a cluster a job has its GPUs from there. On one machine, jobs that run at once agree on theirs.
+LEASE_GPUS = "" if workflow.remote_exec else " --lease-gpus {resources.gpu}"
 
 
 wildcard_constraints:

@@ -32,8 +32,8 @@ rule prepare:
         STUDY_DIR / "logs" / "{data}.prepare.tsv"
     threads: execution("data_threads")
     resources:
-        mem_mb=4000,
-        runtime=lambda wildcards: study_of_job(wildcards).execution.train_minutes or LONGEST_MINUTES,
+        mem_mb=lambda wildcards, attempt: attempt * 4000,
+        runtime=by_study(lambda study: study.execution.train_minutes or LONGEST_MINUTES),
     params:
         version=versions.DATA,
     shell:

@@ -10,18 +10,20 @@ def trained(wildcards):
     return [data_of(PLAN.cells[cells[0]]), *(trained_marker(job) for job in dict.fromkeys(map(JOB_OF.get, cells)))]
 
 
-def one_gpu(wildcards):
-    return min(study_of_job(wildcards).execution.gpus, 1)
+# Stages in one group of a cluster's profile take turns: `--resources turn=1` holds within a group only.
+resource_scopes:
+    turn="local",
+
+
+def settings_of(stage, study):
+    """Return a hash of all that can change a stage's numbers; a change runs the stage again."""
+    measurement = MEASUREMENTS.get((stage, study.name))
+    return measurement and digest([measurement.stage.version, measurement.columns, measurement.settings])
 
 
 def settings(stage):
-    """Return the function that gives a hash of all that can change a stage's numbers; a change runs the stage again."""
-
-    def hash_of(wildcards):
-        measurement = MEASUREMENTS[stage, study_of_job(wildcards).name]
-        return measurement and digest([measurement.stage.version, measurement.columns, measurement.settings])
-
-    return hash_of
+    """Return that hash of all studies, or the function that gives that of a job's study."""
+    return by_study(lambda study: settings_of(stage, study))
 
 
 def wanted_markers():
@@ -57,16 +59,19 @@ rule evaluation:
         stage="|".join(stage for stage in STAGES if stage not in WITH_RULES) or "none",
     threads: execution("evaluation_threads")
     resources:
-        mem_mb=lambda wildcards, attempt: attempt * study_of_job(wildcards).execution.evaluation_mem_mb,
-        runtime=execution("evaluation_minutes"),
-        gpu=one_gpu,
+        mem_mb=growing("evaluation_mem_mb"),
+        runtime=growing("evaluation_minutes"),
+        gpu=ONE_GPU,
+        turn=1,
     params:
         stage=lambda wildcards: wildcards.stage.replace("_", "-"),
-        settings=lambda wildcards: settings(wildcards.stage)(wildcards),
+        settings=lambda wildcards: settings_of(wildcards.stage, study_of_job(wildcards)),
         cells=lambda wildcards: BATCHES[wildcards.batch],
     shell:
         ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench {params.stage} --plan {PLAN_FILE:q}"
-        " --cells {params.cells:q} --done {output:q} > {log:q} 2>&1"
+        " --cells {params.cells:q} --done {output:q}"
+        + LEASE_GPUS
+        + " > {log:q} 2>&1"
         + say_if_killed("evaluation_mem_mb, of the stage theory train_mem_mb")
 
 
@@ -91,8 +96,10 @@ use rule evaluation as embeddings with:
     benchmark:
         STUDY_DIR / "logs" / "{batch}.embeddings.tsv"
     resources:
-        mem_mb=lambda wildcards, attempt: attempt * study_of_job(wildcards).execution.evaluation_mem_mb,
-        runtime=execution("evaluation_minutes"),
+        mem_mb=growing("evaluation_mem_mb"),
+        runtime=growing("evaluation_minutes"),
+        gpu=0,
+        turn=1,
     params:
         stage="embeddings",
         settings=settings("embeddings"),
@@ -124,7 +131,7 @@ use rule evaluation as theory with:
     resources:
         mem_mb=training_memory(),
         runtime=training_minutes,
-        gpu=one_gpu,
+        gpu=ONE_GPU,
     params:
         stage="theory",
         settings=settings("theory"),

@@ -76,7 +76,7 @@ def tasks_tried(wildcards):
 
 
 def warning_before_the_limit(wildcards, attempt):
-    """Return SLURM's option for a warning before the time limit: training writes a checkpoint and a retry goes on.
+    """Return SLURM's option for a warning before the time limit: training writes a checkpoint and is queued again.
 
     Two minutes before, or a quarter of a limit that is short.
     """
@@ -84,6 +84,11 @@ def warning_before_the_limit(wildcards, attempt):
     return f"'--signal=TERM@{seconds}'"
 
 
+# Bash waits until training has written its checkpoint, when SIGTERM goes to all processes of a job: without a trap it
+# would end at once, and SLURM ends what is left of a job.
+WAIT_FOR_CHECKPOINT = "trap : TERM; "
+# A job of a cluster that is stopped before its time limit goes back into the queue, and counts as no retry.
+REQUEUE = " --requeue" if workflow.remote_exec else ""
 TASKS_TRIED = STUDY_DIR / "training" / "tasks.json"
 WITH_TRIAL = [
     study.name
@@ -103,7 +108,7 @@ rule try_tasks:
         STUDY_DIR / "logs" / "try_tasks.log",
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=lambda wildcards, attempt: attempt * 8000,
         runtime=120,
     params:
         settings=[
@@ -140,8 +145,12 @@ rule train_trunk:
         version=versions.TRAIN,
         branch=lambda wildcards: paths.branch_file(wildcards.trunk, int(wildcards.step)),
     shell:
-        ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench train-trunk --plan {PLAN_FILE:q} --branches {params.branch:q}"
-        " --done {output:q} > {log:q} 2>&1" + say_if_killed("train_mem_mb")
+        WAIT_FOR_CHECKPOINT + ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench train-trunk --plan {PLAN_FILE:q}"
+        " --branches {params.branch:q} --done {output:q}"
+        + REQUEUE
+        + LEASE_GPUS
+        + " > {log:q} 2>&1"
+        + say_if_killed("train_mem_mb")
 
 
 rule train_cells:
@@ -171,8 +180,12 @@ rule train_cells:
         version=versions.TRAIN,
         cells=lambda wildcards: TRAINING[wildcards.job],
     shell:
-        ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench train --plan {PLAN_FILE:q} --cells {params.cells:q}"
-        " --done {output:q} > {log:q} 2>&1" + say_if_killed("train_mem_mb")
+        WAIT_FOR_CHECKPOINT + ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench train --plan {PLAN_FILE:q}"
+        " --cells {params.cells:q} --done {output:q}"
+        + REQUEUE
+        + LEASE_GPUS
+        + " > {log:q} 2>&1"
+        + say_if_killed("train_mem_mb")
 
 
 # A choice is no more than a comparison of losses, so it has no cells of its own and stays with the study.
@@ -191,11 +204,11 @@ rule choose:
         tuning="|".join(map(re.escape, PLAN.tunings)) or "none",
     threads: execution("evaluation_threads")
     resources:
-        mem_mb=lambda wildcards, attempt: attempt * study_of_job(wildcards).execution.evaluation_mem_mb,
-        runtime=execution("evaluation_minutes"),
-        gpu=lambda wildcards: min(study_of_job(wildcards).execution.gpus, 1),
+        mem_mb=growing("evaluation_mem_mb"),
+        runtime=growing("evaluation_minutes"),
+        gpu=ONE_GPU,
     params:
         settings=choosing,
     shell:
         ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench choose --plan {PLAN_FILE:q} --tuning {wildcards.tuning:q}"
-        " --out {output:q} > {log:q} 2>&1" + say_if_killed("evaluation_mem_mb")
+        " --out {output:q}" + LEASE_GPUS + " > {log:q} 2>&1" + say_if_killed("evaluation_mem_mb")

@@ -12,6 +12,7 @@ from coupled_adam_bench.catalog.stages import STAGES, VALIDATION_LOSS, Stage
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Execution, Paths
 from coupled_adam_bench.data.mirror import BYTES_PER_TOKEN
+from coupled_adam_bench.gpu_leases import leased_gpus
 from coupled_adam_bench.outputs import NOT_IMPORTED, check_outputs, write_checksums
 from coupled_adam_bench.plan import Plan, load_plan, study_of
 
@@ -78,10 +79,12 @@ def _train_with(
 ) -> int:
     """Train the ``names`` that ``option`` gave among those ``known``, in as many processes as the study asks for.
 
-    The marker ``--done`` is written last, by the process that was started, not by those that it starts.
+    The marker ``--done`` is written last, by the process that was started, not by those that it starts. It also puts
+    its job back into the queue, if it was asked to stop and ``--requeue`` is given.
     """
     from coupled_adam_bench.files import write_text
-    from coupled_adam_bench.training.distributed import launch
+    from coupled_adam_bench.requeue import requeue_own_job
+    from coupled_adam_bench.training.distributed import RESUME_ME, launch
 
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"--{option}: {', '.join(unknown)} not among the {option} of {arguments.plan}")
@@ -91,6 +94,8 @@ def _train_with(
         status = launch(execution.processes, [stage, *options])
     else:
         status = train([known[name] for name in names], execution, paths.RESULTS, arguments.device)
+    if status == RESUME_ME and arguments.requeue:
+        requeue_own_job()
     if status == 0 and arguments.done is not None:
         write_text(arguments.done, "")
     return status
@@ -372,6 +377,14 @@ def parser() -> argparse.ArgumentParser:
     def in_folder(arguments: argparse.Namespace) -> list[Path]:
         return list(arguments.out.glob("[!.]*"))
 
+    def leases(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument(
+            "--lease-gpus", type=int, default=0, help="use so many GPUs of the machine, and no other job's"
+        )
+
+    def requeue(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--requeue", action="store_true", help="if stopped in a SLURM job, put it back into the queue")
+
     def in_study(name: str) -> Outputs:
         return lambda arguments: [paths.study_dir(_plan(arguments).name) / name]
 
@@ -401,15 +414,20 @@ def parser() -> argparse.ArgumentParser:
     sub = stage("train", _train, "train cells, or go on with them; exit status 75: stopped on SIGTERM, run again")
     sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
     sub.add_argument("--done", type=Path, help="an empty file, written when all cells are trained")
+    requeue(sub)
+    leases(sub)
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     sub = stage("train-trunk", _train_trunk, "train what wsd cells share before their decay; exit status as of train")
     sub.add_argument("--branches", nargs="+", required=True, help="results/trunks/<trunk id>/branch-<step>.json")
     sub.add_argument("--done", type=Path, help="an empty file, written when all branches are there")
+    requeue(sub)
+    leases(sub)
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     for evaluation in STAGES.values():
         sub = stage(evaluation.name.replace("_", "-"), _evaluate(evaluation), evaluation.summary)
         sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
         sub.add_argument("--done", type=Path, required=True, help="an empty file, written when all cells succeeded")
+        leases(sub)
         sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     summary = (
         "measure the embeddings of any causal or masked language model; exit status 1 if one could not be measured"
@@ -442,6 +460,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     sub = stage("choose", _choose, "measure the validation loss of a tuning's candidates, and choose one of them")
     sub.add_argument("--tuning", required=True, help="the id of a tuning")
+    leases(sub)
     sub.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
     out(sub, "the choice, results/<study>/tuning/<tuning id>.json")
     sub = stage("tuning", _tuning, "gather the choices of a study, and the losses behind them")
@@ -502,7 +521,8 @@ def main(argv: list[str] | None = None) -> int:
     handler: Handler = arguments.handler
     try:
         check_outputs(getattr(arguments, "given", []))
-        status = handler(arguments) or 0
+        with leased_gpus(getattr(arguments, "lease_gpus", 0), paths.GPU_LEASES):
+            status = handler(arguments) or 0
         if status == 0 and getattr(arguments, "checksums", None) is not None:
             made_for = getattr(arguments, "made_for", None)
             write_checksums(arguments.checksums, arguments.outputs(arguments), made_for)

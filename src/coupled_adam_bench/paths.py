@@ -4,6 +4,8 @@ from pathlib import Path
 
 RESULTS = Path("results")
 RUNS = RESULTS / "runs"
+GPU_LEASES = RESULTS / ".gpus"
+"""The locks of the GPUs that jobs on this machine use."""
 MLFLOW_DB = RESULTS / "mlflow.db"
 HISTORY = "history.jsonl"
 WEIGHTS = "model.safetensors"

@@ -19,6 +19,7 @@ from coupled_adam_bench.files import digest
 from coupled_adam_bench.outputs import written_files
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.tracking_client import first_answer, mlflow_settings, open_client
+from coupled_adam_bench.tracking_models import Models
 from coupled_adam_bench.tracking_records import (
     CELL,
     IMPORTED,
@@ -90,12 +91,13 @@ def _import_all(plan: Plan, place: Destination, name: str, runs: Path, study_dir
         experiment_id = _experiment(client, name, place, plan)
         known = {run.data.tags[CELL]: run for run in _runs(client, experiment_id, CELL)}
         parent = _parent(client, experiment_id, plan)
+    models = Models(client, experiment_id)
     counts = dict.fromkeys(("created", "updated", "unchanged", "superseded", "waiting"), 0)
     for cell, measurements in measured_cells(plan, runs):
         outcomes = ["waiting"]
         if source := read_source(runs / cell.id, measurements):
             with errors_as_sentences(place):
-                outcomes = _import(client, parent, plan, cell, source, known)
+                outcomes = _import(client, parent, plan, cell, source, known, models)
         for outcome in outcomes:
             counts[outcome] += 1
     if study_dir is not None:
@@ -153,7 +155,13 @@ def _update_parent(client: "MlflowClient", parent: "Run", study_dir: Path) -> No
 
 
 def _import(
-    client: "MlflowClient", parent: "Run", plan: Plan, cell: Cell, source: Source, known: "dict[str, Run]"
+    client: "MlflowClient",
+    parent: "Run",
+    plan: Plan,
+    cell: Cell,
+    source: Source,
+    known: "dict[str, Run]",
+    models: Models,
 ) -> list[str]:
     """Bring the run of one cell up to date and return what was done."""
     outcomes = []
@@ -161,6 +169,7 @@ def _import(
     if run is not None and not source.continues(parse_imported(run.data.tags)):
         client.set_tag(run.info.run_id, "coupled_adam_bench.superseded", "true")
         client.delete_run(run.info.run_id)
+        models.delete(run.info.run_id)
         outcomes.append("superseded")
         run = None
     if run is None:
@@ -176,11 +185,11 @@ def _import(
         return ["unchanged"]
     else:
         outcomes.append("updated")
-    _update(client, run, cell, source)
+    _update(client, run, cell, source, models)
     return outcomes
 
 
-def _update(client: "MlflowClient", run: "Run", cell: Cell, source: Source) -> None:
+def _update(client: "MlflowClient", run: "Run", cell: Cell, source: Source, models: Models) -> None:
     """Add what is new, the tags last: after an interruption the same comes again, which changes nothing."""
     from mlflow.entities import Param, RunTag
 
@@ -190,27 +199,31 @@ def _update(client: "MlflowClient", run: "Run", cell: Cell, source: Source) -> N
     if is_first:
         _log_dataset(client, run_id, cell)
     _log_artifacts(client, run_id, _artifacts(source))
+    model_id = models.link(run, cell, source) if source.model_sha256 is not None else None
     if source.run is not None:
-        new |= tags_of_run(source.run)
+        new |= tags_of_run(source.run, source.folder)
         status = "FINISHED" if source.status == "completed" else "FAILED"
         client.set_terminated(run_id, status, end_time=source.times()[1])
     points = source.new_points(imported)
     while len(points) > METRICS_PER_REQUEST:
-        client.log_batch(run_id, metrics=_metrics(points[:METRICS_PER_REQUEST]))
+        client.log_batch(run_id, metrics=_metrics(points[:METRICS_PER_REQUEST], model_id))
         points = points[METRICS_PER_REQUEST:]
     # Within a request the tags come last.
     client.log_batch(
         run_id,
-        metrics=_metrics(points),
+        metrics=_metrics(points, model_id),
         params=[Param(name, value) for name, value in params_of(cell)] if is_first else [],
         tags=[RunTag(name, value) for name, value in new.items()],
     )
 
 
-def _metrics(points: Sequence[Point]) -> list[Any]:
+def _metrics(points: Sequence[Point], model_id: str | None) -> list[Any]:
     from mlflow.entities import Metric
 
-    return [Metric(point.name, point.value, point.timestamp, point.step) for point in points]
+    return [
+        Metric(point.name, point.value, point.timestamp, point.step, model_id if point.of_model else None)
+        for point in points
+    ]
 
 
 def _log_dataset(client: "MlflowClient", run_id: str, cell: Cell) -> None:

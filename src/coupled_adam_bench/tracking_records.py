@@ -33,6 +33,8 @@ class Point(NamedTuple):
     value: float
     timestamp: int
     step: int
+    of_model: bool = False
+    """Whether it was measured on the trained model."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class Source:
     def status(self) -> str:
         """Return ``running``, ``completed`` or ``diverged``."""
         return "running" if self.run is None else str(self.run["status"])
+
+    @property
+    def model_sha256(self) -> str | None:
+        """Return the SHA-256 of the weights of the trained model, ``None`` if there is none."""
+        return None if self.run is None else self.run["model_sha256"]
 
     def times(self) -> tuple[int, int]:
         """Return the first and the last time of the run, in milliseconds."""
@@ -68,7 +75,8 @@ class Source:
         steps = [last_step(imported), *(row["step"] for row in self.history[-1:])]
         progress = {"layout": _LAYOUT, "first_row": digest(repr(self.history[:1])), "last_step": max(steps)}
         if self.run is not None:
-            progress["model_sha256"] = str(self.run["model_sha256"])
+            progress["model_sha256"] = str(self.model_sha256)
+            progress["is_linked"] = self.model_sha256 is not None
         evaluations = {stage: digest(repr(rows)) for stage, (_, rows) in self.evaluations.items()}
         return {**progress, "status": self.status, "evaluations": imported.get("evaluations", {}) | evaluations}
 
@@ -93,7 +101,10 @@ class Source:
                 # Another evaluation of the same model has a later time, and MLflow shows the latest value of a step.
                 # All are of step 0, which MLflow draws as bars and not as curves of one point.
                 timestamp = round(path.stat().st_mtime * 1000)
-                points += [Point(f"{row['task']}/{row['metric']}", float(row["value"]), timestamp, 0) for row in rows]
+                points += [
+                    Point(f"{row['task']}/{row['metric']}", float(row["value"]), timestamp, 0, of_model=True)
+                    for row in rows
+                ]
         return points
 
 
@@ -152,6 +163,11 @@ def run_name(cell: Cell) -> str:
     return f"{cell.optimizer.key} s{cell.seed} {_tokens(cell)} {_params(cell)}"
 
 
+def name_without_seed(cell: Cell) -> str:
+    """Return the name that the runs of a cell's other seeds have in common with its own."""
+    return f"{cell.optimizer.key} {_tokens(cell)} {_params(cell)}"
+
+
 def _tokens(cell: Cell) -> str:
     return cell.tokens_label or readable_count(cell.n_tokens)
 
@@ -165,14 +181,23 @@ def tags_of(cell: Cell, plan: Plan) -> dict[str, str]:
     return {
         CELL: cell.id,
         "study": plan.name,
+        "without_seed": name_without_seed(cell),
+        "model": cell.model.name,
+        "data": cell.data_id,
+        "protocol": plan.protocol_label,
+        **tags_to_group_by(cell),
+        **origin_tags(),
+    }
+
+
+def tags_to_group_by(cell: Cell) -> dict[str, str]:
+    """Return what tells the cells of a study apart."""
+    return {
         "optimizer": cell.optimizer.key,
         "seed": str(cell.seed),
         "tokens": _tokens(cell),
         "parameters": _params(cell),
-        "model": cell.model.name,
-        "data": cell.data_id,
-        "protocol": plan.protocol_label,
-    } | origin_tags()
+    }
 
 
 def origin_tags() -> dict[str, str]:
@@ -184,10 +209,15 @@ def origin_tags() -> dict[str, str]:
     return {"mlflow.user": user, "mlflow.source.name": "coupled_adam_bench", "mlflow.source.type": "LOCAL"}
 
 
-def tags_of_run(run: dict[str, Any]) -> dict[str, str]:
-    """Return the tags that ``run.json`` adds once a cell is trained."""
-    environment = run["environment"]
-    found = {"device": environment.get("device"), "mlflow.source.git.commit": environment["git_revision"]}
+def tags_of_run(run: dict[str, Any], folder: Path) -> dict[str, str]:
+    """Return the tags that ``run.json`` adds once a cell is trained: where, by which revision, and what it left."""
+    environment, files = run["environment"], paths.RunFiles(folder)
+    found = {
+        "device": environment.get("device"),
+        "mlflow.source.git.commit": environment["git_revision"],
+        "model_path": str(files.model) if run["model_sha256"] else None,
+        "checkpoints_path": str(files.checkpoints),
+    }
     return {name: str(value) for name, value in found.items() if value}
 
 

@@ -36,6 +36,9 @@ SlurmdLogFile=$folder/log/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/linux
+# A job that takes more memory than it asked for is killed, as cgroups do.
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
 MpiDefault=none
 SwitchType=switch/none
 SelectType=select/cons_tres

@@ -72,6 +72,26 @@ def test_the_profile_sets_what_rules_of_ours_use():
         assert inherits or "gpu=" in body[0], f"rule {name} sets no resource gpu"
 
 
+def test_stages_of_the_same_cells_are_one_job():
+    slurm = yaml.safe_load(PROFILE.read_text(encoding="utf-8"))
+    rules = (ROOT / "rules" / "evaluate.smk").read_text(encoding="utf-8")
+    (group,) = set(slurm["groups"].values())
+    assert slurm["group-components"] == {group: len(slurm["groups"])}
+    assert slurm["resources"] == {"turn": 1}
+    for name in slurm["groups"]:
+        assert f"use rule evaluation as {name} with:" in rules
+    # Each rule with resources of its own takes turns, but theory, which trains once more and is a job of its own.
+    assert rules.count("    resources:\n") == rules.count("        turn=1,\n") + 1
+
+
+@pytest.mark.parametrize("name", ["gpus", "lsf"])
+def test_other_profiles_name_rules_of_ours(name):
+    profile = yaml.safe_load((ROOT / "profiles" / name / "config.yaml").read_text(encoding="utf-8"))
+    rules = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "rules").glob("*.smk")))
+    for rule in profile.get("set-resources", {}):
+        assert re.search(rf"^(use )?rule (evaluation as )?{rule}\b", rules, re.MULTILINE), rule
+
+
 def test_the_default_profile_leaves_the_cluster_alone():
     default = yaml.safe_load((ROOT / "profiles" / "default" / "config.yaml").read_text(encoding="utf-8"))
     slurm = yaml.safe_load(PROFILE.read_text(encoding="utf-8"))

@@ -164,6 +164,14 @@ WRONG = {
         with_lion(arguments=[1]),
         "grid.0.optimizers.1.arguments: must be a mapping of keys to val",
     ),
+    "mu-loss of a mean that is zero": (
+        with_lion(mu_centering=True, mu_loss=0.1),
+        "grid.0.optimizers.1.mu_loss: with mu_centering the mean is zero and adds nothing; leave out one of both",
+    ),
+    "soft cap of nothing": (
+        with_lion(soft_cap=0),
+        "grid.0.optimizers.1.soft_cap: must be greater than or equal to 0.001",
+    ),
     "learning rate as an argument": (
         with_lion(arguments={"lr": 1e-4}),
         "grid.0.optimizers.1.arguments.lr: not among the arguments; it is the model's learning_rate times lr_factor",

@@ -13,9 +13,9 @@ SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
 
 # Modules that everything may import and that import only each other.
 BASE = {
-    "catalog", "cells", "config", "device", "dotted", "environ", "estimate", "files", "gpus", "inputs", "labels",
-    "locks", "markup", "outputs", "paths", "plan", "presets", "progress", "revision", "runs", "stated",
-    "status", "tuning", "versions",
+    "catalog", "cells", "config", "device", "dotted", "environ", "estimate", "files", "gpu_leases", "gpus",
+    "inputs", "labels", "locks", "markup", "outputs", "paths", "plan", "presets", "progress", "requeue",
+    "revision", "runs", "stated", "status", "tuning", "versions", "weights",
 }  # fmt: skip
 # What else an area (a folder, or a module of the top level) may import from the package.
 MAY_IMPORT = {
@@ -26,13 +26,21 @@ MAY_IMPORT = {
     "embeddings": set(),
     "training": {"data", "models", "optim", "embeddings"},  # the geometry while a cell trains
     "evaluation": {"data", "models", "embeddings"},
-    "theory": {"data", "models", "training", "evaluation"},
+    "theory": {"data", "models", "optim", "training", "evaluation"},
     "rehearsal": {"data", "models", "optim", "training", "evaluation"},
     "results": {"evaluation.stored", "evaluation.window_losses"},
     "statistics": {"results", "evaluation.stored", "evaluation.documents", "evaluation.window_losses"},
     "report": {"results", "statistics", "theory", "evaluation.stored", "evaluation.pair_similarities"},
-    "tracking": {"tracking_client", "tracking_records", "tracking_store", "tracking_uri", "evaluation.stored"},
+    "tracking": {
+        "tracking_client",
+        "tracking_models",
+        "tracking_records",
+        "tracking_store",
+        "tracking_uri",
+        "evaluation.stored",
+    },
     "tracking_live": {"tracking"},
+    "tracking_models": {"tracking_records"},
     "tracking_records": {"evaluation.stored"},
     "tracking_client": {"tracking_uri"},
     "tracking_store": {"tracking_uri"},
@@ -63,7 +71,7 @@ MAY_IMPORT = {
 } | {module: set() for module in BASE}
 # The only areas that may name these libraries at all, in a function too.
 ONLY_IN = {
-    "mlflow": {"tracking", "tracking_client", "tracking_store"},
+    "mlflow": {"tracking", "tracking_client", "tracking_models", "tracking_store"},
     "lm_eval": {"evaluation"},
     "snakemake": set(),
     "torch": {"device", "models", "optim", "training", "embeddings", "evaluation", "theory", "rehearsal", "measure"},

@@ -197,6 +197,66 @@ def test_a_run_of_an_older_version_is_imported_anew(plan, database, tmp_path):
     assert counts(import_study(plan, database, "older", tmp_path)) == {"created": 1, "superseded": 1, "waiting": 1}
 
 
+def models_of(client, experiment: str):
+    return client.search_logged_models([client.get_experiment_by_name(experiment).experiment_id])
+
+
+def test_a_trained_model_is_linked_without_its_weights(plan, database, tmp_path, evaluate):
+    cells = list(plan.cells.values())
+    for cell, model in zip(cells, ("aa", None), strict=True):
+        write_history(tmp_path / cell.id, [25, 50])
+        finish(tmp_path / cell.id, cell, model, "completed" if model else "diverged")
+    cell, folder = cells[0], tmp_path / cells[0].id
+    (folder / "model").mkdir()
+    for name in ("README.md", "config.json", "model.safetensors"):
+        (folder / "model" / name).write_text(name)
+    import_study(plan, database, "models", tmp_path)
+    evaluate(folder, "embeddings", kappa=0.5)
+    import_study(plan, database, "models", tmp_path)
+
+    client, runs = runs_of(database, "models")
+    (model,) = models_of(client, "models")  # a diverged cell has none
+    assert model.status == "READY"
+    assert model.source_run_id == runs[cell.id].info.run_id
+    assert model.tags[CELL] == cell.id
+    assert (model.tags["path"], model.tags["sha256"]) == (str(folder / "model"), "aa")
+    assert model.params == {
+        name: runs[cell.id].data.tags[name] for name in ("optimizer", "seed", "tokens", "parameters")
+    }
+    assert {metric.key: metric.value for metric in model.metrics} == {"embeddings/kappa": 0.5}
+    assert [output.model_id for output in runs[cell.id].outputs.model_outputs] == [model.model_id]
+    assert [artifact.path for artifact in client.list_logged_model_artifacts(model.model_id)] == [
+        "README.md", "config.json",
+    ]  # fmt: skip
+    assert runs[cell.id].data.tags["model_path"] == str(folder / "model")
+    assert "model_path" not in runs[cells[1].id].data.tags
+    assert runs[cell.id].data.tags["without_seed"] == f"adamw 3.2K {readable_count(cell.n_params)}"
+
+    finish(folder, cell, "bb")  # trained anew
+    import_study(plan, database, "models", tmp_path)
+    (model,) = models_of(client, "models")
+    assert model.tags["sha256"] == "bb"
+
+
+def test_a_link_that_was_cut_off_is_made_whole(plan, database, tmp_path, monkeypatch):
+    cell = next(iter(plan.cells.values()))
+    write_history(tmp_path / cell.id, [25, 50])
+    finish(tmp_path / cell.id, cell)
+    for step in ("log_model_artifacts", "log_outputs", "finalize_logged_model"):
+        with monkeypatch.context() as patch, pytest.raises(ValueError, match="cut off"):
+            patch.setattr(f"mlflow.tracking.MlflowClient.{step}", raise_cut_off)
+            import_study(plan, database, "cut", tmp_path)
+    import_study(plan, database, "cut", tmp_path)
+    client, runs = runs_of(database, "cut")
+    (model,) = models_of(client, "cut")
+    assert model.status == "READY"
+    assert [output.model_id for output in runs[cell.id].outputs.model_outputs] == [model.model_id]
+
+
+def raise_cut_off(*arguments, **options):
+    raise OSError("cut off")
+
+
 def test_what_a_device_cannot_tell_is_left_out(plan, database, tmp_path):
     cell = next(iter(plan.cells.values()))
     write_history(tmp_path / cell.id, [1])

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.config import AdamWSettings, CoupledAdamSettings, SgdSettings, parse_study
+from coupled_adam_bench.config import (
+    AdamWSettings,
+    CoupledAdamSettings,
+    CustomSettings,
+    EmberSettings,
+    SgdSettings,
+    parse_study,
+)
 from coupled_adam_bench.files import write_json, write_sealed
 from coupled_adam_bench.guard import damaged_choices
 from coupled_adam_bench.plan import Plan, load_plan, make_plan
@@ -64,6 +71,23 @@ def test_a_factor_of_one_changes_neither_names_nor_what_a_cell_s_id_hashes():
         ),
         (SgdSettings(name="sgd", lr_factor=100, momentum=0.5), "sgd_f100_m0.5", "SGD, f = 100, m = 0.5"),
         (SgdSettings(name="sgd", lr_factor=1), "sgd_f1", "SGD, f = 1"),
+        (
+            AdamWSettings(name="adamw", amsgrad=True, beta1=0, beta2=0.999),
+            "adamw_amsgrad_b1-0_b2-0.999",
+            "Adam, AMSGrad, beta1 = 0, beta2 = 0.999",
+        ),
+        (EmberSettings(name="ember"), "ember", "Ember"),
+        (
+            EmberSettings(name="ember", beta2=0.99, eps=1e-6),
+            "ember_b2-0.99_eps1e-06",
+            "Ember, beta2 = 0.99, eps = 1e-06",
+        ),
+        (AdamWSettings(name="adamw", mu_centering=True), "adamw_mucenter", "Adam, mu-centering"),
+        (
+            SgdSettings(name="sgd", lr_factor=1, mu_loss=0.1, z_loss=1e-4, soft_cap=30),
+            "sgd_f1_mu0.1_z0.0001_cap30",
+            "SGD, f = 1, mu-loss = 0.1, z-loss = 0.0001, soft cap = 30",
+        ),
     ],
 )
 def test_names_tell_what_differs_from_the_defaults(optimizer, key, label):
@@ -76,6 +100,39 @@ def test_a_row_has_names_of_its_own_and_the_same_settings():
     assert (row.key, row.label, row.own_key) == ("sgd", "SGD", "sgd_f100")
     assert row.model_dump() == optimizer.model_dump()
     assert optimizer.key == "sgd_f100"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "dump"),
+    [
+        (
+            AdamWSettings(name="adamw", mu_centering=False, mu_loss=0, z_loss=0, soft_cap=None, amsgrad=False),
+            {"name": "adamw"},
+        ),
+        (CoupledAdamSettings(name="coupled_adam", beta1=None), {"name": "coupled_adam", "scale_exponent": 0}),
+        (SgdSettings(name="sgd", lr_factor=2, mu_loss=0.0), {"name": "sgd", "lr_factor": 2.0, "momentum": 0.9}),
+        (
+            CustomSettings(name="custom", path="torch.optim.Adagrad", key="a", label="A", mu_centering=False),
+            {
+                "name": "custom", "path": "torch.optim.Adagrad", "key": "a", "label": "A", "arguments": {},
+                "lr_factor": 1.0, "weight_decay": None,
+            },
+        ),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)  # fmt: skip
+def test_an_id_hashes_what_it_did_before_the_rivals_had_settings(optimizer, dump):
+    assert optimizer.model_dump() == dump
+
+
+@pytest.mark.parametrize("own", [{"mu_centering": True}, {"mu_loss": 0.1}, {"z_loss": 0.1}, {"soft_cap": 3.0}], ids=str)
+def test_a_setting_of_the_head_makes_another_cell(own, tiny_study):
+    study = tiny_study()
+    custom = {"name": "custom", "path": "torch.optim.Adagrad", "key": "a", "label": "A"}
+    study["grid"][0] |= {"table": None, "optimizers": ["adamw", custom]}
+    plain = make_plan(parse_study(study)).cells
+    study["grid"][0]["optimizers"] = [{"name": "adamw", **own}, custom | own]
+    assert not plain.keys() & make_plan(parse_study(study)).cells.keys()
 
 
 # What is wrong with a trial.
@@ -122,11 +179,12 @@ GRID = {"learning_rate": RATES}
         ),
         (
             {"grids": {"adamw": {"<script>_&%": [1]}}},
-            "adamw has no such setting to tune; allowed: learning_rate, weight_decay, lr_factor",
+            "adamw has no such setting to tune; allowed: learning_rate, mu_centering, mu_loss, z_loss, soft_cap, "
+            "weight_decay, lr_factor",
         ),
         (
             {"grids": {"coupled_adam": {"name": ["adamw"]}}},
-            "allowed: learning_rate, weight_decay, lr_factor, scale_exponent",
+            "weight_decay, lr_factor, beta1, beta2, scale_exponent",
         ),
         (
             {"grids": {"adamw": GRID, "coupled_adam": {"scale_exponent": [0.5]}}},

@@ -15,6 +15,9 @@ import pytest
 import yaml
 from finished import ROOT, SNAKEMAKE
 
+from coupled_adam_bench import tracking_live
+from coupled_adam_bench.locks import is_held
+
 
 def snakemake(folder: Path, *arguments: str, study: Path | None = None) -> subprocess.CompletedProcess:
     """Run Snakemake in ``folder`` as a user does: targets first, then flags."""
@@ -100,6 +103,37 @@ def test_every_run_is_in_mlflow(finished):
     found = client.search_runs([experiment.experiment_id], "tags.optimizer != ''")
     assert len(found) == 4
     assert {run.data.metrics["embeddings/isotropy"] > 0 for run in found} == {True}
+
+
+def test_the_import_beside_the_jobs_has_begun_and_ended(finished):
+    assert (finished / "results/tiny/logs/mlflow-live.log").read_text() == ""
+    assert not is_held(finished / "results/tiny", tracking_live.LOCK)
+
+
+def test_a_server_that_is_away_fails_no_study_and_the_next_start_imports(copy, monkeypatch):
+    def run() -> str:
+        result = snakemake(copy)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout + result.stderr
+
+    (copy / "results/tiny/mlflow.json").unlink()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # the port "discard", at which nobody listens
+    assert "Start again to bring MLflow up to date: nothing else will run" in run()
+    assert "not_imported" in (copy / "results/tiny/mlflow.json").read_text()
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert jobs(snakemake(copy, "-n")) == {"track": 1}
+    assert "Start again" not in run()
+    assert json.loads((copy / "results/tiny/mlflow.json").read_text())["unchanged"] == 6
+    assert jobs(snakemake(copy, "-n")) == {}
+
+
+def test_a_tracking_uri_that_cannot_be_one_stops_before_the_first_job(copy, monkeypatch):
+    (copy / "results/tiny/mlflow.json").unlink()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "somewhere")
+    result = snakemake(copy)
+    assert result.returncode == 1
+    assert "MLFLOW_TRACKING_URI: it is not a URI with :// in it" in result.stderr
+    assert not (copy / "results/tiny/mlflow.json").exists()
 
 
 def test_a_second_run_does_nothing(copy):

@@ -42,3 +42,5 @@ BANDS = (
     Band("frequent", 0.5, "10 to 50 %"),
     Band("most_frequent", 1.0, "50 to 100 %"),
 )
+BAND_NAMES = (NEVER_SEEN, *(band.name for band in BANDS))
+"""Names of the bands by their number."""

@@ -16,6 +16,7 @@ from coupled_adam_bench.config.optimizers import (
     AdamWSettings,
     CoupledAdamSettings,
     CustomSettings,
+    EmberSettings,
     Optimizer,
     SgdSettings,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "CustomSettings",
     "Data",
     "Downstream",
+    "EmberSettings",
     "EvaluationSettings",
     "Execution",
     "FilesSource",

@@ -58,8 +58,9 @@ class Execution(Settings):
     """Number of windows of the validation split that are measured, always the same ones; by default
     ``training.batch_sequences``."""
     geometry_per_decade: int = Field(0, ge=0, le=1000)
-    """Measurements of the embedding's geometry in each tenfold of steps: 4 for the steps 1, 2, 3, 6, 10, 18 and so on;
-    0: none. All processes wait for each, which takes seconds on the CPU for a large matrix."""
+    """Measurements of the embedding's geometry, and of the steps of its rows, in each tenfold of steps: 4 for the steps
+    1, 2, 3, 6, 10, 18 and so on; 0: none. All processes wait for each, which takes seconds on the CPU for a large
+    matrix."""
     checkpoint_every: int = Field(1000, gt=0, le=MAX_STEPS)
     """Steps between checkpoints."""
     track_seconds: float | None = Field(60.0, ge=1, le=24 * 3600)
@@ -67,14 +68,16 @@ class Execution(Settings):
     none. An import takes at most a twentieth of one core, at the lowest priority."""
     train_mem_mb: int | None = Field(None, gt=0, le=10**9)
     """Memory of a training job on its machine, not on the GPU; by default computed from the cell, at least 4000. After
-    each attempt that was killed without a word, the next asks for half as much again."""
+    each attempt that was killed without a word, and for each retry, the next asks for half as much again."""
     train_minutes: int | None = Field(None, gt=0, le=_YEAR_MINUTES)
-    """Time limit of a training job, after which a retry goes on; by default computed from the cell, 60 to 1440, and
-    half as much again for each retry."""
+    """Time limit of a training job; before it, the job goes back into the queue and then goes on. By default computed
+    from the cell, 60 to 1440, and half as much again for each retry."""
     evaluation_mem_mb: int = Field(8000, gt=0, le=10**9)
-    """Memory of an evaluation job. Perplexities of whole texts are computed by lm-eval, which holds the logits of a
-    batch twice: 8 bytes x evaluation_batch_sequences x seq_len x vocab_size."""
+    """Memory of an evaluation job; its second attempt has twice as much, and so on. Perplexities of whole
+    texts are computed by lm-eval, which holds the logits of a batch twice: 8 bytes x evaluation_batch_sequences x
+    seq_len x vocab_size."""
     evaluation_minutes: int = Field(240, gt=0, le=_YEAR_MINUTES)
+    """Time limit of an evaluation job; its second attempt has twice as much, and so on."""
 
     @property
     def processes(self) -> int:

@@ -4,16 +4,55 @@ from collections.abc import Collection
 from math import isfinite
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
-from coupled_adam_bench.config.base import NAME_LENGTH, DottedPath, Label, LaterSettings, Settings
+from coupled_adam_bench.config.base import NAME_LENGTH, DottedPath, Label, LaterSettings
 
 
-class _BuiltIn(LaterSettings):
-    later: ClassVar[tuple[str, ...]] = ("weight_decay",)
-    title: ClassVar[str]
-    named: ClassVar[dict[str, tuple[str, str]]] = {"weight_decay": ("_wd{:g}", ", wd = {:g}")}
+class HeadSettings(LaterSettings):
+    """What the entry of an optimizer can change beside its rule: the head's matrix after a step, and the head's loss.
+
+    The defaults change nothing. With a tied head the matrix is the embedding.
+    """
+
+    later: ClassVar[tuple[str, ...]] = ("mu_centering", "mu_loss", "z_loss", "soft_cap")
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "mu_centering": ("_mucenter", ", mu-centering"),
+        "mu_loss": ("_mu{:g}", ", mu-loss = {:g}"),
+        "z_loss": ("_z{:g}", ", z-loss = {:g}"),
+        "soft_cap": ("_cap{:g}", ", soft cap = {:g}"),
+    }
     """How settings that differ from their defaults appear in key and label, in this order."""
+
+    mu_centering: bool = False
+    """Whether the mean of the head's rows is subtracted from each row after every step (Stollenwerk et al. 2026, arXiv
+    2601.02031)."""
+    mu_loss: float = Field(0.0, ge=0, le=1e6)
+    """Weight of the squared norm of the mean of the head's rows in what is minimized (arXiv 2601.02031); its authors
+    take 0.1 and 1e-4."""
+    z_loss: float = Field(0.0, ge=0, le=1e6)
+    """Weight of the mean of (log Z)^2 in what is minimized, where Z is the sum of a token's exponentiated logits (PaLM,
+    Sec. 5); 1e-4 there and in arXiv 2601.02031."""
+    soft_cap: float | None = Field(None, ge=1e-3, le=1e6)
+    """Bound c of the logits, which become c tanh(logit / c) (Gemma 2, arXiv 2408.00118, with c = 30); by default they
+    have no bound."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.mu_centering and self.mu_loss:
+            raise ValueError("mu_loss: with mu_centering the mean is zero and adds nothing; leave out one of both")
+        return self
+
+    @property
+    def has_plain_head(self) -> bool:
+        """Whether the head is trained by its cross-entropy and the optimizer's rule alone."""
+        return not (self.mu_centering or self.mu_loss or self.z_loss or self.soft_cap is not None)
+
+
+class _BuiltIn(HeadSettings):
+    later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "weight_decay")
+    title: ClassVar[str]
+    named: ClassVar[dict[str, tuple[str, str]]] = {"weight_decay": ("_wd{:g}", ", wd = {:g}"), **HeadSettings.named}
 
     weight_decay: float | None = Field(None, ge=0, le=1e6)
     """Weight decay of the embedding; by default ``training.embedding_weight_decay``."""
@@ -60,24 +99,62 @@ class _WithFactor(_BuiltIn):
     """Factor that multiplies the model's learning rate for the embedding; the schedule is the same for all."""
 
 
-class AdamWSettings(_WithFactor):
+class _WithBetas(_WithFactor):
+    later: ClassVar[tuple[str, ...]] = (*_WithFactor.later, "beta1", "beta2")
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "lr_factor": _WithFactor.named["lr_factor"],
+        "beta1": ("_b1-{:g}", ", beta1 = {:g}"),
+        "beta2": ("_b2-{:g}", ", beta2 = {:g}"),
+        **_BuiltIn.named,
+    }
+
+    beta1: float | None = Field(None, ge=0, lt=1)
+    """Decay rate of the first moment of the embedding; by default ``training.beta1``."""
+    beta2: float | None = Field(None, ge=0, lt=1)
+    """Decay rate of the second moment of the embedding; by default ``training.beta2``."""
+
+
+class AdamWSettings(_WithBetas):
     """AdamW for the embedding, as for all other parameters: the paper's "Adam"."""
 
+    later: ClassVar[tuple[str, ...]] = (*_WithBetas.later, "amsgrad")
     title: ClassVar[str] = "Adam"
+    named: ClassVar[dict[str, tuple[str, str]]] = {"amsgrad": ("_amsgrad", ", AMSGrad"), **_WithBetas.named}
 
     name: Literal["adamw"]
+    amsgrad: bool = False
+    """Whether the denominator has the largest second moment so far (Reddi et al. 2018, arXiv 1904.09237)."""
 
 
-class CoupledAdamSettings(_WithFactor):
+class CoupledAdamSettings(_WithBetas):
     """Coupled Adam for the embedding; ``scale_exponent`` n multiplies the second moment by 2^-n (Sec. 6.1) [C]."""
 
     title: ClassVar[str] = "Coupled Adam"
-    named: ClassVar[dict[str, tuple[str, str]]] = {"scale_exponent": ("_n{}", ", n = {}"), **_WithFactor.named}
+    named: ClassVar[dict[str, tuple[str, str]]] = {"scale_exponent": ("_n{}", ", n = {}"), **_WithBetas.named}
 
     name: Literal["coupled_adam"]
     scale_exponent: int = Field(0, ge=-20, le=20)
     """Exponent n. The paper uses -5 to 5; beyond about 100 in either direction, float32 cannot hold the scaled second
     moments."""
+
+
+class EmberSettings(_WithFactor):
+    """Ember for the embedding: no first moment, a second moment for each row and each column (Shah 2026, arXiv
+    2607.01455)."""
+
+    title: ClassVar[str] = "Ember"
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "lr_factor": _WithFactor.named["lr_factor"],
+        "beta2": ("_b2-{:g}", ", beta2 = {:g}"),
+        "eps": ("_eps{:g}", ", eps = {:g}"),
+        **_BuiltIn.named,
+    }
+
+    name: Literal["ember"]
+    beta2: float = Field(0.999, ge=0, lt=1)
+    """Decay rate of the second moments (arXiv 2607.01455)."""
+    eps: float = Field(1e-8, ge=1e-30, le=1)
+    """Term that is added to the denominator of the update (arXiv 2607.01455)."""
 
 
 class SgdSettings(_BuiltIn):
@@ -87,7 +164,7 @@ class SgdSettings(_BuiltIn):
     named: ClassVar[dict[str, tuple[str, str]]] = {
         "lr_factor": _WithFactor.named["lr_factor"],
         "momentum": ("_m{:g}", ", m = {:g}"),
-        "weight_decay": _BuiltIn.named["weight_decay"],
+        **_BuiltIn.named,
     }
 
     name: Literal["sgd"]
@@ -141,7 +218,7 @@ def _arguments(values: Any) -> Any:
 _Scalar = bool | int | float | str | None
 
 
-class CustomSettings(Settings):
+class CustomSettings(HeadSettings):
     """A user's own optimizer for the embedding: any subclass of torch.optim.Optimizer (docs/optimizers.md).
 
     The class is called as ``Class(embeddings, lr=..., weight_decay=..., **arguments)``, without ``weight_decay`` if it
@@ -186,7 +263,7 @@ def _optimizer_from_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-BuiltIn = AdamWSettings | CoupledAdamSettings | SgdSettings
+BuiltIn = AdamWSettings | CoupledAdamSettings | EmberSettings | SgdSettings
 PLAIN = tuple(
     get_args(kind.model_fields["name"].annotation)[0]
     for kind in get_args(BuiltIn)

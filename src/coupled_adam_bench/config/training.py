@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from coupled_adam_bench.config.base import MAX_SEQUENCES, MAX_STEPS, Label, LaterSettings, Name, Settings
-from coupled_adam_bench.config.optimizers import Optimizer
+from coupled_adam_bench.config.optimizers import AdamWSettings, CoupledAdamSettings, Optimizer
 from coupled_adam_bench.presets import MODEL_PRESETS
 
 
@@ -149,6 +149,13 @@ class Training(LaterSettings):
     def embedding_decay(self, optimizer: Optimizer) -> float:
         """Return the embedding's weight decay: that of ``optimizer`` if it has one, else the study's."""
         return self.embedding_weight_decay if optimizer.weight_decay is None else optimizer.weight_decay
+
+    def betas(self, optimizer: AdamWSettings | CoupledAdamSettings) -> tuple[float, float]:
+        """Return the decay rates of the embedding's moments: those of ``optimizer`` if given, else the study's."""
+        return (
+            self.beta1 if optimizer.beta1 is None else optimizer.beta1,
+            self.beta2 if optimizer.beta2 is None else optimizer.beta2,
+        )
 
     def decay_start(self, steps: int) -> int:
         """Return the first step of ``wsd`` whose learning rate is below the peak, or ``steps`` if there is none.

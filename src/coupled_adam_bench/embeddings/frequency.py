@@ -1,4 +1,4 @@
-"""The rows of an embedding matrix by how often their tokens occur in the training text.
+"""The rows of an embedding matrix by how often their tokens occur in the training text: bands, bins and curves.
 
 V: rows    D: width
 """
@@ -9,11 +9,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coupled_adam_bench.catalog.bands import BANDS
+
 Array = NDArray[np.float64]
 
 BINS_PER_DECADE = 4
 """Bins of curves over frequency for each factor of ten of the count."""
 _ROWS = 4096  # rows per block: bounds the extra memory
+
+
+def bands_of_tokens(counts_V: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of each token's band, shape (V,), given its count in the training text: 0 if it is not in it.
+
+    A token lies at the share of the training text that rarer tokens are, plus half the share of those that are as
+    frequent as itself: so equally frequent tokens are in one band. ``ValueError`` if the counts are none.
+    """
+    total = int(counts_V.sum())
+    if total == 0:
+        raise ValueError("unigram_counts: all counts are 0; prepare the data again")
+    counts, of_token_V, n_tokens = np.unique(counts_V, return_inverse=True, return_counts=True)
+    mass = counts * n_tokens
+    places = (np.cumsum(mass) - mass / 2) / total
+    numbers = 1 + np.searchsorted([band.share for band in BANDS], places)
+    numbers[counts == 0] = 0
+    bands_V: NDArray[np.int64] = numbers[of_token_V]
+    return bands_V
 
 
 def seen_rows(unigram_counts: NDArray[np.integer], n_rows: int) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ import math
 from dataclasses import asdict, dataclass
 
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import CoupledAdamSettings, Execution, Model, SgdSettings
+from coupled_adam_bench.config import AdamWSettings, CoupledAdamSettings, EmberSettings, Execution, Model, SgdSettings
 from coupled_adam_bench.device import LOGITS_CHUNK
 from coupled_adam_bench.gpus import GPUS
 
@@ -77,6 +77,10 @@ def optimizer_bytes(cell: Cell) -> int:
         muon = _matrix_params(cell.model)
     core = FP32 * (2 * (cell.n_params - embedding - muon) + muon)
     match cell.optimizer:
+        case AdamWSettings(amsgrad=True):
+            return core + FP32 * 3 * embedding
+        case EmberSettings():  # one number for each row and each column
+            return core + FP32 * (embedding // cell.model.d_model + embedding // cell.vocab_size)
         case CoupledAdamSettings():  # the second moment is one row for each matrix
             return core + FP32 * (embedding + embedding // cell.vocab_size)
         case SgdSettings():

@@ -1,4 +1,4 @@
-"""The frequency bands of ``catalog/bands.py`` in a vocabulary, and the loss of each.
+"""The loss of each frequency band of ``catalog/bands.py``.
 
 V: tokens of the vocabulary    K: bands, the tokens that were never seen first
 """
@@ -10,29 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.catalog.bands import BANDS, NEVER_SEEN
+from coupled_adam_bench.catalog.bands import BAND_NAMES
 from coupled_adam_bench.evaluation.calibration import Calibration
-
-NAMES = (NEVER_SEEN, *(band.name for band in BANDS))
-"""Names of the bands by their number."""
-
-
-def bands_of_tokens(counts_V: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of each token's band, shape (V,), given its count in the training text: 0 if it is not in it.
-
-    A token lies at the share of the training text that rarer tokens are, plus half the share of those that are as
-    frequent as itself: so equally frequent tokens are in one band. ``ValueError`` if the counts are none.
-    """
-    total = int(counts_V.sum())
-    if total == 0:
-        raise ValueError("unigram_counts: all counts are 0; prepare the data again")
-    counts, of_token_V, n_tokens = np.unique(counts_V, return_inverse=True, return_counts=True)
-    mass = counts * n_tokens
-    places = (np.cumsum(mass) - mass / 2) / total
-    numbers = 1 + np.searchsorted([band.share for band in BANDS], places)
-    numbers[counts == 0] = 0
-    bands_V: NDArray[np.int64] = numbers[of_token_V]
-    return bands_V
 
 
 class BandLosses:
@@ -41,18 +20,18 @@ class BandLosses:
     def __init__(self, bands_V: NDArray[np.int64]) -> None:
         self._bands_V = bands_V
         self._sums: list[NDArray[np.float64]] = []
-        self._counts_K = np.zeros(len(NAMES), dtype=np.int64)
+        self._counts_K = np.zeros(len(BAND_NAMES), dtype=np.int64)
 
     def add(self, targets_BT: NDArray[np.int64], losses_BT: NDArray[np.float64]) -> None:
         """Add targets and their losses, both of shape (B, T)."""
         bands = self._bands_V[targets_BT].ravel()
-        self._counts_K += np.bincount(bands, minlength=len(NAMES))
-        self._sums.append(np.asarray(np.bincount(bands, losses_BT.ravel(), len(NAMES)), dtype=np.float64))
+        self._counts_K += np.bincount(bands, minlength=len(BAND_NAMES))
+        self._sums.append(np.asarray(np.bincount(bands, losses_BT.ravel(), len(BAND_NAMES)), dtype=np.float64))
 
     @property
     def n_targets(self) -> dict[str, int]:
         """The number of targets by the name of the band."""
-        return dict(zip(NAMES, self._counts_K.tolist(), strict=True))
+        return dict(zip(BAND_NAMES, self._counts_K.tolist(), strict=True))
 
     def means(self) -> dict[str, float]:
         """Return the mean loss by the name of the band; NaN for a band without a target."""

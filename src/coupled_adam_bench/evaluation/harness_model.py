@@ -19,6 +19,8 @@ from coupled_adam_bench.evaluation.requests import (
     check_vocabulary,
 )
 from coupled_adam_bench.files import digest, sha256_file
+from coupled_adam_bench.models.cross_entropy import cap
+from coupled_adam_bench.paths import WEIGHTS
 
 
 class NotFiniteError(ValueError):
@@ -49,6 +51,11 @@ def open_harness_model(
         batch_size=sequences,
         max_length=seq_len,
     )
+    soft_cap = getattr(model.model.config, "soft_cap", None)
+    if soft_cap is not None:  # the classes of transformers have none, and all logits come from the head
+        model.model.get_output_embeddings().register_forward_hook(
+            lambda _head, _hidden, logits: cap(logits.float(), soft_cap)
+        )
     model.devices, model.max_tokens, model.bf16 = devices, sequences * seq_len, bf16
     model.known_tokens, model.tokenizer_sha256 = tokens or RequestTokens(), _tokenizer_sha256(folder)
     model.rehearsal = rehearsal
@@ -56,8 +63,9 @@ def open_harness_model(
 
 
 def _tokenizer_sha256(folder: Path) -> str:
-    """Return a hash of the files of a model's folder that can belong to its tokenizer: all but weights and model."""
-    files = [path for path in sorted(folder.glob("*")) if path.suffix != ".safetensors" and path.name != "config.json"]
+    """Return a hash of the files of a model's folder that can belong to its tokenizer: all but those of the model."""
+    of_model = {WEIGHTS, "config.json", "generation_config.json", "README.md"}
+    files = [path for path in sorted(folder.glob("*")) if path.name not in of_model]
     return digest([(path.name, sha256_file(path)) for path in files if path.is_file()], 64)
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.catalog.bands import BANDS, Band
+from coupled_adam_bench.catalog.bands import BAND_NAMES, BANDS, Band
 from coupled_adam_bench.data.bins import UNIGRAM, load_meta, verified_file, verified_tree
 from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes, token_bytes
+from coupled_adam_bench.embeddings.frequency import bands_of_tokens
 from coupled_adam_bench.evaluation.calibration import Calibration, calibration, calibration_curve
-from coupled_adam_bench.evaluation.frequency_bands import NAMES, BandLosses, bands_of_tokens
+from coupled_adam_bench.evaluation.frequency_bands import BandLosses
 from coupled_adam_bench.evaluation.logit_sums import LogitStatistics, LogitSums
 from coupled_adam_bench.evaluation.record import Evaluation, row
 from coupled_adam_bench.evaluation.window_losses import FILE, WindowLosses, pack
@@ -106,7 +107,7 @@ class LossDetail:
         """Return the calibration of each band by its name."""
         return {
             name: calibration(logits.probability, self._counts_V, self._vocabulary.bands == number)
-            for number, name in enumerate(NAMES)
+            for number, name in enumerate(BAND_NAMES)
         }
 
     def _gaps(self, band: Band, found: Calibration) -> list[str]:

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coupled_adam_bench.models.cross_entropy import IGNORED, LogitObserver, sum_cross_entropy, token_cross_entropy
+from coupled_adam_bench.models.cross_entropy import (
+    IGNORED,
+    LogitObserver,
+    cap,
+    sum_cross_entropy,
+    sum_with_z_loss,
+    token_cross_entropy,
+)
 
 LAYER_NORM_EPS = 1e-5  # [C]
 
@@ -63,10 +70,18 @@ class LanguageModel(nn.Module, ABC):
     positions: nn.Embedding
 
     def __init__(
-        self, vocab_size: int, seq_len: int, n_layer: int, n_head: int, d_model: int, d_ffn: int, tied: bool
+        self,
+        vocab_size: int,
+        seq_len: int,
+        n_layer: int,
+        n_head: int,
+        d_model: int,
+        d_ffn: int,
+        tied: bool,
+        soft_cap: float | None = None,
     ) -> None:
         super().__init__()
-        self.vocab_size, self.seq_len, self.tied = vocab_size, seq_len, tied
+        self.vocab_size, self.seq_len, self.tied, self.soft_cap = vocab_size, seq_len, tied, soft_cap
         self.n_layer, self.n_head, self.d_model, self.d_ffn = n_layer, n_head, d_model, d_ffn
         # Initial values are drawn in the order of these assignments.
         self.embedding = _uninitialised_embedding(vocab_size, d_model)
@@ -118,7 +133,7 @@ class LanguageModel(nn.Module, ABC):
 
     def logits(self, tokens_BT: Tensor) -> Tensor:
         """Return the logits of the next token, shape BTV; meant for tests and small inputs."""
-        return F.linear(self.hidden(tokens_BT), self.head_weight)
+        return cap(F.linear(self.hidden(tokens_BT), self.head_weight), self.soft_cap)
 
     def compile_layers(self) -> None:
         """Compile each layer with ``torch.compile``, at its first call with each number of sequences."""
@@ -130,16 +145,21 @@ class LanguageModel(nn.Module, ABC):
         self,
         tokens_BT: Tensor,
         targets_BT: Tensor,
-        reduction: Literal["mean", "sum", "none"] = "mean",
+        reduction: Literal["mean", "sum", "none", "objective"] = "mean",
         observe: LogitObserver | None = None,
+        z_loss: float = 0.0,
     ) -> Tensor:
         """Return the cross-entropy in nats, a scalar, or for ``none`` of shape BT without gradient.
 
-        Targets of -100 are ignored. Under ``none``, ``observe`` is given the logits, chunk by chunk.
+        For ``objective``, what training minimizes, it is two sums, shape (2,): of the cross-entropy with
+        ``z_loss (log Z)^2``, which can be differentiated, and of the cross-entropy alone. Targets of -100 are ignored.
+        Under ``none``, ``observe`` is given the logits, chunk by chunk.
         """
-        hidden_TD = self.hidden(tokens_BT).flatten(0, 1)
+        hidden_TD, targets_T = self.hidden(tokens_BT).flatten(0, 1), targets_BT.flatten()
         if reduction == "none":
-            losses_T = token_cross_entropy(hidden_TD, self.head_weight, targets_BT.flatten(), observe)
+            losses_T = token_cross_entropy(hidden_TD, self.head_weight, targets_T, observe, self.soft_cap)
             return losses_T.view_as(targets_BT)
-        loss = sum_cross_entropy(hidden_TD, self.head_weight, targets_BT.flatten())
+        if reduction == "objective":
+            return torch.stack(sum_with_z_loss(hidden_TD, self.head_weight, targets_T, z_loss, self.soft_cap))
+        loss = sum_cross_entropy(hidden_TD, self.head_weight, targets_T, self.soft_cap)
         return loss if reduction == "sum" else loss / (targets_BT != IGNORED).sum()

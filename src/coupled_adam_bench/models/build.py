@@ -8,10 +8,10 @@ from coupled_adam_bench.models.gpt2 import GPT2
 from coupled_adam_bench.models.stablelm import StableLM
 
 
-def build_model(model: Model, vocab_size: int, seq_len: int) -> LanguageModel:
+def build_model(model: Model, vocab_size: int, seq_len: int, soft_cap: float | None = None) -> LanguageModel:
     """Return the module that a configuration describes, with weights that are not initialised yet.
 
-    Under ``torch.device("meta")`` the module takes no memory.
+    ``soft_cap`` bounds its logits. Under ``torch.device("meta")`` the module takes no memory.
     """
     sizes: dict[str, Any] = {
         "vocab_size": vocab_size,
@@ -21,5 +21,6 @@ def build_model(model: Model, vocab_size: int, seq_len: int) -> LanguageModel:
         "d_model": model.d_model,
         "d_ffn": model.d_ffn,
         "tied": model.tied,
+        "soft_cap": soft_cap,
     }
     return GPT2(**sizes) if model.architecture == "gpt2" else StableLM(**sizes, rope_base=model.rope_base)

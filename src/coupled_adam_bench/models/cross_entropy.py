@@ -47,15 +47,34 @@ def _by_log_softmax(logits_CV: Tensor, targets_C1: Tensor) -> tuple[Tensor, Tens
 _SOFTMAX = {"cpu": _in_place, "cuda": _by_log_softmax}
 
 
+def cap(logits: Tensor, soft_cap: float | None) -> Tensor:
+    """Return ``c tanh(logits / c)`` for a soft cap c, and without one the logits themselves."""
+    return logits if soft_cap is None else soft_cap * (logits / soft_cap).tanh()
+
+
+def _capped(logits_CV: Tensor, soft_cap: float, slopes_CV: Tensor) -> Tensor:
+    """Return the capped logits in float32 or better, over the others if they are, and write their derivative."""
+    exact_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
+    tanh_CV = exact_CV.div_(soft_cap).tanh_()
+    torch.addcmul(tanh_CV.new_ones(()), tanh_CV, tanh_CV, value=-1, out=slopes_CV)
+    return tanh_CV.mul_(soft_cap)
+
+
 class _SumCrossEntropy(torch.autograd.Function):
     """Sum of cross-entropies whose gradients are computed in the forward pass, chunk by chunk.
 
     The gradient of a chunk's logits is softmax minus one-hot. Both products that the backward pass needs are computed
     while the logits exist, and the logits are then dropped.
+
+    The z-loss adds ``z_loss (log Z)^2`` of each token, whose gradient is ``2 z_loss log Z`` times the softmax. The soft
+    cap multiplies the gradient by its derivative. Two sums are returned, with and without the z-loss. Only the first
+    can be differentiated.
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, z_loss: float, soft_cap: float | None
+    ) -> tuple[Tensor, Tensor]:
         dtype, device = _compute_dtype(hidden_TD), hidden_TD.device
         softmax, chunk = _SOFTMAX[device.type], LOGITS_CHUNK[device.type]
         with torch.autocast(device.type, enabled=False):
@@ -63,16 +82,29 @@ class _SumCrossEntropy(torch.autograd.Function):
             grad_hidden_TD = torch.empty_like(hidden_TD)
             grad_weight_VD = torch.zeros_like(weight_VD)
             loss = torch.zeros((), dtype=torch.promote_types(dtype, torch.float32), device=device)
+            penalty = torch.zeros_like(loss)
             all_logits_CV = hidden.new_empty(min(chunk, len(hidden)), len(weight))  # one buffer for all chunks
+            all_slopes_CV = None if soft_cap is None else torch.empty_like(all_logits_CV)
             for start in range(0, len(targets_T), chunk):
                 rows = slice(start, start + chunk)
                 hidden_CD, kept_C1 = hidden[rows], targets_T[rows, None] != IGNORED
                 safe_C1 = targets_T[rows, None].clamp(min=0)
                 logits_CV = torch.mm(hidden_CD, weight.T, out=all_logits_CV[: len(hidden_CD)])
+                if soft_cap is not None and all_slopes_CV is not None:
+                    logits_CV = _capped(logits_CV, soft_cap, all_slopes_CV[: len(hidden_CD)])
+                target_logits_C1 = logits_CV.gather(1, safe_C1) if z_loss else None
                 grad_CV, loss_C1 = softmax(logits_CV, safe_C1)
                 loss += loss_C1.where(kept_C1, 0).sum()
                 # softmax - 1 is computed from the loss, since bfloat16 would round a softmax near 1 to 1.
-                grad_CV.scatter_(1, safe_C1, loss_C1.neg().expm1().to(dtype))
+                target_grads_C1 = loss_C1.neg().expm1()
+                if target_logits_C1 is not None:
+                    log_z_C1 = loss_C1 + target_logits_C1
+                    penalty += z_loss * log_z_C1.square().where(kept_C1, 0).sum()
+                    grad_CV.mul_(1 + 2 * z_loss * log_z_C1)
+                    target_grads_C1 += 2 * z_loss * log_z_C1 * loss_C1.neg().exp()
+                grad_CV.scatter_(1, safe_C1, target_grads_C1.to(grad_CV.dtype))
+                if all_slopes_CV is not None:
+                    grad_CV = grad_CV.mul_(all_slopes_CV[: len(hidden_CD)]).to(dtype)
                 # Ignored rows are masked here, where a row has D numbers instead of V.
                 torch.mul(grad_CV @ weight, kept_C1, out=grad_hidden_TD[rows])
                 kept_hidden_CD = hidden_CD * kept_C1
@@ -81,37 +113,53 @@ class _SumCrossEntropy(torch.autograd.Function):
                 else:
                     grad_weight_VD += grad_CV.T @ kept_hidden_CD
         ctx.save_for_backward(grad_hidden_TD, grad_weight_VD)
-        return loss
+        ctx.mark_non_differentiable(loss)
+        return loss + penalty, loss
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         grad_hidden_TD, grad_weight_VD = ctx.saved_tensors
-        (scale,) = grad_outputs
+        scale, _ = grad_outputs
         # Scaling in place is safe: nothing else uses these tensors, and a second backward pass is refused.
-        return grad_hidden_TD.mul_(scale), grad_weight_VD.mul_(scale), None
+        return grad_hidden_TD.mul_(scale), grad_weight_VD.mul_(scale), None, None, None
 
 
-def sum_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor:
+def sum_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, soft_cap: float | None = None) -> Tensor:
     """Return the sum over tokens of ``-log softmax(hidden @ weight.T)[target]`` in nats: a scalar, at least float32.
 
-    Targets of -100 are ignored. The result can be differentiated once. Under autocast the products have its dtype.
+    With ``soft_cap`` c, the logits are ``c tanh(hidden @ weight.T / c)``. Targets of -100 are ignored. The result can
+    be differentiated once. Under autocast the products have its dtype.
     """
-    return _SumCrossEntropy.apply(hidden_TD, weight_VD, targets_T)  # type: ignore[no-any-return, no-untyped-call]
+    return sum_with_z_loss(hidden_TD, weight_VD, targets_T, 0.0, soft_cap)[0]
+
+
+def sum_with_z_loss(
+    hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, z_loss: float, soft_cap: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the sum over tokens of cross-entropy and ``z_loss (log Z)^2``, and that of the cross-entropy alone.
+
+    Only the first can be differentiated. Everything else is as in :func:`sum_cross_entropy`.
+    """
+    return _SumCrossEntropy.apply(hidden_TD, weight_VD, targets_T, z_loss, soft_cap)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @torch.no_grad()
 def token_cross_entropy(
-    hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, observe: LogitObserver | None = None
+    hidden_TD: Tensor,
+    weight_VD: Tensor,
+    targets_T: Tensor,
+    observe: LogitObserver | None = None,
+    soft_cap: float | None = None,
 ) -> Tensor:
     """Return each token's cross-entropy in nats, shape T, at least float32, without gradient; ignored tokens have 0.
 
-    ``observe`` sees the logits while they exist, those of ignored tokens too.
+    ``observe`` sees the logits while they exist, those of ignored tokens too, and with a soft cap the capped ones.
     """
     chunk = LOGITS_CHUNK[hidden_TD.device.type]
     losses = []
     for start in range(0, len(targets_T), chunk):
         logits_CV = hidden_TD[start : start + chunk] @ weight_VD.T
-        logits_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
+        logits_CV = cap(logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32)), soft_cap)
         targets_C = targets_T[start : start + chunk]
         losses.append(torch.nn.functional.cross_entropy(logits_CV, targets_C, reduction="none", ignore_index=IGNORED))
         if observe is not None:

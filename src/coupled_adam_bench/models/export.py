@@ -1,6 +1,5 @@
 """Reads and writes models in the Hugging Face format of transformers' own classes, without importing transformers."""
 
-import json
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -9,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from coupled_adam_bench.files import read_json
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.files import read_json, write_json, write_text
 from coupled_adam_bench.models.base import LAYER_NORM_EPS, LanguageModel
+from coupled_adam_bench.models.card import CARD, model_card
 from coupled_adam_bench.models.gpt2 import GPT2
 from coupled_adam_bench.models.stablelm import StableLM
 from coupled_adam_bench.paths import WEIGHTS
+from coupled_adam_bench.weights import CELL, header_bytes
+
+_TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 @dataclass(frozen=True)
@@ -139,16 +143,25 @@ def _config(model: LanguageModel, model_type: str, eot_id: int) -> dict[str, Any
         # transformers 5 reads these keys here, transformers 4 at the top level.
         rope = {key: config[key] for key in ("rope_theta", "partial_rotary_factor")}
         config["rope_parameters"] = {"rope_type": "default", **rope}
+    if model.soft_cap is not None:
+        config["soft_cap"] = model.soft_cap
     return config | {"bos_token_id": eot_id, "eos_token_id": eot_id, "dtype": "float32"}
 
 
 def save_model(
-    model: LanguageModel, folder: Path, tokenizer: Path, eot_id: int, state: Mapping[str, Tensor] | None = None
+    model: LanguageModel,
+    folder: Path,
+    tokenizer: Path,
+    eot_id: int,
+    state: Mapping[str, Tensor] | None = None,
+    cell: Cell | None = None,
 ) -> None:
     """Write ``folder`` so that ``transformers.AutoModelForCausalLM.from_pretrained(folder)`` gives the same logits.
 
-    ``tokenizer`` is a folder in Hugging Face format; its files are copied beside the weights. The folder appears whole
-    or not at all, and replaces an existing one. For a sharded model, ``state`` is its state dict with whole tensors.
+    The classes of transformers have no soft cap, so for a model with one they give the logits before it. ``tokenizer``
+    is a folder in Hugging Face format; its files are copied beside the weights. The folder appears whole or not at all,
+    and replaces an existing one. For a sharded model, ``state`` is its state dict with whole tensors. With a ``cell``,
+    the weights carry its id, and a model card says how it was trained. The same gives the same bytes.
     """
     (model_type,) = (name for name, form in _FORMATS.items() if isinstance(model, form.model))
     ours = dict(model.state_dict() if state is None else state)
@@ -164,13 +177,26 @@ def save_model(
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     try:
         shutil.copytree(tokenizer, temporary)
-        save_file(theirs, temporary / WEIGHTS, metadata={"format": "pt"})
-        config = json.dumps(_config(model, model_type, eot_id), indent=1)
-        (temporary / "config.json").write_text(config + "\n", encoding="utf-8")
+        _save_weights(temporary / WEIGHTS, theirs, {} if cell is None else {CELL: cell.id})
+        write_json(temporary / "config.json", _config(model, model_type, eot_id))
+        ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), eot_id)
+        write_json(temporary / "generation_config.json", ends)
+        known = read_json(temporary / _TOKENIZER_CONFIG)
+        write_json(temporary / _TOKENIZER_CONFIG, known | {"model_max_length": model.seq_len})
+        if cell is not None:
+            write_text(temporary / CARD, model_card(cell))
         shutil.rmtree(folder, ignore_errors=True)
         temporary.replace(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _save_weights(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write float32 tensors as safetensors does, but with its metadata in a fixed order."""
+    with path.open("wb") as file:
+        file.write(header_bytes({name: tuple(tensor.shape) for name, tensor in tensors.items()}, metadata))
+        for _, tensor in sorted(tensors.items()):
+            file.write(tensor.numpy().data)
 
 
 def load_model(folder: Path, device: str | torch.device = "cpu") -> LanguageModel:
@@ -178,7 +204,9 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> LanguageMode
     config = read_json(folder / "config.json")
     form = _FORMATS[config["model_type"]]
     with torch.device("meta"):  # no memory for weights that the file's will replace
-        model = form.model(**{argument: config[key] for argument, key in form.keys.items()})
+        model = form.model(
+            **{argument: config[key] for argument, key in form.keys.items()}, soft_cap=config.get("soft_cap")
+        )
     theirs = load_file(folder / WEIGHTS)
     ours = {}
     for entry in form.weights(model.n_layer, model.tied):

@@ -69,8 +69,9 @@ class StableLM(LanguageModel):
         d_ffn: int,
         tied: bool,
         rope_base: float,
+        soft_cap: float | None = None,
     ) -> None:
-        super().__init__(vocab_size, seq_len, n_layer, n_head, d_model, d_ffn, tied)
+        super().__init__(vocab_size, seq_len, n_layer, n_head, d_model, d_ffn, tied, soft_cap)
         self.rope_base = rope_base
 
     def inputs(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:

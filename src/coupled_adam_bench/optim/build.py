@@ -9,13 +9,21 @@ from coupled_adam_bench.config import Optimizer, Training
 from coupled_adam_bench.config import optimizers as settings
 from coupled_adam_bench.optim import custom
 from coupled_adam_bench.optim.coupled_adam import CoupledAdam
+from coupled_adam_bench.optim.ember import Ember
+from coupled_adam_bench.optim.mean_row import add_mu_loss_gradient, subtract_mean_row
 
 
 class Optimizers:
-    """The optimizers of one model by their names in checkpoints, each built with its peak learning rate."""
+    """The optimizers of one model by their names in checkpoints, each built with its peak learning rate.
 
-    def __init__(self, optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
+    ``head`` is the matrix that computes the logits, to which the settings of mu-centering and mu-loss apply.
+    """
+
+    def __init__(
+        self, optimizers: Mapping[str, torch.optim.Optimizer], head: Tensor, head_settings: settings.HeadSettings
+    ) -> None:
         self._optimizers = dict(optimizers)
+        self._head, self._head_settings = head, head_settings
         # Peak learning rate of each group; group["lr"] is the scheduled rate, also after a checkpoint is loaded.
         self._peaks = {
             name: [group["lr"] for group in optimizer.param_groups] for name, optimizer in optimizers.items()
@@ -48,10 +56,17 @@ class Optimizers:
             return embedding.clip_grad_norm_(parameters, max_norm)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
+    def add_mu_loss_gradient(self) -> None:
+        """Add the gradient of the mu-loss, if there is one, to that of the head; call it once before clipping."""
+        if self._head_settings.mu_loss:
+            add_mu_loss_gradient(self._head, self._head_settings.mu_loss)
+
     def step(self) -> None:
-        """Update all parameters."""
+        """Update all parameters, and then center the head if that is set."""
         for optimizer in self._optimizers.values():
             optimizer.step()
+        if self._head_settings.mu_centering:
+            subtract_mean_row(self._head)
 
     def zero_grad(self) -> None:
         """Set all gradients to None."""
@@ -62,13 +77,14 @@ class Optimizers:
 def build_optimizers(
     model: nn.Module, embeddings: Sequence[Tensor], optimizer: Optimizer, training: Training, peak_lr: float
 ) -> Optimizers:
-    """Return the optimizers of a model; ``embeddings`` are its embedding and, if it is not tied, its head.
+    """Return the optimizers of a model; ``embeddings`` are its embedding and, if it is not tied, then its head.
 
     All other matrices, including the position embedding, have ``training.weight_decay``, and norms have none [C].
     Raises ``ValueError`` for a custom optimizer that cannot be built.
     """
     core = _build_core(model, embeddings, training, peak_lr)
-    return Optimizers(core | {"embedding": build_embedding_optimizer(embeddings, optimizer, training, peak_lr)})
+    built = core | {"embedding": build_embedding_optimizer(embeddings, optimizer, training, peak_lr)}
+    return Optimizers(built, embeddings[-1], optimizer)
 
 
 def _build_core(
@@ -97,15 +113,23 @@ def build_embedding_optimizer(
     embeddings: Sequence[Tensor], optimizer: Optimizer, training: Training, peak_lr: float
 ) -> torch.optim.Optimizer:
     """Return the optimizer of the embedding, and of the head if that is not tied, with its peak learning rate."""
-    betas, eps = (training.beta1, training.beta2), training.eps
-    lr = optimizer.lr_factor * peak_lr
-    decay = training.embedding_decay(optimizer)
+    eps, lr, decay = training.eps, optimizer.lr_factor * peak_lr, training.embedding_decay(optimizer)
     match optimizer:
         case settings.AdamWSettings():
-            return torch.optim.AdamW(embeddings, lr=lr, betas=betas, eps=eps, weight_decay=decay, fused=True)
+            return torch.optim.AdamW(
+                embeddings,
+                lr=lr,
+                betas=training.betas(optimizer),
+                eps=eps,
+                weight_decay=decay,
+                amsgrad=optimizer.amsgrad,
+                fused=True,
+            )
         case settings.CoupledAdamSettings():
-            scale = 2.0**-optimizer.scale_exponent
+            betas, scale = training.betas(optimizer), 2.0**-optimizer.scale_exponent
             return CoupledAdam(embeddings, lr=lr, betas=betas, eps=eps, weight_decay=decay, scale=scale)
+        case settings.EmberSettings():
+            return Ember(embeddings, lr=lr, beta2=optimizer.beta2, eps=optimizer.eps, weight_decay=decay)
         case settings.SgdSettings():
             return torch.optim.SGD(embeddings, lr=lr, momentum=optimizer.momentum, weight_decay=decay)
         case settings.CustomSettings():

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import CustomSettings, Execution
+from coupled_adam_bench.config import CustomSettings, Execution, Optimizer
+from coupled_adam_bench.config.optimizers import HeadSettings
 from coupled_adam_bench.plan import Plan
 
 
@@ -26,16 +27,25 @@ class Combination:
 
     @property
     def work(self) -> str:
-        """What decides the memory of a forward and backward pass: everything but the optimizer."""
-        return repr((self.cell.vocab_size, self.cell.model, self.cell.training, self.execution))
+        """What decides the memory of a forward and backward pass: everything but the rule of the optimizer."""
+        optimizer = self.cell.optimizer
+        loss = (optimizer.z_loss, optimizer.soft_cap)
+        return repr((self.cell.vocab_size, self.cell.model, self.cell.training, self.execution, loss))
 
     @property
     def label(self) -> str:
         """Model, optimizer, processes and precision."""
         execution = self.execution
         processes = f"{execution.processes} x {execution.parallel}" if execution.processes > 1 else "1 process"
-        key = self.cell.optimizer.key if isinstance(self.cell.optimizer, CustomSettings) else self.cell.optimizer.name
-        return f"{self.cell.model.name}, {key}, {processes}, {self.cell.training.precision}"
+        optimizer = self.cell.optimizer
+        kind = optimizer.key if isinstance(optimizer, CustomSettings) else ", ".join(_kind(optimizer))
+        return f"{self.cell.model.name}, {kind}, {processes}, {self.cell.training.precision}"
+
+
+def _kind(optimizer: Optimizer) -> list[str]:
+    """Return an optimizer's name, and those of its settings that make other tensors, if they are given."""
+    given = optimizer.model_dump()
+    return [optimizer.name, *(field for field in ("amsgrad", *HeadSettings.later) if field in given)]
 
 
 def combinations(plan: Plan) -> list[Combination]:
@@ -46,7 +56,7 @@ def combinations(plan: Plan) -> list[Combination]:
         key = (
             cell.vocab_size,
             cell.model.model_dump(exclude={"name", "label", "learning_rate"}),
-            cell.optimizer.model_dump() if isinstance(cell.optimizer, CustomSettings) else cell.optimizer.name,
+            cell.optimizer.model_dump() if isinstance(cell.optimizer, CustomSettings) else _kind(cell.optimizer),
             [training.seq_len, training.batch_sequences, training.precision, training.core_optimizer],
             [execution.gpus, execution.processes, execution.parallel, execution.micro_batch_sequences],
             execution.evaluation_batch_sequences,

@@ -197,7 +197,7 @@ def _train(
 def _evaluation_bytes(cell: Cell, device: torch.device, watch: Watch) -> int:
     training, sequences = cell.training, cell.study.execution.evaluation_batch_sequences
     with device:
-        model = build_model(cell.model, cell.vocab_size, training.seq_len).eval()
+        model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap).eval()
     tokens = np.zeros((sequences, training.seq_len), dtype=np.int64)
     watch.reset()
     observe_logits = LogitSums().add

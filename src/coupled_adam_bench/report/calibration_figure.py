@@ -51,7 +51,7 @@ def calibration_by_frequency(layout: Layout, runs: Path, shown: Shown) -> "Figur
                 found = differences(curve, by_optimizer[reference][seed], "mean_log_ratio")
                 _plot(difference, found, labels[key], style)
     whole.set_ylabel(r"log $\bar{p} / \bar{f}$ (0: calibrated)")
-    difference.set_ylabel(rf"mean log $p$, minus {labels[reference]}")
+    difference.set_ylabel(f"mean log p, minus {labels[reference]}")
     for ax in (whole, difference):
         ax.axhline(0, color="0.7", linewidth=0.8, zorder=0)
         ax.set_xscale("log")

@@ -9,7 +9,7 @@ from coupled_adam_bench.paths import TUNING_CSV
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.band_figure import loss_by_frequency
 from coupled_adam_bench.report.calibration_figure import calibration_by_frequency
-from coupled_adam_bench.report.history_figures import geometry, largest_size, training
+from coupled_adam_bench.report.history_figures import geometry, largest_size, row_steps, training
 from coupled_adam_bench.report.noise_figure import noise_figure
 from coupled_adam_bench.report.plane_figure import plane
 from coupled_adam_bench.report.scale_figure import scale, scaled_places
@@ -56,6 +56,8 @@ FIGURES = {
 GEOMETRY_FIGURE = {
     "geometry": "Isotropy and mean embedding at steps that are evenly spaced on a log scale; bands: standard "
     "deviation over seeds.",
+    "row_steps": "How far one step moves the embeddings of the rarest tokens, over their norms, and how many times as "
+    "far as the most frequent ones; bands: standard deviation over seeds.",
 }
 
 TREND_FIGURE = {
@@ -176,6 +178,7 @@ def _drawn(
         "training": training(layout, runs),
         "plane": plane(layout),
         "geometry": geometry(layout, runs),
+        "row_steps": row_steps(layout, runs),
         "scale": scale(study),
         "similarity": similarity_figure(layout, runs, largest_size(layout)),
     }

@@ -1,11 +1,12 @@
 """Figures of the runs of one size: what their histories have at each step."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coupled_adam_bench.catalog.bands import BANDS
 from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.cells import Cell, readable_count
 from coupled_adam_bench.paths import RunFiles
@@ -105,20 +106,53 @@ def training(layout: Layout, runs: Path) -> "Figure":
     return figure
 
 
-def geometry(layout: Layout, runs: Path) -> "Figure":
-    """Draw isotropy and mean-norm ratio against the step, on a log scale, where the geometry was measured."""
+def _on_log_steps(
+    layout: Layout, runs: Path, columns: Mapping[str, str], chosen: Callable[[History], History]
+) -> "tuple[Figure, Sequence[Axes]]":
+    """Draw two columns of the ``chosen`` rows of histories, with their labels, against the step on a log scale."""
     shown = largest_size(layout)
     figure, axes = _two_axes(shown)
     styles = optimizer_styles(layout.plan)
     labels = {cell.optimizer.key: cell.optimizer.label for cell in shown.cells}
     for key, whole in _by_optimizer(shown, runs).items():
-        histories = [[row for row in rows if "isotropy" in row] for rows in whole]
-        for ax, name in zip(axes, ("isotropy", "mean_norm_ratio"), strict=True):
+        histories = [chosen(rows) for rows in whole]
+        for ax, name in zip(axes, columns, strict=True):
             _draw(ax, histories, name, labels[key], styles[key] | {"markersize": 3, "linewidth": 0.8})
-    for ax, name in zip(axes, ("isotropy", "mean_norm_ratio"), strict=True):
-        ax.set_ylabel(axis_label(METRICS[name]))
-        ax.set_ylim(0, 1.02)
+    for ax, label in zip(axes, columns.values(), strict=True):
+        ax.set_ylabel(label)
         if ax.has_data():
             ax.set_xscale("log")
     add_legend(figure)
+    return figure, axes
+
+
+def geometry(layout: Layout, runs: Path) -> "Figure":
+    """Draw isotropy and mean-norm ratio against the step, on a log scale, where the geometry was measured."""
+    columns = {name: axis_label(METRICS[name]) for name in ("isotropy", "mean_norm_ratio")}
+    figure, axes = _on_log_steps(layout, runs, columns, lambda rows: [row for row in rows if "isotropy" in row])
+    for ax in axes:
+        ax.set_ylim(0, 1.02)
+    return figure
+
+
+_RAREST, _MOST_FREQUENT = f"row_step_{BANDS[0].name}", f"row_step_{BANDS[-1].name}"
+_RATIO = "ratio"
+
+
+def _with_ratio(rows: History) -> History:
+    """Return the rows that have the steps of both bands, with the ratio of these."""
+    return [
+        {**row, _RATIO: row[_RAREST] / row[_MOST_FREQUENT]}
+        for row in rows
+        if row.get(_RAREST) is not None and row.get(_MOST_FREQUENT)
+    ]
+
+
+def row_steps(layout: Layout, runs: Path) -> "Figure":
+    """Draw the relative step of rare embeddings, and over that of frequent ones, against the step on log scales."""
+    columns = {_RAREST: r"mean $\|\Delta e\| / \|e\|$, rarest 1 %", _RATIO: "the same over that of the most frequent"}
+    figure, axes = _on_log_steps(layout, runs, columns, _with_ratio)
+    for ax in axes:
+        if ax.has_data():
+            ax.set_yscale("log")
     return figure

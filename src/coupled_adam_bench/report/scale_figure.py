@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from coupled_adam_bench.catalog.names import COUPLED_ADAM
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config.optimizers import CoupledAdamSettings
 from coupled_adam_bench.plan import Plan
@@ -25,7 +26,9 @@ def scaled_places(plan: Plan) -> dict[Place, dict[int, list[Cell]]]:
         optimizer = cell.optimizer
         if cell.tuning is not None:  # its exponent is not known before the choice
             continue
-        if isinstance(optimizer, CoupledAdamSettings) and optimizer.weight_decay is None and optimizer.lr_factor == 1:
+        # The exponent is all that sets these cells apart.
+        is_scaled = optimizer.names(leave_out=["scale_exponent"])[0] == COUPLED_ADAM
+        if is_scaled and isinstance(optimizer, CoupledAdamSettings):
             exponents = places.setdefault((cell.data_id, cell.model.name, cell.n_tokens), {})
             exponents.setdefault(optimizer.scale_exponent, []).append(cell)
     return {place: dict(sorted(exponents.items())) for place, exponents in places.items() if len(exponents) > 1}

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coupled_adam_bench.results.comparisons import ALL_SEEDS as ALL_SEEDS
 from coupled_adam_bench.results.groups import GROUP_COLUMNS
 from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
 
@@ -15,8 +16,7 @@ TARGET_COLUMNS: dict[str, type] = {
     "n_reached": int, "step": float, "tokens": float, "loss": float, "sd": float, "t": float, "df": float,
     "p_value": float, "reason": str, "model": str, "data": str, "recipe": str,
 }  # fmt: skip
-"""Columns of target.csv; ``seed`` is a seed, or that of :data:`ALL_SEEDS` for the runs of an optimizer together."""
-ALL_SEEDS = "all"
+"""Columns of target.csv; ``seed`` is a seed, or :data:`ALL_SEEDS` for the runs of an optimizer together."""
 
 
 def write_target_rows(rows: Iterable[dict[str, Any]], path: Path) -> None:

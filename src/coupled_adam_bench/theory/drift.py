@@ -13,7 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.config import AdamWSettings, CoupledAdamSettings, Settings, SgdSettings
+from coupled_adam_bench.config import (
+    AdamWSettings,
+    CoupledAdamSettings,
+    EmberSettings,
+    Settings,
+    SgdSettings,
+    Training,
+)
+from coupled_adam_bench.config.optimizers import HeadSettings
+from coupled_adam_bench.optim.ember import column_factor
 from coupled_adam_bench.theory.gradients import relative_sum
 
 PARTS = ("input", "output", "decay")
@@ -34,9 +43,9 @@ class Rule:
 
 
 def second_moment(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
-    """Return Adam's bias-corrected second moment, in float64."""
-    moment: Tensor = state["exp_avg_sq"].double() / (1 - group["betas"][1] ** state["step"].item())
-    return moment
+    """Return the bias-corrected second moment that Adam divides by, with AMSGrad the largest so far, in float64."""
+    moment: Tensor = state["max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"].double()
+    return moment / (1 - group["betas"][1] ** state["step"].item())  # type: ignore[no-any-return]
 
 
 def _adam(beta1: float, scale: float) -> Rule:
@@ -48,13 +57,26 @@ def _adam(beta1: float, scale: float) -> Rule:
     return Rule(beta1, 1 - beta1, True, factor)
 
 
-def rule_of(optimizer: Settings, beta1: float) -> Rule | None:
-    """Return the rule of a cell's embedding optimizer, or ``None`` if it is not known to be linear."""
+def _ember(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
+    exact = {name: value.double() for name, value in state.items()}
+    moment_VD = exact["row_avg_sq"] * column_factor(exact, group["beta2"])
+    return group["lr"] / (moment_VD.sqrt() + group["eps"])  # type: ignore[no-any-return]
+
+
+def rule_of(optimizer: Settings, training: Training) -> Rule | None:
+    """Return the rule of a cell's embedding optimizer, or ``None`` if it is not known to be linear.
+
+    Mu-centering and the mu-loss move the mean by themselves, which is no part of a rule.
+    """
+    if isinstance(optimizer, HeadSettings) and (optimizer.mu_centering or optimizer.mu_loss):
+        return None
     match optimizer:
         case AdamWSettings():
-            return _adam(beta1, 1.0)
+            return _adam(training.betas(optimizer)[0], 1.0)
         case CoupledAdamSettings():
-            return _adam(beta1, 2.0**-optimizer.scale_exponent)
+            return _adam(training.betas(optimizer)[0], 2.0**-optimizer.scale_exponent)
+        case EmberSettings():
+            return Rule(0.0, 1.0, True, _ember)
         case SgdSettings():
             return Rule(optimizer.momentum, 1.0, False, lambda _, group: float(group["lr"]))
     return None

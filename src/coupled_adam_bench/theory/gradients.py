@@ -39,7 +39,7 @@ def side_gradients(model: LanguageModel, batch: Batch, micro_batch_sequences: in
         rows = slice(start, start + micro_batch_sequences)
         with torch.autocast(inputs_BT.device.type, torch.bfloat16, enabled=bf16):
             hidden_TD = model.hidden(inputs_BT[rows]).flatten(0, 1)
-            loss = sum_cross_entropy(hidden_TD, head, targets_BT[rows].flatten()) / targets_BT.numel()
+            loss = sum_cross_entropy(hidden_TD, head, targets_BT[rows].flatten(), model.soft_cap) / targets_BT.numel()
         for total, grad in zip((sides.input, sides.output), torch.autograd.grad(loss, (embedding, head)), strict=True):
             total += grad
     return sides

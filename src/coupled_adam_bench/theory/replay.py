@@ -26,7 +26,7 @@ class Replay:
 
     def __init__(self, trainer: Trainer, record_every: int) -> None:
         self.trainer, self.record_every = trainer, record_every
-        model, rule = trainer.model, rule_of(trainer.cell.optimizer, trainer.cell.training.beta1)
+        model, rule = trainer.model, rule_of(trainer.cell.optimizer, trainer.cell.training)
         weights = model.embedding_parameters()
         names = (EMBEDDING,) if model.tied else (EMBEDDING, HEAD)
         self.drifts = {name: Drift(weight, rule) for name, weight in zip(names, weights, strict=True)}

@@ -14,13 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coupled_adam_bench.catalog.bands import BAND_NAMES
 from coupled_adam_bench.data.bins import UNIGRAM, open_tokens, verified_file
+from coupled_adam_bench.embeddings.frequency import bands_of_tokens
 from coupled_adam_bench.embeddings.metrics import embedding_metrics
 from coupled_adam_bench.models.cross_entropy import IGNORED
 from coupled_adam_bench.training.distributed import reading, whole
 from coupled_adam_bench.training.trainer import Trainer
 
 VALIDATION_LOSS = "val_loss"
+ROW_STEP, HEAD_ROW_STEP = "row_step", "head_row_step"
+"""What the names of relative steps begin with, before that of the band."""
 
 
 def is_geometry_step(step: int, per_decade: int) -> bool:
@@ -115,6 +119,42 @@ class Geometry:
         return embedding_metrics(embeddings_VD, self._unigram_counts, "both_signs")
 
 
+class RowSteps:
+    """How far one step of the optimizer moves the rows of the embedding and of an untied head, by frequency band."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        # A tied model has one matrix, and so the first name alone.
+        self._matrices = dict(zip((ROW_STEP, HEAD_ROW_STEP), trainer.model.embedding_parameters(), strict=False))
+        counts = np.load(verified_file(trainer.data_dir, UNIGRAM))
+        counts_V = np.zeros(trainer.cell.vocab_size, dtype=np.int64)
+        counts_V[: len(counts)] = counts
+        self._bands_V = bands_of_tokens(counts_V)
+        self._before: dict[str, Tensor] = {}
+
+    def before(self) -> None:
+        """Keep the rows as they are before the step; all processes must call this."""
+        self._before = {name: whole(weight.detach()).clone() for name, weight in self._matrices.items()}
+
+    def __call__(self) -> dict[str, float]:
+        """Return by matrix and band the mean of ‖step‖ / ‖row‖ over the rows; all processes must call this.
+
+        A band without rows that have a length, and one in which a row is not finite, has none.
+        """
+        found = {}
+        for name, weight in self._matrices.items():
+            before_VD = self._before.pop(name)
+            steps_V, lengths_V = (
+                torch.linalg.vector_norm(rows_VD, dim=1).double().cpu().numpy()
+                for rows_VD in (whole(weight.detach()) - before_VD, before_VD)
+            )
+            for number, band in enumerate(BAND_NAMES):
+                chosen_V = (self._bands_V == number) & (lengths_V > 0)
+                mean = float((steps_V[chosen_V] / lengths_V[chosen_V]).mean()) if chosen_V.any() else math.nan
+                if math.isfinite(mean):
+                    found[f"{name}_{band}"] = mean
+        return found
+
+
 class LiveMeasurements:
     """The measurements that a study asks for during training, and the steps at which they are due."""
 
@@ -122,6 +162,7 @@ class LiveMeasurements:
         self._eval_every, self._per_decade = trainer.execution.eval_every, trainer.execution.geometry_per_decade
         self._validation = None if self._eval_every is None else ValidationLoss(trainer)
         self._geometry = Geometry(trainer) if self._per_decade else None
+        self._row_steps = RowSteps(trainer) if self._per_decade else None
 
     def _validates(self, step: int, last: bool) -> bool:
         return self._eval_every is not None and (last or step % self._eval_every == 0)
@@ -133,11 +174,16 @@ class LiveMeasurements:
         """Tell whether anything is measured after ``step`` (from 1), which may be the ``last`` of the run."""
         return self._validates(step, last) or self._measures_geometry(step, last)
 
+    def before(self, step: int, last: bool) -> None:
+        """Keep what the measurements after ``step`` compare with; all processes must call this before the step."""
+        if self._row_steps is not None and self._measures_geometry(step, last):
+            self._row_steps.before()
+
     def after(self, step: int, last: bool) -> dict[str, float]:
         """Return what is due after ``step`` by name, in the first process; all processes must call this."""
         found: dict[str, float] = {}
         if self._validation is not None and self._validates(step, last):
             found[VALIDATION_LOSS] = self._validation()
-        if self._geometry is not None and self._measures_geometry(step, last):
-            found |= self._geometry()
+        if self._geometry is not None and self._row_steps is not None and self._measures_geometry(step, last):
+            found |= self._geometry() | self._row_steps()
         return found

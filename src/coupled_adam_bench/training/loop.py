@@ -133,12 +133,13 @@ class Run:
             Watch(self.group, execution.stall_seconds, cell.id, self.attempt.end) as watch,
         ):
             while state.step < cell.steps:
+                final = state.step + 1 == cell.steps
+                last = final and not self.trunk
+                self.live.before(state.step + 1, last)
                 self._unread.append(self.trainer.train_step(state.step))
                 watch.note_step()
                 stopping = vote(bool(self.stop))
                 state.step += 1
-                final = state.step == cell.steps
-                last = final and not self.trunk
                 measures = self.live.are_due(state.step, last)
                 logs = last or measures or state.step % execution.log_every == 0
                 saves = final or stopping or state.step % execution.checkpoint_every == 0
@@ -178,7 +179,8 @@ class Run:
             if self.group.is_first:
                 verified_tree(self.trainer.data_dir, TOKENIZER)
                 tokenizer = self.trainer.data_dir / TOKENIZER
-                save_model(self.trainer.model, self.files.model, tokenizer, self.trainer.meta.eot_id, weights)
+                eot_id = self.trainer.meta.eot_id
+                save_model(self.trainer.model, self.files.model, tokenizer, eot_id, weights, self.cell)
         if self.group.is_first:
             self.trainer.history.mend()
             write_run(self.files.folder, self.record(outcome))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from coupled_adam_bench.optim.coupled_adam.shards import zero_per_row
 from coupled_adam_bench.training.checkpoint import Described
 
 
@@ -94,13 +95,26 @@ def export_state(
             if name not in value_tensors or "order" in encoded:
                 numbers[name] = encoded
             for tensor_name, tensor in value_tensors.items():
-                if isinstance(tensor, DTensor) and tensor.shape != parameters[index].shape:
+                if isinstance(tensor, DTensor) and not _is_sharded_alike(tensor, parameters[index]):
                     raise ValueError(f"{tensor_name}: in shards, but not of its parameter's shape; train without fsdp")
             tensors |= value_tensors
     groups = []
     for index, group in enumerate(state["param_groups"]):
         groups.append(dict(_writable(group, f"{prefix}/param_groups/{index}", tensors)))
     return tensors, {"numbers": numbers, "groups": groups}
+
+
+def _is_sharded_alike(tensor: DTensor, parameter: Tensor) -> bool:
+    """Tell whether a tensor of a state has the shape of its parameter, or its shards and a number for each row."""
+    return tensor.shape == parameter.shape or (
+        isinstance(parameter, DTensor)
+        and _is_column_of(tensor.shape, parameter)
+        and tensor.placements == parameter.placements
+    )
+
+
+def _is_column_of(shape: torch.Size, parameter: Tensor) -> bool:
+    return parameter.ndim == 2 and shape == (len(parameter), 1)
 
 
 def _writable(group: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Any]]:
@@ -118,7 +132,10 @@ def _writable(group: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) ->
 def allocate_state(
     optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], prefix: str, described: Described
 ) -> dict[str, Tensor]:
-    """Return an empty tensor for each of this state in a checkpoint, sharded as its parameter if the shapes agree."""
+    """Return an empty tensor for each of this state in a checkpoint.
+
+    It is sharded as its parameter if it has the same shape, or a number for each row of a matrix.
+    """
     tensors = {
         key: torch.zeros(value.size, dtype=value.properties.dtype)
         for key, value in described.items()
@@ -126,8 +143,12 @@ def allocate_state(
     }
     for parameter in _parameters(optimizer):
         for key, tensor in tensors.items():
-            if key.startswith(f"{prefix}/{names[parameter]}/") and tensor.shape == parameter.shape:
+            if not key.startswith(f"{prefix}/{names[parameter]}/"):
+                continue
+            if tensor.shape == parameter.shape:
                 tensors[key] = torch.zeros_like(parameter, dtype=tensor.dtype)
+            elif isinstance(parameter, DTensor) and _is_column_of(tensor.shape, parameter):
+                tensors[key] = zero_per_row(parameter, tensor.dtype)
     return tensors
 
 

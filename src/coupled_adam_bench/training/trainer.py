@@ -79,7 +79,7 @@ class Trainer:
             lambda: Batches(open_tokens(data_dir, "train", verify=group.is_first), training, cell.data_seed, group)
         )
         with self.device:  # the initial values are drawn on the CPU, whatever the device
-            self.model = build_model(cell.model, cell.vocab_size, training.seq_len)
+            self.model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap)
         self.model.init_weights(cell.seed, training.init_std)
         if execution.compile:
             torch.compiler.reset()  # drop other cells' compiled kernels; dynamo caches only a few per function
@@ -114,15 +114,17 @@ class Trainer:
         inputs_BT, targets_BT = self.batches.get(0)
         rows = torch.arange(sequences, device=self.device) % len(inputs_BT)
         with accumulating(self.module, last=True):
-            self._loss(inputs_BT[rows], targets_BT[rows], targets_BT.numel()).backward()  # type: ignore[no-untyped-call]
+            objective, _ = self._losses(inputs_BT[rows], targets_BT[rows], targets_BT.numel())
+            objective.backward()
 
-    def _loss(self, inputs_BT: Tensor, targets_BT: Tensor, n_tokens: int) -> Tensor:
-        """Return the sum of a micro-batch's losses divided by ``n_tokens``."""
+    def _losses(self, inputs_BT: Tensor, targets_BT: Tensor, n_tokens: int) -> Tensor:
+        """Return, divided by ``n_tokens``, a micro-batch's sums of what is minimized and of the cross-entropy."""
+        z_loss = self.cell.optimizer.z_loss
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.cell.training.precision == "bf16"):
-            return self.module(inputs_BT, targets_BT, reduction="sum") / n_tokens  # type: ignore[no-any-return]
+            return self.module(inputs_BT, targets_BT, reduction="objective", z_loss=z_loss) / n_tokens  # type: ignore[no-any-return]
 
     def train_step(self, step: int) -> tuple[Tensor, Tensor]:
-        """Do step ``step`` (from 0) and return this process's mean loss and the gradient norm before clipping.
+        """Do step ``step`` (from 0) and return this process's mean cross-entropy and the gradient norm before clipping.
 
         The loss of the global batch is the mean over the processes; the gradient is already global in every process.
         """
@@ -134,9 +136,10 @@ class Trainer:
         for start in range(0, len(inputs_BT), micro):
             rows = slice(start, start + micro)
             with accumulating(self.module, last=start + micro >= len(inputs_BT)):
-                micro_loss = self._loss(inputs_BT[rows], targets_BT[rows], targets_BT.numel())
-                micro_loss.backward()  # type: ignore[no-untyped-call]
-            loss += micro_loss.detach()
+                objective, cross_entropy = self._losses(inputs_BT[rows], targets_BT[rows], targets_BT.numel())
+                objective.backward()
+            loss += cross_entropy.detach()
+        self.optimizers.add_mu_loss_gradient()
         grad_norm = self.optimizers.clip_grad_norm_(self.model.parameters(), training.grad_clip)
         self.optimizers.step()
         self.optimizers.zero_grad()

@@ -13,6 +13,7 @@ from coupled_adam_bench.files import read_sealed
 from coupled_adam_bench.paths import RunFiles
 from coupled_adam_bench.runs import read_history
 from coupled_adam_bench.verify.recorded import Number, Recorded
+from coupled_adam_bench.weights import sha256_without_cell
 
 _OF_THE_MACHINE = ("tokens_per_second", "peak_memory_bytes", "seconds_left", "time", "mfu")
 """What a line of a history says of the machine, not of the training."""
@@ -177,6 +178,11 @@ def _versions(then: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, tup
     return {name: (then.get(name), here.get(name)) for name in names}
 
 
+def _sha256_of_weights(model_sha256: str | None, files: RunFiles) -> tuple[str | None, ...]:
+    """Return the SHA-256 that the weights of a run have, and have in manifests of versions that wrote no cell's id."""
+    return (model_sha256,) if model_sha256 is None else (model_sha256, sha256_without_cell(files.weights))
+
+
 def judge(recorded: Recorded, cell: Cell, files: RunFiles, own: Mapping[str, float]) -> Verdict:
     """Return the verdict on a cell that was trained and evaluated again, with the tolerances that are a user's ``own``.
 
@@ -196,7 +202,7 @@ def judge(recorded: Recorded, cell: Cell, files: RunFiles, own: Mapping[str, flo
     compared = [f"{len(found.numbers)} numbers of evaluations"]
     if now["model_sha256"] is not None:
         compared.insert(0, "the weights")
-    same_weights = now["model_sha256"] == then["model_sha256"]
+    same_weights = then["model_sha256"] in _sha256_of_weights(now["model_sha256"], files)
     differing = found.differing if same_weights else ["the weights", *found.differing]
     of_history: list[Difference] = []
     if (run := recorded.run(cell.id)) is not None:

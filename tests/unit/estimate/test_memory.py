@@ -120,7 +120,8 @@ def test_the_fullest_moment_is_found(model, optimizer, vocab_size, batch, cell_o
 
 OPTIMIZERS = [
     "adamw", "coupled_adam", {"name": "sgd", "lr_factor": 1}, {"name": "sgd", "lr_factor": 1, "momentum": 0},
-    {"name": "custom", "path": "torch.optim.Adam", "key": "a", "label": "A"},
+    {"name": "custom", "path": "torch.optim.Adam", "key": "a", "label": "A"}, "ember",
+    {"name": "adamw", "amsgrad": True},
 ]  # fmt: skip
 
 

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from planned import Planned
 
 from coupled_adam_bench import config, paths
-from coupled_adam_bench.catalog.bands import BANDS, NEVER_SEEN
+from coupled_adam_bench.catalog.bands import BAND_NAMES, BANDS, NEVER_SEEN
 from coupled_adam_bench.catalog.stages import STAGES
 from coupled_adam_bench.data.synthetic import Language
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes
-from coupled_adam_bench.evaluation.frequency_bands import NAMES, BandLosses, bands_of_tokens
+from coupled_adam_bench.embeddings.frequency import bands_of_tokens
+from coupled_adam_bench.evaluation.frequency_bands import BandLosses
 from coupled_adam_bench.evaluation.loss_detail import LossDetail, Vocabulary
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.evaluation.stored import measurement_of
@@ -51,7 +52,9 @@ def band_in_plain_words(counts: list[int], token: int) -> str:
 @given(st.lists(st.integers(0, 30) | st.integers(0, 10**12), min_size=1, max_size=40).filter(any), st.randoms())
 def test_bands_against_the_definition_and_in_any_order_of_the_vocabulary(counts, random):
     found = bands_of_tokens(np.array(counts))
-    assert [NAMES[number] for number in found] == [band_in_plain_words(counts, token) for token in range(len(counts))]
+    assert [BAND_NAMES[number] for number in found] == [
+        band_in_plain_words(counts, token) for token in range(len(counts))
+    ]
     order = random.sample(range(len(counts)), len(counts))
     np.testing.assert_array_equal(bands_of_tokens(np.array(counts)[order]), found[order])
     np.testing.assert_array_equal(bands_of_tokens(3 * np.array(counts)), found)
@@ -66,14 +69,14 @@ def test_a_text_without_tokens_has_no_bands():
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 9))
 def test_the_loss_of_a_band_is_the_mean_over_its_targets(seed, n_batches, seq_len):
     rng = np.random.default_rng(seed)
-    bands = rng.integers(0, len(NAMES), 12)
+    bands = rng.integers(0, len(BAND_NAMES), 12)
     losses = BandLosses(bands)
-    of_band: dict[str, list[float]] = {name: [] for name in NAMES}
+    of_band: dict[str, list[float]] = {name: [] for name in BAND_NAMES}
     for _ in range(n_batches):
         targets, values = rng.integers(0, 12, (3, seq_len)), rng.exponential(size=(3, seq_len))
         losses.add(targets, values)
         for target, value in zip(targets.ravel(), values.ravel(), strict=True):
-            of_band[NAMES[bands[target]]].append(value)
+            of_band[BAND_NAMES[bands[target]]].append(value)
     assert losses.n_targets == {name: len(values) for name, values in of_band.items()}
     for name, values in of_band.items():
         expected = math.fsum(values) / len(values) if values else math.nan

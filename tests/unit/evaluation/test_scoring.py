@@ -2,6 +2,7 @@
 
 import math
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,14 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM
 
-from coupled_adam_bench.config import Model
+from coupled_adam_bench.config import Model, parse_study
 from coupled_adam_bench.evaluation import scoring
+from coupled_adam_bench.evaluation.harness_model import open_harness_model
 from coupled_adam_bench.evaluation.prefix_trees import TokenRequest
 from coupled_adam_bench.evaluation.scoring import Scorer
-from coupled_adam_bench.files import write_json
+from coupled_adam_bench.files import read_json, write_json
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.models.export import save_model
+from coupled_adam_bench.models.export import load_model, save_model
 
 SEQ_LEN, VOCAB_SIZE, SEQUENCES = 24, 11, 3
 MODELS = {"gpt2": {"tied": True}, "stablelm": {"tied": False}}
@@ -181,3 +183,20 @@ def test_weights_that_are_no_numbers_give_no_numbers(folder):
 
 def test_no_requests(model):
     assert Scorer([model], SEQ_LEN, 100).score([]) == []
+
+
+def test_lm_evals_model_has_the_cap_of_the_trained_one(folder, tmp_path, tiny_study):
+    """The classes of transformers have no cap, so the head of lm-eval's model gets the one of ``config.json``."""
+    config = read_json(folder / "config.json")
+    capped = shutil.copytree(folder, tmp_path / "capped")
+    write_json(capped / "config.json", config | {"soft_cap": 2.0})
+    ours = load_model(capped)
+    hugging = open_harness_model(capped, parse_study(tiny_study()))
+    tokens = torch.arange(1, 9)[None]
+    with torch.no_grad():
+        expected = ours.logits(tokens)
+        assert load_model(folder).logits(tokens).abs().max() > 3 > 2 >= expected.abs().max()
+        torch.testing.assert_close(hugging.model(tokens).logits, expected, rtol=0, atol=1e-4)
+    log_p = expected[0, 2:7].log_softmax(-1).gather(1, tokens[0, 3:8, None]).sum().item()
+    ((found, _),) = Scorer([hugging.model], SEQ_LEN, 100).score([TokenRequest(np.arange(1, 9, dtype=np.int32), 5)])
+    assert found == pytest.approx(log_p, abs=1e-4)

@@ -2,10 +2,13 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from coupled_adam_bench.files import sha256_file
 from coupled_adam_bench.models.export import load_model, save_model
+from coupled_adam_bench.weights import sha256_without_cell
 
 CLASSES = {"gpt2": "GPT2LMHeadModel", "stablelm": "StableLmForCausalLM"}
 
@@ -94,3 +97,37 @@ def test_saving_replaces_a_model_and_leaves_nothing_behind(make_model, tmp_path,
 def test_a_folder_without_a_model_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"config\.json: no such file"):
         load_model(tmp_path)
+
+
+def test_an_exported_cell_says_what_it_is(model, tmp_path, tokenizer_folder, tiny_plan):
+    cell = next(iter(tiny_plan.cells.values()))
+    for name in ("model", "again"):
+        save_model(model, tmp_path / name, tokenizer_folder, eot_id=5, cell=cell)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
+    assert set(files) == {
+        "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+        "tokenizer_config.json",
+    }  # fmt: skip
+    with safe_open(tmp_path / "model" / "model.safetensors", "pt") as weights:
+        assert weights.metadata() == {"format": "pt", "cell": cell.id}
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    generation = theirs.generation_config
+    assert (generation.bos_token_id, generation.eos_token_id, generation.pad_token_id) == (5, 5, 5)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert tokenizer.model_max_length == model.seq_len
+    generated = theirs.generate(**tokenizer("w3 w4", return_tensors="pt"), max_new_tokens=3, do_sample=False)
+    assert generated.shape[1] <= 5
+    assert "model_max_length" not in (tokenizer_folder / "tokenizer_config.json").read_text()
+
+
+def test_the_bytes_are_those_of_the_library(model, tmp_path, tokenizer_folder, tiny_plan):
+    """So that the SHA-256 of a model is what it was before models had the id of their cell."""
+    cell = next(iter(tiny_plan.cells.values()))
+    save_model(model, tmp_path / "plain", tokenizer_folder, eot_id=5)
+    save_model(model, tmp_path / "cell", tokenizer_folder, eot_id=5, cell=cell)
+    plain, with_cell = (tmp_path / name / "model.safetensors" for name in ("plain", "cell"))
+    save_file(load_file(plain), tmp_path / "theirs.safetensors", metadata={"format": "pt"})
+    assert plain.read_bytes() == (tmp_path / "theirs.safetensors").read_bytes()
+    assert sha256_file(with_cell) != sha256_file(plain)
+    assert sha256_without_cell(with_cell) == sha256_without_cell(plain) == sha256_file(plain)

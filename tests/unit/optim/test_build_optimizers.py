@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 import torch
 
-from coupled_adam_bench.config import AdamWSettings, CoupledAdamSettings, CustomSettings, SgdSettings, Training
+from coupled_adam_bench.config import (
+    AdamWSettings,
+    CoupledAdamSettings,
+    CustomSettings,
+    EmberSettings,
+    SgdSettings,
+    Training,
+)
 from coupled_adam_bench.models.gpt2 import GPT2
 from coupled_adam_bench.optim.build import build_optimizers
 from coupled_adam_bench.optim.schedule import learning_rate_factor
@@ -23,7 +30,9 @@ def build(optimizer, training=TRAINING):
 
 ALL = [
     AdamWSettings(name="adamw"),
+    AdamWSettings(name="adamw", amsgrad=True),
     CoupledAdamSettings(name="coupled_adam"),
+    EmberSettings(name="ember"),
     SgdSettings(name="sgd", lr_factor=100),
     CustomSettings(**LION),
 ]
@@ -139,7 +148,7 @@ def test_learning_rates_follow_the_factor():
     assert optimizers.embedding.param_groups[0]["lr"] == 0.5 * 300 * PEAK
 
 
-@pytest.mark.parametrize("kind", [AdamWSettings, CoupledAdamSettings])
+@pytest.mark.parametrize("kind", [AdamWSettings, CoupledAdamSettings, EmberSettings])
 def test_a_factor_multiplies_the_learning_rate_of_the_embedding_alone(kind):
     name = kind.model_fields["name"].annotation.__args__[0]
     for factor in (1.0, 0.3):
@@ -184,6 +193,40 @@ def test_adamw_on_the_embedding_is_the_textbook_formula():
         weight -= PEAK * 0.1 * weight
         weight -= PEAK * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.95**step)) + 1e-8)
     np.testing.assert_allclose(model.embedding.weight.detach().numpy(), weight, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [AdamWSettings, CoupledAdamSettings])
+@pytest.mark.parametrize(
+    ("own", "expected"), [({}, (0.9, 0.95)), ({"beta1": 0.0}, (0.0, 0.95)), ({"beta2": 0.999}, (0.9, 0.999))]
+)
+def test_betas_of_the_embedding_are_the_optimizers_own_or_the_studys(kind, own, expected):
+    _, optimizers = build(kind(name=kind.model_fields["name"].annotation.__args__[0], **own))
+    assert optimizers.embedding.param_groups[0]["betas"] == expected
+    assert optimizers.core.param_groups[0]["betas"] == (0.9, 0.95)
+
+
+def test_amsgrad_divides_by_the_largest_second_moment_so_far():
+    """As in torch, the largest is taken before the correction for the start (arXiv 1904.09237 has no correction)."""
+    model, optimizers = build(AdamWSettings(name="adamw", amsgrad=True, beta1=0.8, beta2=0.5))
+    weight = model.embedding.weight.detach().double().numpy().copy()
+    first, second, largest = (np.zeros((17, 8)) for _ in range(3))
+    generator = np.random.default_rng(0)
+    for step in range(1, 21):
+        grad = generator.normal(size=(17, 8)) / step**2  # smaller and smaller, so that the largest stays behind
+        model.embedding.weight.grad = torch.tensor(grad, dtype=torch.float32)
+        optimizers.embedding.step()
+        first, second = 0.8 * first + 0.2 * grad, 0.5 * second + 0.5 * grad**2
+        largest = np.maximum(largest, second)
+        weight -= PEAK * (first / (1 - 0.8**step)) / (np.sqrt(largest / (1 - 0.5**step)) + 1e-8)
+    assert (largest > second).any()
+    np.testing.assert_allclose(model.embedding.weight.detach().numpy(), weight, rtol=1e-4, atol=1e-6)
+
+
+def test_ember_on_the_embedding_has_its_settings():
+    _, optimizers = build(EmberSettings(name="ember", beta2=0.99, eps=1e-6, lr_factor=0.5, weight_decay=0.1))
+    (group,) = optimizers.embedding.param_groups
+    found = {name: group[name] for name in ("lr", "beta2", "eps", "weight_decay")}
+    assert found == {"lr": 0.5 * PEAK, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.1}
 
 
 def test_schedule_warms_up_linearly_and_ends_at_a_tenth():

@@ -86,11 +86,11 @@ def test_the_papers_studies_are_clean(number):
 def test_an_item_in_the_step_is_found(one_optimizer, monkeypatch):
     def loss(self, *arguments):
         value = real(self, *arguments)
-        print("loss", value.item())
+        print("loss", value[0].item())
         return value
 
-    real = Trainer._loss
-    monkeypatch.setattr(Trainer, "_loss", loss)
+    real = Trainer._losses
+    monkeypatch.setattr(Trainer, "_losses", loss)
     (finding,) = rehearse(only(one_optimizer()), GPU).findings
     assert "the host reads a number from a tensor of shape () on cpu inside a step, and waits" in finding.what
     assert "test_rehearsal.py:" in finding.place
@@ -137,10 +137,26 @@ def test_an_operation_that_fails_is_found_by_its_line(one_optimizer, monkeypatch
     def loss(self, inputs_BT, targets_BT, n_tokens):
         return real(self, inputs_BT, targets_BT[:, 1:], n_tokens)
 
-    real = Trainer._loss
-    monkeypatch.setattr(Trainer, "_loss", loss)
+    real = Trainer._losses
+    monkeypatch.setattr(Trainer, "_losses", loss)
     (finding,) = rehearse(only(one_optimizer()), GPU).findings
     assert "models/cross_entropy.py:" in finding.place
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "ember",
+        {"name": "adamw", "amsgrad": True, "mu_loss": 0.1},
+        {"name": "adamw", "mu_centering": True, "soft_cap": 9},
+    ],
+    ids=str,
+)
+def test_rivals_are_clean_and_are_combinations_of_their_own(one_optimizer, optimizer):
+    combination = only(one_optimizer(optimizer))
+    given = ["ember"] if optimizer == "ember" else ["adamw", *(name for name in optimizer if name != "name")]
+    assert f", {', '.join(given)}, " in combination.label
+    assert rehearse(combination, GPU).findings == []
 
 
 def test_optimizers_that_keep_their_step_as_a_number_are_clean(one_optimizer):

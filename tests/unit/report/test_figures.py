@@ -21,7 +21,7 @@ from coupled_adam_bench.report.figures import (
     figures_of,
     write_figures,
 )
-from coupled_adam_bench.report.history_figures import Shown, _draw, geometry, training
+from coupled_adam_bench.report.history_figures import Shown, _draw, geometry, row_steps, training
 from coupled_adam_bench.report.plane_figure import plane
 from coupled_adam_bench.report.scale_figure import scale, scaled_places
 from coupled_adam_bench.report.similarity_figure import SIMILARITY_FIGURE
@@ -70,9 +70,10 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
     for index, cell_id in enumerate(plan.cells):
         (tmp_path / "runs" / cell_id).mkdir(parents=True)
         rows = [
-            {"step": step, "loss": 4 / step, "isotropy": 0.9 / step + index / 100, "mean_norm_ratio": 1 - 1 / step}
+            {"step": step, "loss": 4 / step, "isotropy": 0.9 / step + index / 100, "mean_norm_ratio": 1 - 1 / step,
+             "row_step_rarest": 0.5 / step, "row_step_most_frequent": 0.125 / step**2}
             for step in (1, 10, 60)
-        ]
+        ]  # fmt: skip
         lines = [*rows, {"step": 7, "loss": 4.0, "mean_norm_ratio": 0.99}]  # a step without geometry
         (tmp_path / "runs" / cell_id / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     with rc_context(RC):
@@ -82,6 +83,11 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
         assert ax.get_xscale() == "log" and len(ax.lines) == len(ax.collections) == 2
         np.testing.assert_array_equal(ax.lines[0].get_xdata(), [1, 10, 60])
         np.testing.assert_allclose(ax.lines[0].get_ydata(), values, atol=1e-15)
+    with rc_context(RC):
+        rarest, ratio = row_steps(layout_of(plan), tmp_path / "runs").axes
+    for ax, values in ((rarest, [0.5, 0.05, 0.5 / 60]), (ratio, [4.0, 40.0, 240.0])):
+        assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+        np.testing.assert_allclose(ax.lines[0].get_ydata(), values)
     write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
     write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / "figures")
     assert (tmp_path / "figures/geometry.svg").is_file()
@@ -124,7 +130,7 @@ def test_labels_are_text_and_not_formulas(tiny_study: Callable[..., dict[str, An
         (tmp_path / "runs" / cell_id / "history.jsonl").write_text('{"step": 1, "loss": 2.5, "mean_norm_ratio": 0.1}\n')
     write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
     write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / "figures")
-    for name in FIGURES.keys() - {"spectrum", "plane", "noise"}:  # which have no line of an optimizer here
+    for name in FIGURES.keys() - {"calibration", "spectrum", "plane", "noise"}:  # without a line here
         text = (tmp_path / "figures" / f"{name}.svg").read_text()
         ElementTree.fromstring(text)
         assert r"<!-- $\frac{$ -->" in text  # matplotlib's note of what it drew

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import Execution
+from coupled_adam_bench.config import AdamWSettings, Execution, Training
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.optim.build import build_optimizers
@@ -58,7 +58,7 @@ def reference(cell: Cell, batches: Any) -> Reference:
     core = build_optimizers(model, model.embedding_parameters(), optimizer, training, cell.model.learning_rate)
     weight = model.embedding.weight.detach().clone()
     found = Reference(weight, *(torch.zeros(weight.shape[1], dtype=torch.float64) for _ in range(3)))
-    m_in, m_out, m_decay, v = (torch.zeros_like(weight) for _ in range(4))
+    m_in, m_out, m_decay, v, largest = (torch.zeros_like(weight) for _ in range(5))
     for step in range(cell.steps):
         inputs, targets = batches.get(step)
         loss = torch.nn.functional.cross_entropy(model.logits(inputs).flatten(0, 1), targets.flatten())
@@ -82,12 +82,16 @@ def reference(cell: Cell, batches: Any) -> Reference:
             )
             changes = [-lr * m for m in (m_in, m_out, m_decay)]
         else:
-            b1, b2 = training.beta1, training.beta2
+            b1, b2 = (0.0, optimizer.beta2) if optimizer.name == "ember" else training.betas(optimizer)
             m_in, m_out = b1 * m_in + (1 - b1) * g_in, b1 * m_out + (1 - b1) * g_out
             v = b2 * v + (1 - b2) * (g_in + g_out) ** 2
             moment = v.mean(0, keepdim=True) if optimizer.name == "coupled_adam" else v
             if optimizer.name == "coupled_adam":
                 moment = moment * 2.0**-optimizer.scale_exponent
+            if optimizer.name == "ember":  # the means of a moving average are the moving averages of the means
+                moment = v.mean(1, keepdim=True) * v.mean(0) / v.mean()
+            if optimizer.name == "adamw" and optimizer.amsgrad:
+                moment = largest = torch.maximum(largest, v)
             denominator = (moment / (1 - b2**t)).sqrt() + training.eps
             changes = [-lr / (1 - b1**t) * m / denominator for m in (m_in, m_out)] + [-lr * wd * weight]
         for part, change in zip((found.input, found.output, found.decay), changes, strict=True):
@@ -106,6 +110,9 @@ ALL = [
     {"name": "coupled_adam", "scale_exponent": 2},
     {"name": "sgd", "lr_factor": 20},
     {"name": "sgd", "lr_factor": 20, "momentum": 0.0},
+    {"name": "adamw", "amsgrad": True, "beta1": 0.5, "beta2": 0.8},
+    {"name": "coupled_adam", "beta1": 0.5, "beta2": 0.8},
+    {"name": "ember", "beta2": 0.9},
 ]
 
 
@@ -133,7 +140,7 @@ def test_the_parts_are_those_of_training_by_hand(
         assert shares[f"{name}_share"] == pytest.approx(share, abs=0.01)
         assert records[name][-1] == pytest.approx(float(drift.parts[name].norm()), rel=1e-12)
     assert records["residual"][-1] < 1e-5 * records["displacement"][-1]
-    assert (records["output"][-1] > 0.1 * float(size)) == (optimizer == "adamw")
+    assert (records["output"][-1] > 0.1 * float(size)) == (cell.optimizer.name in ("adamw", "ember"))
 
 
 def test_norms_and_sums_are_those_of_the_weights(
@@ -223,7 +230,9 @@ def test_a_replay_is_the_run(
 def test_an_optimizer_without_a_rule_has_norms_and_no_split(theory_study: Callable[..., Any]) -> None:
     from coupled_adam_bench.config import Theory
 
-    assert rule_of(Theory(), 0.9) is None  # any settings that are of no known optimizer
+    assert rule_of(Theory(), Training()) is None  # any settings that are of no known optimizer
+    for moved in ({"mu_centering": True}, {"mu_loss": 0.1}):  # by more than the optimizer's rule
+        assert rule_of(AdamWSettings(name="adamw", **moved), Training()) is None
     weight = torch.ones(4, 2)
     drift = Drift(weight, None)
     before = weight.clone()

@@ -119,7 +119,7 @@ def newest(cell: Cell, index: int = 0) -> Path:
 CHECKPOINT_FILES = (".metadata", "__0_0.distcp", "state.json", "history.jsonl", "checksums.json")
 RUN_FILES = [
     "run.json", "cell.json", "history.jsonl", "model/model.safetensors", "model/config.json", "model/tokenizer.json",
-    "model/tokenizer_config.json", ".lock",
+    "model/tokenizer_config.json", "model/generation_config.json", "model/README.md", ".lock",
 ]  # fmt: skip
 RUN_FILES += [f"checkpoints/step-000000{step}/{name}" for step in ("08", "12") for name in CHECKPOINT_FILES]
 

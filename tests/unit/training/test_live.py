@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from planned import only
 from safetensors.numpy import load_file
 
+from coupled_adam_bench.catalog.bands import BAND_NAMES
 from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.embeddings.frequency import bands_of_tokens
 from coupled_adam_bench.embeddings.metrics import embedding_metrics
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.paths import trunk_dir
@@ -115,6 +117,44 @@ def test_the_geometry_is_that_of_the_weights(runs, tiny_data):
     assert len(set(rows_with(runs["measured"], "isotropy").values())) == len(GEOMETRY_STEPS)
 
 
+def test_the_steps_of_rows_are_those_between_two_weights(runs, tiny_study, tiny_data, tmp_path):
+    """The same training once more, step by step, with the weights before and after each."""
+    rows = history_of(runs["measured"])
+    names = {f"row_step_{band}" for band in BAND_NAMES}
+    unigram = np.load(tiny_data / "unigram.npy")
+    bands = bands_of_tokens(np.pad(unigram, (0, 64 - len(unigram))))
+    cell, execution = cell_and_execution(settings_of(tiny_study, **MEASURED))
+    trainer = Trainer(cell, execution, tiny_data, tmp_path, ALONE)
+    weight, found = trainer.model.embedding.weight, {}
+    for step in range(STEPS):
+        before = weight.detach().clone().numpy().astype(np.float64)
+        trainer.train_step(step)
+        moved = np.linalg.norm(weight.detach().numpy() - before, axis=1) / np.linalg.norm(before, axis=1)
+        found[step + 1] = {
+            f"row_step_{name}": moved[bands == number].mean()
+            for number, name in enumerate(BAND_NAMES)
+            if (bands == number).any()
+        }
+    trainer.close()
+    for row in rows:
+        here = names & row.keys()
+        assert here == (found[row["step"]].keys() if row["step"] in GEOMETRY_STEPS else set())
+        for name in here:
+            assert row[name] == pytest.approx(found[row["step"]][name], rel=1e-4)
+    assert "row_step_rare" in rows[-1] and not any(name.startswith("head_") for name in rows[-1])
+
+
+def test_an_untied_head_has_steps_of_its_own(tiny_study, tiny_data, tmp_path):
+    settings = settings_of(tiny_study, **MEASURED)
+    settings["models"][0]["tied"] = False
+    settings["grid"][0]["tokens"] = [{"steps": 6}]
+    cell, execution = cell_and_execution(settings)
+    assert train(cell, execution, tiny_data, tmp_path, ALONE) == 0
+    last = history_of(tmp_path)[-1]
+    assert last["head_row_step_rare"] > 0 and last["row_step_rare"] > 0
+    assert last["head_row_step_rare"] != last["row_step_rare"]
+
+
 def training_of(run_dir: Path) -> list[Any]:
     return [(row["step"], row["loss"], row["grad_norm"], row["lr"]) for row in history_of(run_dir)]
 
@@ -155,7 +195,7 @@ def test_a_cell_of_a_trunk_has_the_measurements_of_one_that_was_trained_alone(ti
         alone, started = tmp_path / f"alone-{cell.steps}", tmp_path / f"from-{cell.steps}"
         assert json.loads((started / "run.json").read_text())["trunk_steps"] > 0
         assert training_of(alone) == training_of(started)
-        for name in ("val_loss", "isotropy"):
+        for name in ("val_loss", "isotropy", "row_step_rare"):
             assert rows_with(started, name) == rows_with(alone, name) != {}
 
 
@@ -172,7 +212,7 @@ def test_several_processes_measure_the_same(parallel, micro, runs, make_workspac
         return workspace.run_dir(cell_id)
 
     measured = trained("measured", **MEASURED)
-    for name in ("val_loss", "isotropy", "mean_norm_ratio"):
+    for name in ("val_loss", "isotropy", "mean_norm_ratio", "row_step_rare"):
         found, expected = rows_with(measured, name), rows_with(runs["measured"], name)
         assert list(found) == list(expected)
         np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=2e-4, err_msg=name)

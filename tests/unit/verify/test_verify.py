@@ -15,7 +15,7 @@ import yaml
 from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.files import read_json, read_sealed, sha256_file, write_json, write_sealed
-from coupled_adam_bench.paths import data_dir, run_dir
+from coupled_adam_bench.paths import WEIGHTS, data_dir, run_dir
 from coupled_adam_bench.plan import load_plan
 from coupled_adam_bench.verify import verify as verify_module
 from coupled_adam_bench.verify.compare import Difference, compare_histories, compare_numbers, tolerances
@@ -116,11 +116,10 @@ def test_a_forged_history_is_found(study: list[str], capsys: pytest.CaptureFixtu
 
 def test_a_model_that_is_not_the_manifest_s_is_found(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     for cell, other in (study, study[::-1]):
-        shutil.copytree(run_dir(other) / "model", f"{cell}-model")
+        shutil.copy(run_dir(other) / "model" / WEIGHTS, f"{cell}-weights")
     for cell in study:
-        shutil.rmtree(run_dir(cell) / "model")
-        shutil.move(f"{cell}-model", run_dir(cell) / "model")
-        (weights,) = (run_dir(cell) / "model").glob("*.safetensors")
+        weights = run_dir(cell) / "model" / WEIGHTS
+        shutil.move(f"{cell}-weights", weights)
         record = read_sealed(run_dir(cell) / "run.json")
         write_sealed(run_dir(cell) / "run.json", record | {"model_sha256": sha256_file(weights)})
     assert check(study, None) == 1
