@@ -337,7 +337,7 @@ def test_a_wrong_study_stops_before_the_first_job(changes, message, tmp_path, ti
 
 def test_two_snakemakes_at_once_do_not_write_over_each_other(tmp_path, tiny_study):
     settings = tiny_study()
-    settings["grid"][0] |= {"tokens": [{"steps": 1500}], "seeds": [1, 2]}
+    settings["grid"][0] |= {"tokens": [{"steps": 800}], "seeds": [1, 2]}
     settings["execution"]["train_cells_per_job"] = 2
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(settings))
     command = [*SNAKEMAKE, "train", "--cores", "2", "--configfile", "study.yaml"]
