@@ -68,11 +68,11 @@ def test_training_that_is_cut_twice_gives_the_tables_of_the_local_run(
     assert "SLURM" in cluster.log.read_text()
     assert cluster.outputs() == local.outputs()
 
-    # The three stages of evaluation are one job.
+    # The data, and two jobs for three stages of evaluation.
     jobs = cluster.jobs()
     assert {job.state for job in jobs} == {"COMPLETED"}
     trained = [job for job in jobs if "train_cells" in job.comment]
-    assert len(jobs) == 1 + len(trained) + 1
+    assert len(jobs) == 1 + len(trained) + 2
     assert [cluster.restarts(job) for job in trained] == [CUTS] * len(of_job)
     for run_dir in (tmp_path / "slurm" / "results" / "runs").iterdir():
         steps = [json.loads(line)["step"] for line in (run_dir / "history.jsonl").read_text().splitlines()]
