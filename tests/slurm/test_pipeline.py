@@ -48,7 +48,8 @@ def test_training_that_is_cut_twice_gives_the_tables_of_the_local_run(
     cluster = StudyOnSlurm(tmp_path / "slurm", study, slurm_cluster)
     process = cluster.start("--retries", "0", "tables")
     cuts: Counter[str] = Counter()
-    lines: dict[str, int] = {}
+    begun: dict[tuple[str, int], int] = {}
+    """The lines of history with which each start of a job began."""
     deadline = time.monotonic() + 700
     with ended(process):
         while process.poll() is None:
@@ -59,11 +60,11 @@ def test_training_that_is_cut_twice_gives_the_tables_of_the_local_run(
                 name = job.comment.rpartition("_")[2]
                 if cuts[name] == CUTS or name not in of_job or "train_cells" not in job.comment:
                     continue
-                now = cluster.history_lines(*of_job[name])
-                if now > lines.get(name, 0):  # it has trained since it was started
+                restarts, now = cluster.restarts(job), cluster.history_lines(*of_job[name])
+                if restarts == cuts[name] and now > begun.setdefault((name, restarts), now):
                     # What `--signal=TERM@120` does two minutes before the time limit: to the steps, not to the script.
                     cluster.slurm("scancel", "--signal=TERM", job.number)
-                    lines[name], cuts[name] = now + 1, cuts[name] + 1
+                    cuts[name] += 1
     assert process.returncode == 0, cluster.log.read_text()[-5000:]
     assert "SLURM" in cluster.log.read_text()
     assert cluster.outputs() == local.outputs()
@@ -75,5 +76,5 @@ def test_training_that_is_cut_twice_gives_the_tables_of_the_local_run(
     assert len(jobs) == 1 + len(trained) + 2
     assert [cluster.restarts(job) for job in trained] == [CUTS] * len(of_job)
     for run_dir in (tmp_path / "slurm" / "results" / "runs").iterdir():
-        steps = [json.loads(line)["step"] for line in (run_dir / "history.jsonl").read_text().splitlines()]
-        assert steps == list(range(5, steps + 1, 5))
+        logged = [json.loads(line)["step"] for line in (run_dir / "history.jsonl").read_text().splitlines()]
+        assert logged == list(range(5, steps + 1, 5))
