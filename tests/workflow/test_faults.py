@@ -402,7 +402,7 @@ CASES = {
     "a table": "results/tiny/tables/table1.tex",
     "the manifest": "results/tiny/manifest.json",
     "an evaluation": "results/runs/*_adamw_s1_*/evaluations/downstream-*.json",
-    "a checksum": "results/tiny/checksums/collect.json",
+    "a checksum": "results/tiny/checksums/figures.json",  # of files that no other case changes
     "a record of a run": "results/runs/*_coupled_adam_s1_*/run.json",
     "a history": "results/runs/*_adamw_s2_*/history.jsonl",
 }
@@ -446,7 +446,7 @@ MADE_BY = {
     "a table": "tables_of_study",
     "the manifest": "manifest",
     "an evaluation": "downstream",
-    "a checksum": "collect",
+    "a checksum": "figures_of_study",
     "a record of a run": "train_cells",
     "a history": "train_cells",
 }
