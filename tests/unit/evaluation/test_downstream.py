@@ -1,6 +1,7 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -330,6 +331,7 @@ def test_precision_is_a_setting_and_bf16_is_for_gpus(precision, device, expected
     class Options:
         def __init__(self, **options):
             self.options = options
+            self.model = SimpleNamespace(config=SimpleNamespace())
 
     monkeypatch.setattr(harness_model, "_model_class", lambda: Options)
     study = make_part(["race"], {"precision": precision}).study

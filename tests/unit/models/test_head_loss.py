@@ -152,6 +152,7 @@ def test_a_capped_model_has_its_cap_wherever_it_gives_logits(architecture, tmp_p
     torch.testing.assert_close(objective, torch.stack([expected.sum() + z_loss, expected.sum()]))
     tokenizer = tmp_path / "tokenizer"
     tokenizer.mkdir()
+    (tokenizer / "tokenizer_config.json").write_text("{}")
     save_model(model, tmp_path / "model", tokenizer, 0)
     again = load_model(tmp_path / "model")
     assert again.soft_cap == 0.5
