@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.plan import Plan, make_plan
-from coupled_adam_bench.report.figures import FIGURES, figures_of
+from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.style import IN_COLUMN, RC
@@ -180,6 +180,6 @@ def test_the_table_of_models_says_that_their_learning_rate_is_tuned(field, peak,
 
 def test_only_a_study_that_tunes_has_the_figure_and_the_section(plan_of, tiny_plan, tmp_path):
     assert TUNING_FIGURE.items() <= figures_of(plan_of()).items()
-    assert figures_of(tiny_plan) == FIGURES
+    assert not TUNING_FIGURE.keys() & figures_of(tiny_plan)
     assert tuning_section(tiny_plan, None) is None
     assert json.dumps(tiny_plan.to_json()).count("tune") == 0
