@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_jobs_get_different_gpus(machine, monkeypatch):
             monkeypatch.setenv(VISIBLE, "as the job leaves it")
             first.close()
 
-        monkeypatch.setattr(gpu_leases.time, "sleep", sleep)
+        monkeypatch.setattr(gpu_leases, "time", SimpleNamespace(sleep=sleep))  # other threads may sleep
         with leased_gpus(1, machine):
             assert os.environ[VISIBLE] == "0"
         assert waits == [1.0]

@@ -106,7 +106,7 @@ def bases(tiny_study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> d
     settings["grid"][0] |= {
         "table": "mine",
         "optimizers": [
-            "adamw", "coupled_adam", {"name": "sgd", "lr_factor": 100},
+            "adamw", "coupled_adam", "ember", {"name": "sgd", "lr_factor": 100},
             {"name": "custom", "path": "torch.optim.Adagrad", "key": "ada", "label": "Ada", "arguments": {"eps": 0.1}},
         ],
         "tune": {
