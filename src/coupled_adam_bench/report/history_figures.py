@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench.catalog.bands import BANDS
 from coupled_adam_bench.catalog.metrics import METRICS
+from coupled_adam_bench.catalog.names import VALIDATION_LOSS
 from coupled_adam_bench.cells import Cell, readable_count
 from coupled_adam_bench.paths import RunFiles
 from coupled_adam_bench.report.style import add_legend, axis_label, optimizer_styles, panels, plain
@@ -94,7 +95,7 @@ def training(layout: Layout, runs: Path) -> "Figure":
     for key, histories in _by_optimizer(shown, runs).items():
         line = styles[key] | {"marker": "", "linewidth": 1.0}
         _draw(losses, histories, "loss", labels[key], line)
-        _draw(losses, histories, "val_loss", labels[key], styles[key] | {"linestyle": "", "markersize": 3})
+        _draw(losses, histories, VALIDATION_LOSS, labels[key], styles[key] | {"linestyle": "", "markersize": 3})
         _draw(norms, histories, "mean_norm_ratio", labels[key], line)
     low, high = losses.dataLim.intervaly
     guessing = math.log(shown.cells[0].vocab_size)

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench import paths
+from coupled_adam_bench.catalog.names import VALIDATION_LOSS
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, layout_of
 from coupled_adam_bench.results.target import ALL_SEEDS, write_target_rows
 from coupled_adam_bench.runs import read_history
 from coupled_adam_bench.statistics.student import one_sided_p, statistic
 from coupled_adam_bench.statistics.t_test import summarize
-
-VALIDATION_LOSS = "val_loss"
 
 
 @dataclass(frozen=True)

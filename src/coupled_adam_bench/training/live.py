@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coupled_adam_bench.catalog.bands import BAND_NAMES
+from coupled_adam_bench.catalog.names import VALIDATION_LOSS as VALIDATION_LOSS
 from coupled_adam_bench.data.bins import UNIGRAM, open_tokens, verified_file
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens
 from coupled_adam_bench.embeddings.metrics import embedding_metrics
@@ -22,7 +23,6 @@ from coupled_adam_bench.models.cross_entropy import IGNORED
 from coupled_adam_bench.training.distributed import reading, whole
 from coupled_adam_bench.training.trainer import Trainer
 
-VALIDATION_LOSS = "val_loss"
 ROW_STEP, HEAD_ROW_STEP = "row_step", "head_row_step"
 """What the names of relative steps begin with, before that of the band."""
 

@@ -61,10 +61,10 @@ class Run:
     def _read(self) -> tuple[float, int | None]:
         """Synchronize, record the losses since the last call and return the last norm and the first bad step."""
         losses = torch.stack([loss.double() for loss, _ in self._unread])
-        joules = losses.new_tensor([self._meter.joules()])
+        energy = losses.new_tensor([self._meter.joules()])
         norms = [norm.item() for _, norm in self._unread]
         self._unread.clear()
-        *sums, joules = self.group.sum(torch.cat([losses, joules])).tolist()
+        *sums, joules = self.group.sum(torch.cat([losses, energy])).tolist()
         values = [loss / self.group.size for loss in sums]
         self.trainer.state.add_energy(joules)
         first = self.trainer.state.step - len(values) + 1
