@@ -17,7 +17,7 @@ include: "rules/report.smk"
 include: "rules/start.smk"
 
 
-# Every file of the study by name: Snakemake makes a missing one anew only if it is asked for.
+# Every file of the study by name, checksums too: Snakemake makes a missing one anew only if it is asked for.
 rule all:
     """Target: everything, from data to report."""
     default_target: True
@@ -30,5 +30,7 @@ rule all:
         rules.figures.input,
         rules.report.input,
         TUNING_FILES,
-        STUDY_DIR / "manifest.json",
-        STUDY_DIR / IMPORT_SUMMARY,
+        rules.manifest.input.given,
+        rules.manifest.output,
+        rules.report_page.output,
+        rules.track.output,
