@@ -124,10 +124,12 @@ def say_what_is_planned(full_logs):
     """Tell the logger `study` (profiles/default) what this run is going to do."""
     jobs = list(workflow.dag.needrun_jobs())
     trained = [part for job in jobs for part in trained_parts(job.rule.name, job.wildcards_dict)]
+    records = {paths.RunFiles(paths.run_dir(cell.id)).record for cell in chosen(PLAN).cells.values()}
+    done = {record for record in records if record.exists()} - {part.record for part in trained}
     said = Workflow(
         study=PLAN.name,
         n_cells=len(CELLS),
-        n_trained=len(CELLS) - sum(part.is_cell for part in trained),
+        n_trained=len(done),
         n_jobs=len(jobs),
         flops=sum(part.flops for part in trained),
         logs=STUDY_DIR / "logs",

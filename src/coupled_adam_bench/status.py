@@ -44,7 +44,7 @@ class Workflow:
     n_cells: int
     """The number of cells of the study."""
     n_trained: int
-    """The number of those that no job of this run trains."""
+    """The number of those that are trained already."""
     n_jobs: int
     flops: int
     """The work of all training jobs of this run."""

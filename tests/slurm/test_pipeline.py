@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import yaml
+from finished import outputs
 from slurm_study import StudyOnSlurm, ended
 
 from coupled_adam_bench.config import parse_study
@@ -15,6 +16,25 @@ pytestmark = pytest.mark.xdist_group("slurm")  # one cluster, in one worker
 CUTS = 2
 
 
+@pytest.mark.timeout(600)
+def test_a_study_has_the_tables_of_the_local_run(finished, slurm_cluster, tmp_path):
+    pytest.importorskip("snakemake_executor_plugin_slurm")
+    settings = yaml.safe_load((finished / "study.yaml").read_text())
+    settings["execution"] |= {"train_mem_mb": 3000, "evaluation_mem_mb": 2500}
+    study = tmp_path / "study.yaml"
+    study.write_text(yaml.safe_dump(settings))
+    cluster = StudyOnSlurm(tmp_path / "slurm", study, slurm_cluster)
+    process = cluster.start("tables")
+    with ended(process):
+        assert process.wait(500) == 0, cluster.log.read_text()[-5000:]
+    assert cluster.outputs() == outputs(finished)
+    # The data, one job that trains, and two for three stages of evaluation.
+    jobs = cluster.jobs()
+    assert {job.state for job in jobs} == {"COMPLETED"}
+    assert len(jobs) == 4
+
+
+@pytest.mark.nightly
 @pytest.mark.timeout(1500)
 @pytest.mark.fault(
     "cluster",
@@ -22,7 +42,7 @@ CUTS = 2
     "Each time it writes a checkpoint and goes back into SLURM's queue under its number; the tables are byte for byte "
     "those of a local run.",
 )
-@pytest.mark.parametrize(("processes", "steps"), [(1, 1500), pytest.param(2, 400, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(("processes", "steps"), [(1, 1500), (2, 400)])
 def test_training_that_is_cut_twice_gives_the_tables_of_the_local_run(
     processes, steps, slurm_cluster, tiny_study, tmp_path
 ):

@@ -229,6 +229,24 @@ def test_a_fixed_and_a_tuned_row_of_one_name_are_told_apart(tuned):
         parse_study(study)
 
 
+def test_blocks_with_other_rows_share_the_choice_of_a_row(tuned):
+    study = tuned()
+    (first,) = study["grid"]
+    tune = first["tune"] | {"tokens": {"steps": 20}}
+    first["tune"] = tune
+    alone = tune | {"grids": {"adamw": tune["grids"]["adamw"]}}
+    second = {"models": ["nano"], "tokens": [{"steps": 30}], "optimizers": ["adamw"], "seeds": [1], "tune": alone}
+    study["grid"].append(second)
+    plan = make_plan(parse_study(study))
+    assert len(plan.tunings) == 2
+    assert {cell.tuning for cell in plan.cells.values() if cell.optimizer.key == "adamw"} == {
+        name for name in plan.tunings if "_adamw_" in name
+    }
+    second["tune"] = alone | {"seeds": [99]}
+    with pytest.raises(ValueError, match=r"grid\.1\.optimizers: adamw stands for two different settings"):
+        parse_study(study)
+
+
 def test_a_row_can_be_left_as_it_is_if_the_study_says_so(tuned):
     plan = make_plan(parse_study(tuned(grids={"adamw": GRID}, equal_budgets=False)))
     assert [cell.tuning is None for cell in plan.cells.values()] == 3 * [False] + 3 * [True]

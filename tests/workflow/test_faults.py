@@ -318,7 +318,7 @@ def victim(finished, tmp_path_factory) -> Victim:
     "A plain second start gives the undisturbed tables. If it stops, then with a sentence that names the file, and the "
     "next start gives them.",
 )
-@pytest.mark.parametrize("draw", draws("CAB_DAMAGE_DRAWS", by_night=6, by_day=1))  # `make attack` draws 500
+@pytest.mark.parametrize("draw", draws("CAB_DAMAGE_DRAWS", by_night=6, by_day=0))  # `make attack` draws 500
 def test_damage_at_random(victim, draw):
     rng = random.Random(draw)
     damaged = {}
@@ -543,7 +543,7 @@ def begin(folder: Path) -> subprocess.Popen[bytes]:
     [
         (signal.SIGKILL, False, "train"),
         pytest.param(signal.SIGHUP, False, "tables", marks=NIGHTLY),
-        (signal.SIGHUP, True, "tables"),
+        (signal.SIGHUP, True, "train"),
     ],
     ids=["SIGKILL", "SIGHUP", "SIGHUP of all"],
 )
@@ -569,10 +569,8 @@ def test_a_killed_snakemake(number, jobs_too, target, tmp_path, tiny_study):
     "Data are prepared once and each cell is trained once, the second run of the study waits for the first, and all "
     "end well, with the tables of each alone.",
 )
-def test_working_folders_with_one_results(tmp_path, tiny_study):
+def test_working_folders_with_one_results(finished, tmp_path, tiny_study):
     settings = small(tiny_study())
-    settings["grid"][0]["tokens"] = [{"steps": 200}]
-    settings["execution"]["train_cells_per_job"] = 2
     other = small(tiny_study(study="other"))
     other["grid"] = settings["grid"]
     other["evaluation"] = {"word_similarity": [], "downstream": {"tasks": "synthetic", "limit": 5}}
@@ -591,9 +589,8 @@ def test_working_folders_with_one_results(tmp_path, tiny_study):
     assert len(list((tmp_path / "shared/runs").glob("*/run.json"))) == 4
     logs = "".join(path.read_text() for path in (tmp_path / "shared").glob("*/logs/*.log"))
     assert "Traceback" not in logs
-    assert logs.count("loss=") <= 4 * 20
+    assert logs.count("loss=") <= 4 * 4  # a line every five steps
     together = outputs(tmp_path / "one"), outputs(tmp_path / "three", "other")
-    for study, name in ((settings, "tiny"), (other, "other")):
-        write(tmp_path / f"{name}-alone", study)
-        finish(tmp_path / f"{name}-alone", "tables")
-    assert together == (outputs(tmp_path / "tiny-alone"), outputs(tmp_path / "other-alone", "other"))
+    write(tmp_path / "alone", other)
+    finish(tmp_path / "alone", "tables")
+    assert together == (outputs(finished), outputs(tmp_path / "alone", "other"))

@@ -4,12 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
 SNAKEMAKE = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "Snakefile"), "--nocolor"]
 
 
+@pytest.mark.nightly  # tests/unit/rehearsal does the same by the command that the target calls
 def test_the_target_rehearse(tiny_study, tmp_path):
     settings = tiny_study()
     settings["grid"][0]["seeds"] = [1, 2]

@@ -303,8 +303,8 @@ class Study(Settings):
             for model, (optimizer, row) in itertools.product(
                 block.models, zip(block.optimizers, block.rows, strict=True)
             ):
-                tuned = block.tune and block.tune.grid_of(optimizer) and block.tune
-                if settings.setdefault((model, row.key), (optimizer, tuned)) != (optimizer, tuned):
+                trial = block.tune and block.tune.trial_of(optimizer)
+                if settings.setdefault((model, row.key), (optimizer, trial)) != (optimizer, trial):
                     raise ValueError(
                         f"grid.{index}.optimizers: {row.key} stands for two different settings, and results tell "
                         "optimizers apart by it; make them the same, or use two studies"

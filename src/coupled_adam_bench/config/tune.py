@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from math import prod
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -77,6 +77,11 @@ class Tune(Settings):
         """Return the grid of an optimizer of the block, which is empty for one that is not tuned."""
         key = self._key_of(optimizer)
         return {} if key is None else self.grids[key]
+
+    def trial_of(self, optimizer: Optimizer) -> Self | None:
+        """Return what chooses the settings of an optimizer of the block, ``None`` for one that is not tuned."""
+        key = self._key_of(optimizer)
+        return None if key is None else self.model_copy(update={"grids": {key: self.grids[key]}})
 
     def _key_of(self, optimizer: Optimizer) -> str | None:
         """Return the name by which a grid is an optimizer's: that of its row, without the fields of the grid."""

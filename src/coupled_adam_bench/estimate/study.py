@@ -8,7 +8,7 @@ from typing import Any
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import Budget
+from coupled_adam_bench.config import Budget, Downstream
 from coupled_adam_bench.device import n_processors
 from coupled_adam_bench.estimate.cell import (
     BranchEstimate,
@@ -25,13 +25,33 @@ from coupled_adam_bench.estimate.speed import read_speeds
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.runs import KEEP_CHECKPOINTS
 
-# The following are assumptions. A thread tokenizes so many tokens in a second. The paper's downstream tasks have so
+# The following are assumptions. A thread tokenizes so many tokens in a second. A document of a downstream task has so
 # many tokens, which are evaluated as fast as others are trained: a third of the work, but in float32, in small batches.
 _TOKENIZED_PER_THREAD = 500_000
-_EVALUATED_TOKENS = 10_000_000
+_TOKENS_PER_DOCUMENT = 400
+_DOCUMENTS = {
+    "hellaswag": 10_042,
+    "winogrande": 1_267,
+    "arc_easy": 2_376,
+    "arc_challenge": 1_172,
+    "truthfulqa_mc2": 817,
+    "lambada_openai": 5_153,
+    "race": 1_045,
+}
+"""The number of documents of the paper's tasks; other tasks are taken to be as large as the mean of these."""
 _CPU_START_SECONDS = 10
 _REPORT_SECONDS = 60
 _JOULES_PER_KWH = 3.6e6
+
+
+def evaluated_tokens(downstream: Downstream) -> int:
+    """Return about how many tokens the downstream tasks have, 0 for those of the generated language."""
+    if downstream.tasks == "synthetic":
+        return 0
+    usual = sum(_DOCUMENTS.values()) // len(_DOCUMENTS)
+    documents = (_DOCUMENTS.get(task, usual) for task in downstream.tasks)
+    limit = downstream.limit
+    return _TOKENS_PER_DOCUMENT * sum(n if limit is None else min(n, limit) for n in documents)
 
 
 @dataclass(frozen=True)
@@ -173,8 +193,7 @@ class Estimate:
 
     def _evaluation_job(self, estimate: CellEstimate, after: Job) -> Job:
         cell, execution = estimate.cell, estimate.cell.study.execution
-        generated = cell.study.data.source.kind == "synthetic"
-        tokens = 0 if generated else _EVALUATED_TOKENS
+        tokens = evaluated_tokens(cell.study.evaluation.downstream)
         speed = estimate.part.n_tokens / estimate.seconds / execution.processes
         start = START_SECONDS if execution.gpus else _CPU_START_SECONDS / execution.evaluation_cells_per_job
         slots = min(execution.gpus, 1) if self.on_gpus else execution.evaluation_threads

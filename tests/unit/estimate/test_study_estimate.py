@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from coupled_adam_bench.config import load_any_study, parse_any_study, parse_study
+from coupled_adam_bench.config import Downstream, load_any_study, parse_any_study, parse_study
 from coupled_adam_bench.estimate.cell import own_parts, trunk_part
 from coupled_adam_bench.estimate.resources import train_mem_mb, train_minutes
 from coupled_adam_bench.estimate.speed import Speeds, estimated_mfu
-from coupled_adam_bench.estimate.study import Estimate, estimate_study
+from coupled_adam_bench.estimate.study import Estimate, estimate_study, evaluated_tokens
 from coupled_adam_bench.estimate.text import count, describe, hours, size
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.plan import Plan, load_plan, make_plan
@@ -126,6 +126,16 @@ def test_the_critical_path_is_the_largest_model(paper_estimate):
 
 
 # Any study.
+
+
+def test_a_limit_of_items_makes_evaluation_short():
+    every = evaluated_tokens(Downstream())
+    assert 8_000_000 < every < 10_000_000
+    assert evaluated_tokens(Downstream(limit=100)) == 7 * 100 * 400
+    assert evaluated_tokens(Downstream(limit=10**6)) == every
+    assert evaluated_tokens(Downstream(tasks=("lambada_openai",))) == 5_153 * 400
+    assert evaluated_tokens(Downstream(tasks=("another",))) == pytest.approx(every / 7, rel=1e-3)
+    assert evaluated_tokens(Downstream(tasks="synthetic")) == 0
 
 
 def estimated(settings: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Estimate:
