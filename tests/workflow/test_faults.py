@@ -491,10 +491,11 @@ def test_a_deleted_file_is_made_again(victim, what):
     "change",
     [
         {"evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic", "limit": 5}}},
-        pytest.param({"title": "Another"}, marks=NIGHTLY),
+        {"title": "Another"},
     ],
     ids=["settings", "title"],
 )
+@NIGHTLY  # by day the studies that share cells, above and in tests/attack
 def test_results_made_for_other_settings(victim, change):
     folder = victim.folder
     settings = yaml.safe_load((folder / "study.yaml").read_text())

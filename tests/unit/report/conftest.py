@@ -280,7 +280,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory, stored: Any) -> Fake:
 
 @pytest.fixture(scope="session")
 def fake_in_parts(fake: Fake, tmp_path_factory: pytest.TempPathFactory, stored: Any) -> Fake:
-    """The drawn study cut into one for each table and put together again; do not write into it."""
+    """The drawn study cut into one for each table and put together again, without PDFs; do not write into it."""
     folder, settings = tmp_path_factory.mktemp("studies"), fake_settings()
     for table in ("table1", "table2", "table7"):
         grid = [block for block in settings["grid"] if block["table"] == table]
@@ -289,15 +289,17 @@ def fake_in_parts(fake: Fake, tmp_path_factory: pytest.TempPathFactory, stored: 
         )
     whole = {"study": fake.plan.name, "title": fake.plan.title, "studies": ["table1", "table2", "table7"]}
     plan = make_plan(parse_any_study(whole), [folder])
-    root = once(tmp_path_factory, "fake-in-parts", lambda root: build(plan, root, stored))
+    with svg_alone():
+        root = once(tmp_path_factory, "fake-in-parts", lambda root: build(plan, root, stored))
     return Fake(plan, root, root / plan.name)
 
 
 @pytest.fixture(scope="session")
 def fake_theory(tmp_path_factory: pytest.TempPathFactory, stored: Any) -> Fake:
-    """A study that checks the theory, with drawn numbers, all stages run once; do not write into it."""
+    """A study that checks the theory, with drawn numbers, all stages run once without PDFs; do not write into it."""
     plan = make_plan(parse_study(theory_settings()))
-    root = once(tmp_path_factory, "fake-theory", lambda root: build(plan, root, stored))
+    with svg_alone():
+        root = once(tmp_path_factory, "fake-theory", lambda root: build(plan, root, stored))
     return Fake(plan, root, root / plan.name)
 
 
