@@ -48,6 +48,7 @@ HUB_PRESETS: dict[str, dict[str, Any]] = {
     "slimpajama": {"dataset": "cerebras/SlimPajama-627B"},
     "slimpajama-6b": {"dataset": "DKYoon/SlimPajama-6B"},
     "fineweb-edu-10bt": {"dataset": "HuggingFaceFW/fineweb-edu", "config_name": "sample-10BT"},
+    "fineweb-100bt": {"dataset": "HuggingFaceFW/fineweb", "config_name": "sample-100BT"},
     "dclm": {"dataset": "mlfoundations/dclm-baseline-1.0"},
     "c4-en": {"dataset": "allenai/c4", "config_name": "en"},
 }
@@ -83,6 +84,7 @@ HUB_PLACES: dict[str, tuple[Place, ...]] = {
             gigabytes=29,
         ),
     ),
+    "fineweb-100bt": (Place("HuggingFaceFW/fineweb", None, "sample-100BT", license="odc-by"),),
     "dclm": (
         Place(
             "mlfoundations/dclm-baseline-1.0",

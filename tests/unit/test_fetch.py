@@ -252,7 +252,9 @@ def test_killed_and_resumed(hub: HubServer, here: Here, tmp_path: Path) -> None:
     done = here.run("fetch")
     assert done.returncode == 0, done.stderr
     assert here.mirrored() == whole
-    assert [entry[3] for entry in hub.sent(path)] == ["bytes=6000-"]
+    # What a broken connection leaves unread is lost, so of the 6500 bytes one or two thousand may be sent again.
+    (begun,) = (entry[3] for entry in hub.sent(path))
+    assert begun in {"bytes=4000-", "bytes=5000-", "bytes=6000-"}
     first = hub.repos["datasets/org/set"].branches["main"]["data/train-00000-of-00004.parquet"]
     assert not hub.sent(sha256(first).hexdigest())
 

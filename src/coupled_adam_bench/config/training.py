@@ -6,13 +6,15 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from coupled_adam_bench.config.base import MAX_SEQUENCES, MAX_STEPS, Label, LaterSettings, Name, Settings
+from coupled_adam_bench.config.base import MAX_SEQUENCES, MAX_STEPS, Label, LaterSettings, Name
 from coupled_adam_bench.config.optimizers import AdamWSettings, CoupledAdamSettings, Optimizer
 from coupled_adam_bench.presets import MODEL_PRESETS
 
 
-class Model(Settings):
+class Model(LaterSettings):
     """A decoder of one size, pre-norm with LayerNorm and without biases [P][C]."""
+
+    later: ClassVar[tuple[str, ...]] = ("qk_norm",)
 
     name: Name
     label: Label | None = None
@@ -28,6 +30,9 @@ class Model(Settings):
     ``stablelm`` [I]."""
     rope_base: float = Field(10_000.0, gt=1, le=1e12)
     """Base of the rotary frequencies of ``stablelm`` [I]."""
+    qk_norm: bool = False
+    """Whether ``stablelm`` norms the queries and the keys of each head before they are turned (Henry et al. 2020, arXiv
+    2010.04245), as transformers does with ``qk_layernorm``."""
     tied: bool = True
     """Whether the head shares the embedding's matrix [P]; if not, the embedding's optimizer updates both matrices."""
     learning_rate: float = Field(gt=0, le=1e40)
@@ -41,6 +46,8 @@ class Model(Settings):
             raise ValueError(f"n_head: RoPE turns pairs, but d_model / n_head = {self.d_model // self.n_head} is odd")
         if self.architecture == "gpt2" and self.rope_base != 10_000.0:
             raise ValueError("rope_base: gpt2 has learned positions; rope_base is for architecture 'stablelm'")
+        if self.architecture == "gpt2" and self.qk_norm:
+            raise ValueError("qk_norm: gpt2 has none; qk_norm is for architecture 'stablelm'")
         return self
 
     @property
@@ -50,6 +57,11 @@ class Model(Settings):
             return self.ffn_dim
         return 4 * self.d_model if self.architecture == "gpt2" else 256 * -(-(8 * self.d_model // 3) // 256)
 
+    @property
+    def norms_per_layer(self) -> int:
+        """Number of vectors of ``d_model`` weights in a layer's norms."""
+        return 4 if self.qk_norm else 2
+
     def n_positions(self, seq_len: int) -> int:
         """Return the number of position parameters."""
         return seq_len * self.d_model if self.architecture == "gpt2" else 0
@@ -57,7 +69,7 @@ class Model(Settings):
     def n_params(self, vocab_size: int, seq_len: int) -> int:
         """Return the number of parameters, including positions; a tied embedding counts once."""
         mlp_matrices = 2 if self.architecture == "gpt2" else 3
-        per_layer = 4 * self.d_model**2 + mlp_matrices * self.d_model * self.d_ffn + 2 * self.d_model
+        per_layer = 4 * self.d_model**2 + mlp_matrices * self.d_model * self.d_ffn + self.norms_per_layer * self.d_model
         embeddings = vocab_size * self.d_model * (1 if self.tied else 2)
         return embeddings + self.n_positions(seq_len) + self.n_layer * per_layer + self.d_model
 
@@ -92,7 +104,7 @@ def _share(fraction: float, steps: int) -> int:
 class Training(LaterSettings):
     """The training settings that all cells of a study share."""
 
-    later: ClassVar[tuple[str, ...]] = ("core_optimizer",)
+    later: ClassVar[tuple[str, ...]] = ("core_optimizer", "init")
 
     seq_len: int = Field(1024, gt=1, le=2**24)
     """Context length in tokens [P]."""
@@ -133,8 +145,13 @@ class Training(LaterSettings):
     data_ranks: int = Field(4, gt=0, le=MAX_SEQUENCES)
     """Number of random streams of ``per_rank``; it does not depend on the number of GPUs that train. The authors had 4
     [C]."""
+    init: Literal["normal", "xavier"] = "normal"
+    """Initial weights. ``normal``: all with ``init_std`` [C]; ``xavier``: matrices of the layers have a variance of
+    2 / (inputs + outputs) (Glorot and Bengio 2010), embeddings and head a standard deviation of 1 / sqrt(d_model)
+    (arXiv 2601.02031)."""
     init_std: float = Field(0.02, gt=0, le=1e6)
-    """Standard deviation of the initial weights [C]; residual output projections have init_std / sqrt(2 n_layer)."""
+    """Standard deviation of the initial weights [C]; residual output projections have init_std / sqrt(2 n_layer). With
+    ``init: xavier`` it is not used."""
     precision: Literal["fp32", "bf16"] = "bf16"
     """Precision of training; ``bf16`` is autocast over fp32 weights [P][C]."""
 

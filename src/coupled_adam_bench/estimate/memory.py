@@ -95,10 +95,10 @@ def layer_bytes_per_token(cell: Cell) -> int:
     In float32: the inputs of both norms with their statistics, and the logarithm of each head's sum of exponentials.
     In the precision of the products: both norms' outputs, queries, keys and values, the attention's output, and in the
     MLP the inputs and outputs of its nonlinearity. StableLM also keeps rotated queries and keys, and both factors of
-    SwiGLU.
+    SwiGLU. Norms of queries and keys keep their float32 outputs before and after the weights, with their statistics.
     """
     model, product = cell.model, BF16 if cell.training.precision == "bf16" else FP32
-    in_float32 = 2 * (model.d_model + 2) + model.n_head
+    in_float32 = 2 * (model.d_model + 2) + model.n_head + (4 * (model.d_model + model.n_head) if model.qk_norm else 0)
     gpt2 = model.architecture == "gpt2"
     in_products = (6 if gpt2 else 8) * model.d_model + (2 if gpt2 else 4) * model.d_ffn
     return FP32 * in_float32 + product * in_products
@@ -125,7 +125,7 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
     tokens = micro_batch_sequences * training.seq_len
     bf16, on_gpu = training.precision == "bf16", execution.gpus > 0
     matrices = _matrix_params(model)
-    root = n_params - matrices - 2 * model.n_layer * model.d_model  # what belongs to no layer
+    root = n_params - matrices - model.n_layer * model.norms_per_layer * model.d_model  # what belongs to no layer
     head_weight = FP32 * cell.vocab_size * model.d_model
     chunk = min(LOGITS_CHUNK["cuda" if on_gpu else "cpu"], tokens)
     # The logits and their softmax in the products' precision, between them log-softmax in float32; on a CPU, float32

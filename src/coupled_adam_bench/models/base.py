@@ -6,7 +6,7 @@ Shapes: B sequences, T tokens, D = d_model, V = vocab_size, H heads of K = D / H
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ from coupled_adam_bench.models.cross_entropy import (
 )
 
 LAYER_NORM_EPS = 1e-5  # [C]
+_STACKED = {"attn_qkv": 3, "mlp_gate_up": 2}
+"""How many matrices the rows of these are."""
 
 
 class TransformerBlock(nn.Module, ABC):
@@ -62,8 +64,20 @@ def _uninitialised_embedding(n_rows: int, d_model: int) -> nn.Embedding:
     return nn.Embedding.from_pretrained(torch.empty(n_rows, d_model), freeze=False)  # type: ignore[no-untyped-call,no-any-return]
 
 
+def xavier_std(name: str, weight: Tensor) -> float:
+    """Return sqrt(2 / (inputs + outputs)) of a layer's matrix (Glorot and Bengio 2010).
+
+    A matrix whose rows are those of several has the standard deviation of each of them.
+    """
+    stacked = next((n for part, n in _STACKED.items() if part in name), 1)
+    return math.sqrt(2 / (weight.shape[0] / stacked + weight.shape[1]))
+
+
 class LanguageModel(nn.Module, ABC):
-    """A decoder of one architecture; its loss never holds the logits of a whole batch."""
+    """A decoder of one architecture; its loss never holds the logits of a whole batch.
+
+    ``block`` is what the layers of the architecture take besides their sizes.
+    """
 
     block_type: ClassVar[type[TransformerBlock]]
     learned_positions: ClassVar[bool]
@@ -79,6 +93,7 @@ class LanguageModel(nn.Module, ABC):
         d_ffn: int,
         tied: bool,
         soft_cap: float | None = None,
+        **block: Any,
     ) -> None:
         super().__init__()
         self.vocab_size, self.seq_len, self.tied, self.soft_cap = vocab_size, seq_len, tied, soft_cap
@@ -87,7 +102,7 @@ class LanguageModel(nn.Module, ABC):
         self.embedding = _uninitialised_embedding(vocab_size, d_model)
         if self.learned_positions:
             self.positions = _uninitialised_embedding(seq_len, d_model)
-        self.blocks = nn.ModuleList(self.block_type(d_model, n_head, d_ffn) for _ in range(n_layer))
+        self.blocks = nn.ModuleList(self.block_type(d_model, n_head, d_ffn, **block) for _ in range(n_layer))
         self.ln_f = nn.LayerNorm(d_model, LAYER_NORM_EPS, bias=False)
         self.head = None if tied else nn.Linear(d_model, vocab_size, bias=False)
 
@@ -100,22 +115,29 @@ class LanguageModel(nn.Module, ABC):
         """Return the matrices that the embedding's optimizer updates: the embedding and, if not tied, the head."""
         return [self.embedding.weight] if self.head is None else [self.embedding.weight, self.head.weight]
 
-    def initial_values(self, seed: int, std: float) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    def initial_values(self, seed: int, std: float | None) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Yield every parameter with its whole initial value on the CPU; parameters may be sharded or on ``meta``.
 
         Matrices are drawn from N(0, std), residual output projections from N(0, std / sqrt(2 n_layer)), and norms are 1
-        [C]. The values depend only on ``seed``, not on the device or on torch's global generator.
+        [C]. Without ``std`` the matrices of the layers are drawn as by :func:`xavier_std`, and embeddings and head from
+        N(0, 1 / sqrt(d_model)) (arXiv 2601.02031). The values depend only on ``seed``, not on the device or on torch's
+        global generator.
         """
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
             value = torch.ones(parameter.shape, device="cpu")
             if value.ndim > 1:
-                scaled = std / math.sqrt(2 * self.n_layer) if "_proj." in name else std
+                if std is not None:
+                    scaled = std / math.sqrt(2 * self.n_layer) if "_proj." in name else std
+                elif name.startswith("blocks."):
+                    scaled = xavier_std(name, value)
+                else:
+                    scaled = 1 / math.sqrt(self.d_model)
                 value.normal_(0.0, scaled, generator=generator)
             yield parameter, value
 
     @torch.no_grad()
-    def init_weights(self, seed: int, std: float) -> None:
+    def init_weights(self, seed: int, std: float | None) -> None:
         """Set all parameters to their initial values (see :meth:`initial_values`)."""
         for parameter, value in self.initial_values(seed, std):
             parameter.copy_(value)

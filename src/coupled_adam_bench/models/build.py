@@ -23,4 +23,6 @@ def build_model(model: Model, vocab_size: int, seq_len: int, soft_cap: float | N
         "tied": model.tied,
         "soft_cap": soft_cap,
     }
-    return GPT2(**sizes) if model.architecture == "gpt2" else StableLM(**sizes, rope_base=model.rope_base)
+    if model.architecture == "gpt2":
+        return GPT2(**sizes)
+    return StableLM(**sizes, rope_base=model.rope_base, qk_norm=model.qk_norm)

@@ -37,10 +37,10 @@ class _Weight:
     bias: bool = False
 
 
-def _gpt2_weights(n_layer: int, tied: bool) -> Iterator[_Weight]:
+def _gpt2_weights(model: LanguageModel) -> Iterator[_Weight]:
     yield _Weight("embedding", ("transformer.wte",))
     yield _Weight("positions", ("transformer.wpe",))
-    for layer in range(n_layer):
+    for layer in range(model.n_layer):
         ours, theirs = f"blocks.{layer}.", f"transformer.h.{layer}."
         for norm in ("ln_1", "ln_2"):
             yield _Weight(ours + norm, (theirs + norm,), bias=True)
@@ -52,22 +52,26 @@ def _gpt2_weights(n_layer: int, tied: bool) -> Iterator[_Weight]:
         ):
             yield _Weight(ours + name, (theirs + their_name,), transposed=True, bias=True)
     yield _Weight("ln_f", ("transformer.ln_f",), bias=True)
-    if not tied:
+    if not model.tied:
         yield _Weight("head", ("lm_head",))
 
 
-def _stablelm_weights(n_layer: int, tied: bool) -> Iterator[_Weight]:
+def _stablelm_weights(model: StableLM) -> Iterator[_Weight]:
     yield _Weight("embedding", ("model.embed_tokens",))
-    for layer in range(n_layer):
+    for layer in range(model.n_layer):
         ours, theirs = f"blocks.{layer}.", f"model.layers.{layer}."
         yield _Weight(f"{ours}ln_1", (f"{theirs}input_layernorm",), bias=True)
         yield _Weight(f"{ours}attn_qkv", tuple(f"{theirs}self_attn.{name}_proj" for name in "qkv"))
         yield _Weight(f"{ours}attn_proj", (f"{theirs}self_attn.o_proj",))
+        if model.qk_norm:
+            for name in "qk":
+                norms = f"{theirs}self_attn.{name}_layernorm.norms"
+                yield _Weight(f"{ours}{name}_norm", tuple(f"{norms}.{head}" for head in range(model.n_head)))
         yield _Weight(f"{ours}ln_2", (f"{theirs}post_attention_layernorm",), bias=True)
         yield _Weight(f"{ours}mlp_gate_up", (f"{theirs}mlp.gate_proj", f"{theirs}mlp.up_proj"))
         yield _Weight(f"{ours}mlp_proj", (f"{theirs}mlp.down_proj",))
     yield _Weight("ln_f", ("model.norm",), bias=True)
-    if not tied:
+    if not model.tied:
         yield _Weight("head", ("lm_head",))
 
 
@@ -79,7 +83,7 @@ class _Format:
     """
 
     model: type[LanguageModel]
-    weights: Callable[[int, bool], Iterator[_Weight]]
+    weights: Callable[[Any], Iterator[_Weight]]
     keys: Mapping[str, str]
     fixed: Mapping[str, Any]
 
@@ -118,6 +122,7 @@ _FORMATS = {
             "d_ffn": "intermediate_size",
             "tied": "tie_word_embeddings",
             "rope_base": "rope_theta",
+            "qk_norm": "qk_layernorm",
         },
         {
             "architectures": ["StableLmForCausalLM"],
@@ -125,7 +130,6 @@ _FORMATS = {
             "layer_norm_eps": LAYER_NORM_EPS,
             "partial_rotary_factor": 1.0,
             "use_qkv_bias": False,
-            "qk_layernorm": False,
             "use_parallel_residual": False,
             "hidden_dropout": 0.0,
             "attention_dropout": 0.0,
@@ -166,7 +170,7 @@ def save_model(
     (model_type,) = (name for name, form in _FORMATS.items() if isinstance(model, form.model))
     ours = dict(model.state_dict() if state is None else state)
     theirs: dict[str, Tensor] = {}
-    for entry in _FORMATS[model_type].weights(model.n_layer, model.tied):
+    for entry in _FORMATS[model_type].weights(model):
         weight = ours.pop(f"{entry.ours}.weight").detach().to("cpu", torch.float32)
         for name, chunk in zip(entry.theirs, weight.chunk(len(entry.theirs)), strict=True):
             theirs[f"{name}.weight"] = (chunk.T if entry.transposed else chunk).contiguous()
@@ -209,7 +213,7 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> LanguageMode
         )
     theirs = load_file(folder / WEIGHTS)
     ours = {}
-    for entry in form.weights(model.n_layer, model.tied):
+    for entry in form.weights(model):
         weight = torch.cat([theirs[f"{name}.weight"] for name in entry.theirs])
         ours[f"{entry.ours}.weight"] = weight.T.contiguous() if entry.transposed else weight
     model.load_state_dict(ours, assign=True)

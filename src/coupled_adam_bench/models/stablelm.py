@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coupled_adam_bench.models.base import LanguageModel, TransformerBlock
+from coupled_adam_bench.models.base import LAYER_NORM_EPS, LanguageModel, TransformerBlock
 
 
 def rope_tables(seq_len: int, d_head: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -33,16 +33,36 @@ def rotate(x_BHTK: Tensor, cos_TJ: Tensor, sin_TJ: Tensor) -> Tensor:
     return rotated_BHTK.to(x_BHTK.dtype)
 
 
-class StableLMBlock(TransformerBlock):
-    """A layer with RoPE over the whole width of a head, and a SwiGLU MLP."""
+class HeadNorm(nn.Module):
+    """A LayerNorm without bias over the width of each head, with weights of its own for each (arXiv 2010.04245)."""
 
-    def __init__(self, d_model: int, n_head: int, d_ffn: int) -> None:
+    def __init__(self, d_model: int, n_head: int) -> None:
+        super().__init__()
+        self.n_head = n_head
+        self.weight = nn.Parameter(torch.ones(d_model))
+
+    def forward(self, x_BHTK: Tensor) -> Tensor:
+        """Return the normed queries or keys, in float32 under autocast."""
+        normed_BHTK = F.layer_norm(x_BHTK, x_BHTK.shape[-1:], eps=LAYER_NORM_EPS)
+        return normed_BHTK * self.weight.view(self.n_head, 1, -1)
+
+
+class StableLMBlock(TransformerBlock):
+    """A layer with RoPE over the whole width of a head, and a SwiGLU MLP; ``qk_norm`` norms queries and keys."""
+
+    def __init__(self, d_model: int, n_head: int, d_ffn: int, qk_norm: bool = False) -> None:
         super().__init__(d_model, n_head, d_ffn)
+        self.qk_norm = qk_norm
+        if qk_norm:
+            self.q_norm = HeadNorm(d_model, n_head)
+            self.k_norm = HeadNorm(d_model, n_head)
         self.mlp_gate_up = nn.Linear(d_model, 2 * d_ffn, bias=False)
         self.mlp_proj = nn.Linear(d_ffn, d_model, bias=False)
 
     def apply_rotary(self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys rotated by the angles of their positions."""
+        """Return queries and keys, normed if the layer does that, rotated by the angles of their positions."""
+        if self.qk_norm:
+            q_BHTK, k_BHTK = self.q_norm(q_BHTK), self.k_norm(k_BHTK)
         cos_TJ, sin_TJ = positions
         assert cos_TJ.dtype == torch.float32, "bf16 cannot tell neighbouring positions apart"
         return rotate(q_BHTK, cos_TJ, sin_TJ), rotate(k_BHTK, cos_TJ, sin_TJ)
@@ -69,10 +89,11 @@ class StableLM(LanguageModel):
         d_ffn: int,
         tied: bool,
         rope_base: float,
+        qk_norm: bool = False,
         soft_cap: float | None = None,
     ) -> None:
-        super().__init__(vocab_size, seq_len, n_layer, n_head, d_model, d_ffn, tied, soft_cap)
-        self.rope_base = rope_base
+        super().__init__(vocab_size, seq_len, n_layer, n_head, d_model, d_ffn, tied, soft_cap, qk_norm=qk_norm)
+        self.rope_base, self.qk_norm = rope_base, qk_norm
 
     def inputs(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:
         """Return the embedding, shape BTD, and the tables of :func:`rope_tables`.

@@ -48,6 +48,10 @@ def _schedule(study: Study) -> str:
     return f"{training.schedule} decay {end}"
 
 
+def _initial_std(study: Study) -> str:
+    return "Xavier" if study.training.init == "xavier" else f"{study.training.init_std:g}"
+
+
 def _batch(study: Study) -> str:
     training = study.training
     tokens = training.batch_sequences * training.seq_len
@@ -69,7 +73,7 @@ _SETTINGS: dict[str, Callable[[Study], str]] = {
     "warmup": _warmup,
     "batch": _batch,
     "order of data": lambda study: study.training.data_order.replace("_", " "),
-    "initial standard deviation": lambda study: f"{study.training.init_std:g}",
+    "initial standard deviation": _initial_std,
     "precision": lambda study: study.training.precision,
     "data": lambda study: study.data.name,
     "tokenizer": lambda study: study.data.tokenizer,

@@ -80,7 +80,7 @@ class Trainer:
         )
         with self.device:  # the initial values are drawn on the CPU, whatever the device
             self.model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap)
-        self.model.init_weights(cell.seed, training.init_std)
+        self.model.init_weights(cell.seed, training.init_std if training.init == "normal" else None)
         if execution.compile:
             torch.compiler.reset()  # drop other cells' compiled kernels; dynamo caches only a few per function
             self.model.compile_layers()

@@ -19,9 +19,14 @@ SIZES = {"name": "m", "n_layer": 3, "n_head": 2, "d_model": 8, "ffn_dim": 20, "l
 MakeModel = Callable[..., LanguageModel]
 
 
-@pytest.fixture(params=["gpt2", "stablelm"])
-def architecture(request) -> str:
+@pytest.fixture(params=["gpt2", "stablelm", "stablelm, qk_norm"])
+def kind(request) -> str:
     return request.param
+
+
+@pytest.fixture
+def architecture(kind) -> str:
+    return kind.partition(",")[0]
 
 
 @pytest.fixture(params=[True, False], ids=["tied", "untied"])
@@ -30,8 +35,8 @@ def tied(request) -> bool:
 
 
 @pytest.fixture
-def settings(architecture, tied) -> Model:
-    return Model(architecture=architecture, tied=tied, **SIZES)
+def settings(kind, architecture, tied) -> Model:
+    return Model(architecture=architecture, tied=tied, qk_norm="qk_norm" in kind, **SIZES)
 
 
 @pytest.fixture

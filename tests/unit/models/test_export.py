@@ -40,7 +40,7 @@ def test_transformers_gives_the_same_logits_and_tokenizer(
     assert AutoTokenizer.from_pretrained(tmp_path / "model")("w3 w4")["input_ids"] != []
 
 
-@pytest.mark.parametrize("architecture", ["stablelm"], indirect=True)
+@pytest.mark.parametrize("kind", ["stablelm", "stablelm, qk_norm"], indirect=True)
 def test_transformers_turns_by_the_same_base(make_model, tokens, tmp_path, tokenizer_folder):
     model = make_model(rope_base=77.0)
     save_model(model, tmp_path / "model", tokenizer_folder, eot_id=0)

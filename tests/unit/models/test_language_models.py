@@ -34,6 +34,20 @@ def test_initialisation_follows_the_seed_and_the_paper(make_model):
             assert abs(parameter.mean().item()) < 0.1 * expected, name
 
 
+def test_xavier_s_variances_are_those_of_torch_for_each_matrix(make_model):
+    model = make_model(0, None, n_layer=2, d_model=64, ffn_dim=96)
+    stacked = {"attn_qkv": 3, "mlp_gate_up": 2}
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            assert torch.equal(parameter, torch.ones(64)), name
+            continue
+        matrices = parameter.chunk(next((n for part, n in stacked.items() if part in name), 1))
+        for matrix in matrices:
+            theirs = torch.nn.init.xavier_normal_(torch.empty_like(matrix), generator=torch.Generator().manual_seed(0))
+            expected = theirs.std().item() if name.startswith("blocks.") else 1 / 8
+            assert matrix.std().item() == pytest.approx(expected, rel=0.06), name
+
+
 def test_initialisation_does_not_touch_the_global_generator(make_model):
     model = make_model()
     before = torch.random.get_rng_state()

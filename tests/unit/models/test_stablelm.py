@@ -82,6 +82,22 @@ def test_a_layer_does_not_know_where_its_tokens_stand(block):
     assert (here - stretched).abs().max() > 0.01
 
 
+def test_queries_and_keys_are_normed_head_by_head():
+    block = StableLMBlock(d_model=16, n_head=2, d_ffn=12, qk_norm=True)
+    with torch.no_grad():
+        block.q_norm.weight.copy_(torch.arange(16) / 10)
+    q_BHTK = 3 + 5 * torch.randn(2, 2, 9, 8, generator=torch.Generator().manual_seed(1))
+    expected = torch.stack([
+        torch.nn.functional.layer_norm(q_BHTK[:, head], (8,), torch.arange(8 * head, 8 * head + 8) / 10, eps=1e-5)
+        for head in (0, 1)
+    ], dim=1)  # fmt: skip
+    still = torch.ones(9, 4), torch.zeros(9, 4)  # no rotation
+    turned_BHTK, k_BHTK = block.apply_rotary(q_BHTK, 7 * q_BHTK, *still)
+    torch.testing.assert_close(turned_BHTK, expected)
+    torch.testing.assert_close(k_BHTK.mean(-1), torch.zeros(2, 2, 9), rtol=0, atol=1e-5)  # its weights are 1
+    torch.testing.assert_close(k_BHTK.var(-1, correction=0), torch.ones(2, 2, 9), rtol=0, atol=1e-4)
+
+
 def test_the_mlp_is_swiglu(block):
     x_D = torch.randn(16, generator=torch.Generator().manual_seed(1))
     weight = block.mlp_gate_up.weight.tolist()
