@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from coupled_adam_bench.config import HubSource
+from coupled_adam_bench.data.documents import text_bytes
 from coupled_adam_bench.data.hub import HubFile, Listing, damage, download, find_listing, listing_from_json
 from coupled_adam_bench.data.patience import Patience
 from coupled_adam_bench.files import digest, read_sealed, write_sealed
@@ -58,8 +59,6 @@ def fetch_corpus(folder: Path, listing: Listing, needed: float | None, patience:
 
     A file that is there was compared with its checksum when it was downloaded, and is again when it is read.
     """
-    from coupled_adam_bench.data.sources import text_bytes
-
     with folder_lock(folder):
         fetched = _read_fetched(folder / _FETCHED)
         n_text = 0

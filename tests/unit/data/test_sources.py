@@ -12,9 +12,9 @@ import pytest
 import zstandard
 
 from coupled_adam_bench.config import Study
-from coupled_adam_bench.data import sources
 from coupled_adam_bench.data.sources import Corpus
 
+DATA = "coupled_adam_bench.data"
 MakeStudy = Callable[..., Study]
 DOCUMENTS = ["Grüße,\nWelt", "  two\tthree ", '{"a": "\\n漢字"}'] + [f"document {i} " + "x" * i for i in range(100)]
 PACK: dict[str, Callable[[bytes], bytes]] = {
@@ -74,7 +74,7 @@ def test_documents_of_txt_files(
 def test_long_txt_documents_are_cut_at_line_ends(
     document: str, files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "MAX_DOCUMENT_BYTES", 20)
+    monkeypatch.setattr(f"{DATA}.documents.MAX_DOCUMENT_BYTES", 20)
     # A line of more than 20 bytes is cut, too; 20 bytes end within the seventh three-byte character.
     lines = ["0123456789\n", "0123\n", "0123456789\n", "漢" * 10 + "\n", "end\n"]
     (tmp_path / "x.txt").write_text("".join(lines), encoding="utf-8")
@@ -125,7 +125,7 @@ BOMBS = {
 def test_bombs(
     name: str, packing: str, files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "FREE_BYTES", 2**16)
+    monkeypatch.setattr(f"{DATA}.packed.FREE_BYTES", 2**16)
     packed = PACK[packing](BOMBS[name])
     # Of .xz and .zst the first 128 KiB shrink so far that they are a bomb; .gz shrinks to a thousandth.
     assert len(BOMBS[name]) > 200 * len(packed)
@@ -134,7 +134,7 @@ def test_bombs(
         ValueError, match=rf"{name}{packing}: unpacks to more than 200 times the [\d,]+ bytes read of it and to more"
     ):
         list(Corpus(files_study(tmp_path)))
-    monkeypatch.setattr(sources, "FREE_BYTES", 2**18)
+    monkeypatch.setattr(f"{DATA}.packed.FREE_BYTES", 2**18)
     if name == "line.jsonl":
         assert list(Corpus(files_study(tmp_path))) == ["a" * 2**17]
 
@@ -143,7 +143,7 @@ def test_bombs(
 def test_a_bomb_is_found_before_the_end_of_its_file(
     packing: str, files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "FREE_BYTES", 2**16)
+    monkeypatch.setattr(f"{DATA}.packed.FREE_BYTES", 2**16)
     rest = random.Random(0).randbytes(2**20)
     packed = PACK[packing]((b"a" * 1023 + b"\n") * 2**15 + rest)
     assert len(packed) > 2**20  # a ratio of 32
@@ -161,7 +161,7 @@ def test_a_bomb_is_found_before_the_end_of_its_file(
 def test_empty_lines_without_end(
     name: str, files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "MAX_EMPTY_LINES", 1000)
+    monkeypatch.setattr(f"{DATA}.documents.MAX_EMPTY_LINES", 1000)
     first = b'{"text": "a"}\n'
     for n_lines in (1000, 1001):
         content = first + b"\n" * 500 + b"\r\n" * (n_lines - 500) + first
@@ -175,11 +175,11 @@ def test_empty_lines_without_end(
 def test_a_bomb_within_a_parquet_file(files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its columns are packed themselves, and equal rows are stored once."""
     for rows in (["a" * 2**20], ["a"] * 10**6):
-        monkeypatch.setattr(sources, "FREE_BYTES", 2**16)
+        monkeypatch.setattr(f"{DATA}.packed.FREE_BYTES", 2**16)
         pq.write_table(pa.table({"text": rows}), tmp_path / "x.parquet", compression="zstd")
         with pytest.raises(ValueError, match=r"x\.parquet: unpacks to more than 200 times"):
             list(Corpus(files_study(tmp_path)))
-        monkeypatch.setattr(sources, "FREE_BYTES", 2**22)
+        monkeypatch.setattr(f"{DATA}.packed.FREE_BYTES", 2**22)
         assert len(list(Corpus(files_study(tmp_path)))) == len(rows)
 
 
@@ -190,7 +190,7 @@ def test_a_bomb_within_a_parquet_file(files_study: MakeStudy, tmp_path: Path, mo
 def test_lines_without_an_end(
     packing: str, files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(f"{DATA}.documents.MAX_LINE_BYTES", 1000)
     rows = jsonl([{"text": "a"}, {"text": "é" * 490}])
     (tmp_path / f"x.jsonl{packing}").write_bytes(PACK[packing](rows))
     assert list(Corpus(files_study(tmp_path))) == ["a", "é" * 490]
