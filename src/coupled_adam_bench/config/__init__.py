@@ -11,6 +11,7 @@ from coupled_adam_bench.config.composite import Composite, load_any_study, parse
 from coupled_adam_bench.config.data import Data, FilesSource, HubSource, Paths, Split, SyntheticSource
 from coupled_adam_bench.config.evaluation import Downstream, EvaluationSettings, TestLoss, Theory, WordSimilaritySet
 from coupled_adam_bench.config.execution import Execution
+from coupled_adam_bench.config.grid import GridBlock
 from coupled_adam_bench.config.metrics import OwnMetric
 from coupled_adam_bench.config.optimizers import (
     AdamWSettings,
@@ -21,7 +22,7 @@ from coupled_adam_bench.config.optimizers import (
     SgdSettings,
 )
 from coupled_adam_bench.config.statistics import StatisticsSettings
-from coupled_adam_bench.config.study import GridBlock, Study, load_study, parse_study
+from coupled_adam_bench.config.study import Study, load_study, parse_study
 from coupled_adam_bench.config.training import Model, Training
 from coupled_adam_bench.config.tune import Tune
 
