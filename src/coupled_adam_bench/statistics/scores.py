@@ -54,7 +54,7 @@ NOT_JUDGED = "Not judged: nothing could be compared"
 
 @dataclass(frozen=True)
 class Verdict:
-    """The paper's claim in one table.
+    """The paper's claim in one table, for the keys of its Adam and its Coupled Adam.
 
     ``holds`` counts the comparisons of embeddings, of ``total``, in which Coupled Adam is better. ``loss`` has the
     losses of all blocks, None if the table has no loss. ``loss_kept`` counts the blocks at the most tokens of each
@@ -63,6 +63,8 @@ class Verdict:
     """
 
     table: Table
+    adam: str
+    coupled_adam: str
     word: str
     holds: int
     total: int
@@ -118,18 +120,29 @@ def _word(holds: int, total: int, loss_holds: bool, comparable: bool, tested: bo
     return word if tested else CONSISTENT[word]
 
 
-def _judge(study: StudyResults, card: Scorecard, scores: dict[str, Score]) -> Verdict:
+def _pair(study: StudyResults, card: Scorecard) -> tuple[str, str] | None:
+    """Return the keys of Adam and Coupled Adam if the table compares just these; each may have a rate of its own."""
+    optimizers = {cell.optimizer.key: cell.optimizer for cell in study.plan.cells.values()}
+    keys = {optimizers[key].names(leave_out=["lr_factor"])[0]: key for key in card.labels}
+    if len(card.labels) == 2 and keys.keys() == {ADAM, COUPLED_ADAM}:
+        return keys[ADAM], keys[COUPLED_ADAM]
+    return None
+
+
+def _judge(study: StudyResults, card: Scorecard, scores: dict[str, Score], adam: str, coupled_adam: str) -> Verdict:
     groups = study.groups[card.table.name]
     longest, loss = _longest(groups), scores.get(LOSS)
     kept = 0
     if loss is not None:
         there = [group for group in longest if not _is_untestable(study, group, loss.metric)]
-        kept = sum(study.bold(group, loss.metric) != ADAM for group in there)
-    holds, total = sum(scores[name].wins[COUPLED_ADAM] for name in CLAIMED), len(CLAIMED) * card.n_groups
+        kept = sum(study.bold(group, loss.metric) != adam for group in there)
+    holds, total = sum(scores[name].wins[coupled_adam] for name in CLAIMED), len(CLAIMED) * card.n_groups
     missing = sum(scores[name].untestable for name in CLAIMED)
     counts = [len(cells) for group in groups for cells in group.cells.values()]
     return Verdict(
         card.table,
+        adam,
+        coupled_adam,
         _word(holds, total, loss is not None and kept == len(longest), missing < total, card.table.rules.tested),
         holds,
         total,
@@ -144,10 +157,13 @@ def _judge(study: StudyResults, card: Scorecard, scores: dict[str, Score]) -> Ve
 
 
 def verdicts(study: StudyResults, cards: tuple[Scorecard, ...]) -> tuple[Verdict, ...]:
-    """Judge the paper's claim in every table that compares just Adam and Coupled Adam in all that it is about."""
+    """Judge the paper's claim in every table that compares just Adam and Coupled Adam in all that it is about.
+
+    Their learning rates of the embedding may differ: the claim is the same when each has the rate that suits it.
+    """
     judged = []
     for card in cards:
         scores = {score.metric.name: score for score in card.scores}
-        if set(card.labels) == {ADAM, COUPLED_ADAM} and scores.keys() >= set(CLAIMED):
-            judged.append(_judge(study, card, scores))
+        if scores.keys() >= set(CLAIMED) and (pair := _pair(study, card)):
+            judged.append(_judge(study, card, scores, *pair))
     return tuple(judged)

@@ -18,12 +18,13 @@ import yaml
 
 from coupled_adam_bench import versions
 from coupled_adam_bench.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
-from coupled_adam_bench.config import parse_any_study
+from coupled_adam_bench.config import parse_any_study, parse_study
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.manifest import write_manifest
 from coupled_adam_bench.report.page import study_files, write_report
 from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.scores import Verdict, scorecards, verdicts
 
 VOID = {"meta", "img", "br", "hr", "input", "link"}
@@ -174,6 +175,31 @@ def test_the_verdict_looks_at_the_loss_that_the_claim_names(study: StudyResults)
     at = (tests["metric"] == "loss") & (tests["n_tokens"] == most) & (tests["table"] == "table1")
     missing = tests.assign(p_value=tests["p_value"].mask(at), bold=tests["bold"] & ~at)
     assert (judge(study, missing)["table1"].word, judge(study, missing)["table1"].loss_kept) == ("Partly reproduced", 0)
+
+
+@pytest.mark.parametrize("wrong", [None, {"weight_decay": 0.1}, {"mu_centering": True}])
+def test_optimizers_with_learning_rates_of_their_own_are_judged(
+    wrong: dict[str, Any] | None, tiny_study: Callable[..., dict[str, Any]], results_of: Callable[..., StudyResults]
+) -> None:
+    settings = tiny_study()
+    adam = {"name": "adamw", "lr_factor": 9} | (wrong or {})  # with more than another rate it is not the paper's Adam
+    settings["grid"][0]["optimizers"] = [adam, {"name": "coupled_adam", "lr_factor": 3}]
+    drawn = results_of(
+        make_plan(parse_study(settings)),
+        lambda cell, metric: (
+            ((cell.optimizer.name == "coupled_adam") == metric.higher_is_better or metric.name == "loss")
+            + cell.seed / 100
+        ),
+    )
+    found = judge(drawn, compare(drawn))
+    if wrong:
+        assert not found
+        return
+    verdict = found["table1"]
+    assert (verdict.adam, verdict.coupled_adam) == ("adamw_f9", "coupled_adam_f3")
+    assert (verdict.word, verdict.holds, verdict.total) == ("Reproduced", 3, 3)
+    assert verdict.loss is not None
+    assert verdict.loss.wins == {"adamw_f9": 0, "coupled_adam_f3": 0}
 
 
 def test_the_page_says_how_strong_its_evidence_is(page: str) -> None:
