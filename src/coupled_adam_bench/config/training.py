@@ -31,8 +31,8 @@ class Model(LaterSettings):
     rope_base: float = Field(10_000.0, gt=1, le=1e12)
     """Base of the rotary frequencies of ``stablelm`` [I]."""
     qk_norm: bool = False
-    """Whether ``stablelm`` norms the queries and the keys of each head before they are turned (Henry et al. 2020, arXiv
-    2010.04245), as transformers does with ``qk_layernorm``."""
+    """Whether ``stablelm`` normalizes the queries and the keys of each head before they are rotated (Henry et al. 2020,
+    arXiv 2010.04245), as transformers does with ``qk_layernorm``."""
     tied: bool = True
     """Whether the head shares the embedding's matrix [P]; if not, the embedding's optimizer updates both matrices."""
     learning_rate: float = Field(gt=0, le=1e40)

@@ -23,33 +23,27 @@ from coupled_adam_bench.estimate.resources import START_SECONDS
 from coupled_adam_bench.estimate.schedule import Job, critical_path, wall_seconds
 from coupled_adam_bench.estimate.speed import read_speeds
 from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.presets import TASK_DOCUMENTS
 from coupled_adam_bench.runs import KEEP_CHECKPOINTS
 
 # The following are assumptions. A thread tokenizes so many tokens in a second. A document of a downstream task has so
 # many tokens, which are evaluated as fast as others are trained: a third of the work, but in float32, in small batches.
 _TOKENIZED_PER_THREAD = 500_000
 _TOKENS_PER_DOCUMENT = 400
-_DOCUMENTS = {
-    "hellaswag": 10_042,
-    "winogrande": 1_267,
-    "arc_easy": 2_376,
-    "arc_challenge": 1_172,
-    "truthfulqa_mc2": 817,
-    "lambada_openai": 5_153,
-    "race": 1_045,
-}
-"""The number of documents of the paper's tasks; other tasks are taken to be as large as the mean of these."""
 _CPU_START_SECONDS = 10
 _REPORT_SECONDS = 60
 _JOULES_PER_KWH = 3.6e6
 
 
 def evaluated_tokens(downstream: Downstream) -> int:
-    """Return about how many tokens the downstream tasks have, 0 for those of the generated language."""
+    """Return about how many tokens the downstream tasks have, 0 for those of the generated language.
+
+    A task that is not the paper's is taken to be as large as the mean of the paper's.
+    """
     if downstream.tasks == "synthetic":
         return 0
-    usual = sum(_DOCUMENTS.values()) // len(_DOCUMENTS)
-    documents = (_DOCUMENTS.get(task, usual) for task in downstream.tasks)
+    usual = sum(TASK_DOCUMENTS.values()) // len(TASK_DOCUMENTS)
+    documents = (TASK_DOCUMENTS.get(task, usual) for task in downstream.tasks)
     limit = downstream.limit
     return _TOKENS_PER_DOCUMENT * sum(n if limit is None else min(n, limit) for n in documents)
 

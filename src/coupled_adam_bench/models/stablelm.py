@@ -42,13 +42,13 @@ class HeadNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(d_model))
 
     def forward(self, x_BHTK: Tensor) -> Tensor:
-        """Return the normed queries or keys, in float32 under autocast."""
+        """Return the normalized queries or keys, in float32 under autocast."""
         normed_BHTK = F.layer_norm(x_BHTK, x_BHTK.shape[-1:], eps=LAYER_NORM_EPS)
         return normed_BHTK * self.weight.view(self.n_head, 1, -1)
 
 
 class StableLMBlock(TransformerBlock):
-    """A layer with RoPE over the whole width of a head, and a SwiGLU MLP; ``qk_norm`` norms queries and keys."""
+    """A layer with RoPE over the whole width of a head, and a SwiGLU MLP; ``qk_norm`` normalizes queries and keys."""
 
     def __init__(self, d_model: int, n_head: int, d_ffn: int, qk_norm: bool = False) -> None:
         super().__init__(d_model, n_head, d_ffn)
@@ -60,7 +60,7 @@ class StableLMBlock(TransformerBlock):
         self.mlp_proj = nn.Linear(d_ffn, d_model, bias=False)
 
     def apply_rotary(self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys, normed if the layer does that, rotated by the angles of their positions."""
+        """Return queries and keys, normalized under ``qk_norm``, rotated by the angles of their positions."""
         if self.qk_norm:
             q_BHTK, k_BHTK = self.q_norm(q_BHTK), self.k_norm(k_BHTK)
         cos_TJ, sin_TJ = positions
