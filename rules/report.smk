@@ -335,6 +335,7 @@ rule report_page:
                 "report.html.j2",
                 "tuning.html.j2",
                 "verdict.html.j2",
+                "answers.html.j2",
                 "scores.html.j2",
                 "published.html.j2",
                 "setup.html.j2",

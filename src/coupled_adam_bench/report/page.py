@@ -14,6 +14,7 @@ from coupled_adam_bench.estimate.text import basis, memory_table, totals, traini
 from coupled_adam_bench.files import read_json, write_text
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report import formats
+from coupled_adam_bench.report.answers import answer_section
 from coupled_adam_bench.report.figures import TREND_FIGURE, figures_of
 from coupled_adam_bench.report.frequency import frequency_section
 from coupled_adam_bench.report.noise import noise_section
@@ -105,6 +106,7 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
     manifest = read_json(study_dir / "manifest.json")
     estimate = estimate_study(plan, runs.parent)
     cards = scorecards(study)
+    judged = verdicts(study, cards)
     figures = {name: (_figure(study_dir / "figures" / f"{name}.svg"), text) for name, text in figures_of(plan).items()}
     environment = html_environment(templates_dir)
     environment.filters |= {
@@ -119,7 +121,8 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         plan=plan,
         generated=any(study.data.source.kind == "synthetic" for study in plan.studies.values()),
         statuses=Counter(cell["status"] for cell in manifest["cells"]),
-        verdicts=verdicts(study, cards),
+        verdicts=judged,
+        answers=answer_section(study, judged, study_dir / "power.csv", runs),
         cards=cards,
         tables=build_tables(study),
         titles={name: table.title for name, table in study.tables.items()},

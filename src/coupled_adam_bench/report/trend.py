@@ -17,6 +17,8 @@ from coupled_adam_bench.statistics.trend import NO_CROSSING, PARAMETERS, TOKENS,
 
 METHODS = {MIXED: "mixed", PLAIN: "least squares", "": MISSING}
 """How the report names the ways of fitting."""
+CROSSED = {LOSS: "losses", "r_bar": "word similarities"}
+"""The metrics of which the report says where two optimizers cross, and how it names their values."""
 Row = Mapping[Hashable, Any]
 
 
@@ -39,7 +41,7 @@ class TrendRow:
 
 @dataclass(frozen=True)
 class TrendTable:
-    """The lines of a table's groups; ``answers`` and ``crossings`` are sentences on the loss."""
+    """The lines of a table's groups; ``answers`` are sentences on the loss, ``crossings`` on ``CROSSED``."""
 
     title: str
     answers: tuple[str, ...]
@@ -69,20 +71,20 @@ def _equals(text: str) -> str:
 
 
 def _crossings(study: StudyResults, rows: Sequence[Row], labels: Mapping[str, str]) -> list[str]:
-    """Return where the fitted losses of each pair cross; the sizes at which they do not are in one sentence."""
+    """Return where the fitted values of a metric of each pair cross; where they do not is in one sentence."""
     sentences = []
     for optimizer, reference in dict.fromkeys((row["optimizer"], row["reference"]) for row in rows):
         of_pair = [row for row in rows if (row["optimizer"], row["reference"]) == (optimizer, reference)]
-        losses = f"The fitted losses of {labels[optimizer]} and {labels[reference]}"
+        fitted = f"The fitted {CROSSED[of_pair[0]['metric']]} of {labels[optimizer]} and {labels[reference]}"
         for row in of_pair:
             if row["tokens"] == row["tokens"]:
                 interval = f"95 % interval {_tokens(row['low'])} to {_tokens(row['high'])}"
                 where = f"N = {study.layout.labels[_setup(row)]}"
                 sentences.append(
-                    f"{losses} cross at D = {_tokens(row['tokens'])} for {where} ({row['reason'] or interval})."
+                    f"{fitted} cross at D = {_tokens(row['tokens'])} for {where} ({row['reason'] or interval})."
                 )
         if apart := [study.layout.labels[_setup(row)] for row in of_pair if row["reason"] == NO_CROSSING]:
-            sentences.append(f"{losses} do not cross within the numbers of tokens of N = {', '.join(apart)}.")
+            sentences.append(f"{fitted} do not cross within the numbers of tokens of N = {', '.join(apart)}.")
     return sentences
 
 
@@ -110,7 +112,11 @@ def trend_section(study: StudyResults, folder: Path) -> tuple[TrendTable, ...]:
                     for row in of_loss
                 ),
                 tuple(
-                    _crossings(study, [row for row in crossed if (row["table"], row["metric"]) == (name, LOSS)], labels)
+                    sentence
+                    for metric in CROSSED
+                    for sentence in _crossings(
+                        study, [row for row in crossed if (row["table"], row["metric"]) == (name, metric)], labels
+                    )
                 ),
                 tuple(_row(study, row, _other_term(rows, row), labels) for row in of_table),
             )

@@ -7,12 +7,13 @@ from coupled_adam_bench.report.formats import shorthand
 from coupled_adam_bench.report.table import Value, aligned
 from coupled_adam_bench.results.groups import Group, Values
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.contrasts import CENTERED
 from coupled_adam_bench.statistics.t_test import summarize
 
 SHOWN = (METRICS["isotropy"], METRICS["r_bar"])
 AS_TRAINED = "as trained"
 TREATMENTS = {
-    "embeddings_centered": "minus the mean",
+    CENTERED: "minus the mean",
     "embeddings_norm_scaled": "minus the mean, norm-scaled",
     "embeddings_abtt": "all-but-the-top",
     "embeddings_abtt2": "all-but-the-top, 2 directions",

@@ -229,3 +229,24 @@ def _group(
             f"{allowed}, or use {comparing_any_number({**TABLES, **tables}.values())}, which compares any number"
         )
     return group
+
+
+def plain_keys(group: Group) -> dict[str, str]:
+    """Return by their names without a learning rate of their own the keys of a group's optimizers.
+
+    Of several that differ in the rate alone, it is the first.
+    """
+    keys: dict[str, str] = {}
+    for key, cells in group.cells.items():
+        keys.setdefault(cells[0].optimizer.names(leave_out=["lr_factor"])[0], key)
+    return keys
+
+
+def longest_groups(groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    """Return the group with the most tokens of each size."""
+    found: dict[Setup, Group] = {}
+    for group in groups:
+        other = found.setdefault(group.setup, group)
+        if group.n_tokens > other.n_tokens:
+            found[group.setup] = group
+    return tuple(found.values())

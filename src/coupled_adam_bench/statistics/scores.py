@@ -7,7 +7,7 @@ from coupled_adam_bench.catalog.metrics import Metric
 from coupled_adam_bench.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.catalog.tables import Table
 from coupled_adam_bench.results.comparisons import DECIDING
-from coupled_adam_bench.results.groups import Group, Setup
+from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
 
 CLAIMED = ("isotropy", "mean_norm_ratio", "r_bar")
@@ -103,16 +103,6 @@ def scorecards(study: StudyResults) -> tuple[Scorecard, ...]:
     return tuple(cards)
 
 
-def _longest(groups: tuple[Group, ...]) -> tuple[Group, ...]:
-    """Return the group with the most tokens of each size."""
-    longest: dict[Setup, Group] = {}
-    for group in groups:
-        other = longest.setdefault(group.setup, group)
-        if group.n_tokens > other.n_tokens:
-            longest[group.setup] = group
-    return tuple(longest.values())
-
-
 def _word(holds: int, total: int, loss_holds: bool, comparable: bool, tested: bool) -> str:
     if not comparable:
         return NOT_JUDGED
@@ -122,8 +112,7 @@ def _word(holds: int, total: int, loss_holds: bool, comparable: bool, tested: bo
 
 def _pair(study: StudyResults, card: Scorecard) -> tuple[str, str] | None:
     """Return the keys of Adam and Coupled Adam if the table compares just these; each may have a rate of its own."""
-    optimizers = {cell.optimizer.key: cell.optimizer for cell in study.plan.cells.values()}
-    keys = {optimizers[key].names(leave_out=["lr_factor"])[0]: key for key in card.labels}
+    keys = {name: key for group in study.groups[card.table.name] for name, key in plain_keys(group).items()}
     if len(card.labels) == 2 and keys.keys() == {ADAM, COUPLED_ADAM}:
         return keys[ADAM], keys[COUPLED_ADAM]
     return None
@@ -131,7 +120,7 @@ def _pair(study: StudyResults, card: Scorecard) -> tuple[str, str] | None:
 
 def _judge(study: StudyResults, card: Scorecard, scores: dict[str, Score], adam: str, coupled_adam: str) -> Verdict:
     groups = study.groups[card.table.name]
-    longest, loss = _longest(groups), scores.get(LOSS)
+    longest, loss = longest_groups(groups), scores.get(LOSS)
     kept = 0
     if loss is not None:
         there = [group for group in longest if not _is_untestable(study, group, loss.metric)]

@@ -31,8 +31,10 @@ def test_the_section_answers_the_papers_claim(fake: Any, page: str) -> None:
     )
     assert answer is not None
     assert answer[0] in page.replace("&lt;", "<").replace(MINUS, "-")
-    assert first.crossings == (
-        "The fitted losses of Coupled Adam and Adam do not cross within the numbers of tokens of N = 125M, 355M, 760M.",
+    sizes = "125M, 355M, 760M"
+    assert first.crossings == tuple(
+        f"The fitted {values} of Coupled Adam and Adam do not cross within the numbers of tokens of N = {sizes}."
+        for values in ("losses", "word similarities")
     )
     # Two sizes with one run each.
     assert "cannot be told" in second.answers[0]

@@ -1,0 +1,183 @@
+"""The section "In short": differences to Adam and to Coupled Adam, and what is read from tests, power and histories."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from coupled_adam_bench.catalog.metrics import METRICS
+from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.paths import RunFiles
+from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.report.answers import answer_section
+from coupled_adam_bench.report.render import html_environment
+from coupled_adam_bench.results.collect import results_frame
+from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.statistics.contrasts import CENTERED, contrasts
+from coupled_adam_bench.statistics.power import write_power
+from coupled_adam_bench.statistics.scores import scorecards, verdicts
+
+Value = Callable[[Any, str, str], float]
+
+
+def study_of(plan: Plan, value: Value) -> StudyResults:
+    """Return results of a plan with a ``value`` of each cell, task and metric; tests are not made."""
+    rows = [
+        (cell, task, name, value(cell, task, name), METRICS[name].unit)
+        for cell in plan.cells.values()
+        for task, name in [*((metric.task, name) for name, metric in METRICS.items()), (CENTERED, "r_bar")]
+    ]
+    return StudyResults(layout_of(plan), results_frame(plan, rows))
+
+
+def drawn(cell: Any, task: str, name: str) -> float:
+    """Return a number that depends on cell, task and metric alone; means differ between optimizers."""
+    seed = [*f"{cell.optimizer.key} {cell.seed} {task} {name}".encode()]
+    return float(np.random.default_rng(seed).normal(len(cell.optimizer.key) / 5))
+
+
+@pytest.fixture
+def rivals(tiny_study: Any) -> Plan:
+    """Four optimizers in a table of the study's own; Adam is there at two learning rates."""
+    table = {"title": "Rivals", "comparison": "each_other", "columns": ["loss", "isotropy"]}
+    optimizers = ["ember", {"name": "adamw", "lr_factor": 3}, "coupled_adam", "adamw"]
+    block = tiny_study()["grid"][0] | {"table": "rivals", "optimizers": optimizers, "seeds": [1, 2, 3, 4]}
+    return make_plan(parse_study(tiny_study(tables={"rivals": table}, grid=[block])))
+
+
+def test_contrasts_are_those_of_scipy_and_statsmodels(rivals: Plan) -> None:
+    study = study_of(rivals, drawn)
+    ((group,),) = study.groups.values()
+    found = contrasts(study, group, "adamw", centered=True)
+    assert found is not None and list(found.answers) == ["ember", "adamw_f3", "coupled_adam"]
+    p_values, p_holm = [], []
+    for number, question in enumerate(found.questions):
+        metric = question.metric
+        for key, answers in found.answers.items():
+            ours = [drawn(cell, metric.task, metric.name) for cell in group.cells[key]]
+            task = CENTERED if question.centered else metric.task
+            theirs = [drawn(cell, task, metric.name) for cell in group.cells["adamw"]]
+            direction = "greater" if metric.higher_is_better else "less"
+            test = answers[number].test
+            p_values.append(stats.ttest_rel(ours, theirs, alternative=direction).pvalue)
+            p_holm.append(answers[number].p_holm)
+            ends = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
+            assert [test.difference, test.low, test.high] == pytest.approx([np.subtract(ours, theirs).mean(), *ends])
+    assert len(p_values) == 5 * 3
+    assert p_holm == pytest.approx(multipletests(p_values, method="holm")[1])
+
+
+def test_the_references_are_the_first_adam_and_coupled_adam(rivals: Plan, tmp_path: Path) -> None:
+    section = answer_section(study_of(rivals, drawn), (), tmp_path / "power.csv", tmp_path)
+    assert section is not None
+    assert [table.reference for table in section.tables] == ["Adam, f = 3", "Coupled Adam"]
+    assert [[question.centered for question in table.questions] for table in section.tables] == [
+        [False] * 4 + [True], [False] * 4,
+    ]  # fmt: skip
+    assert [label for label, _ in section.tables[0].calibrations] == ["Ember", "Adam, f = 3", "Coupled Adam", "Adam"]
+    assert (section.tables[1].calibrations, section.reaches, section.detectable, section.onsets) == ((), (), (), ())
+
+
+def test_better_needs_the_correction(tiny_plan: Plan, tmp_path: Path) -> None:
+    """With 3 seeds t = 5 has p = 0.019, which is better alone, and not as the smallest p of five tests."""
+
+    def value(cell: Any, task: str, name: str) -> float:
+        if task == CENTERED or cell.optimizer.name == "adamw":
+            return 0.0
+        spread = (cell.seed - 2) * math.sqrt(3)  # the standard error of three such values is 1
+        return 5.0 + spread if name == "isotropy" else spread
+
+    section = answer_section(study_of(tiny_plan, value), (), tmp_path / "power.csv", tmp_path)
+    assert section is not None
+    ((_, (_, _, isotropy, _, _)),) = section.tables[0].rows
+    # The interval has the half width 4.303, which is the quantile of Student's t with 2 degrees of freedom.
+    assert isotropy.difference == "5.000 [0.697, 9.303]"
+    assert isotropy.p_value == f"{5 * stats.t.sf(5, 2):.4f}"
+    assert not isotropy.better
+
+
+def test_gaps(tiny_plan: Plan, tiny_study: Any, tmp_path: Path) -> None:
+    """What is missing in one seed is a gap; what was never measured is no column; one seed has no answers."""
+    lost = next(cell.id for cell in tiny_plan.cells.values() if cell.optimizer.name == "coupled_adam")
+
+    def value(cell: Any, task: str, name: str) -> float:
+        gone = cell.id == lost and name == "loss"
+        never = task == CENTERED or name == "loss_rarest" or "calibration" in name
+        return math.nan if gone or never else drawn(cell, task, name)
+
+    section = answer_section(study_of(tiny_plan, value), (), tmp_path / "power.csv", tmp_path)
+    assert section is not None
+    (table,) = section.tables
+    assert [question.metric.name for question in table.questions] == ["loss", "isotropy", "r_bar"]
+    ((_, (loss, isotropy, _)),) = table.rows
+    assert (loss.difference, loss.better) == ("-", False)
+    assert isotropy.difference != "-" and table.calibrations == ()
+    block = tiny_study()["grid"][0] | {"table": "table2", "seeds": [2]}
+    single = make_plan(parse_study(tiny_study(grid=[block])))
+    assert answer_section(study_of(single, drawn), (), tmp_path / "power.csv", tmp_path) is None
+
+
+def test_when_anisotropy_arises(tiny_plan: Plan, tmp_path: Path) -> None:
+    """Adam's mean over seeds passes 0.5 between 200 and 300 tokens; steps that not all seeds have do not count."""
+    curves = {"adamw": {100: 0.9, 200: 0.6, 300: 0.4, 400: 0.7}, "coupled_adam": {100: 0.99, 400: 0.95}}
+    for cell in tiny_plan.cells.values():
+        rows = [
+            {"step": tokens // 10, "tokens": tokens, "loss": 1.0, "isotropy": value + 0.01 * (cell.seed - 2)}
+            for tokens, value in curves[cell.optimizer.key].items()
+        ]
+        if cell.seed == 2:
+            rows.append({"step": 60, "tokens": 600, "loss": 1.0, "isotropy": 0.1})
+        history = RunFiles(tmp_path / cell.id).history
+        history.parent.mkdir()
+        history.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"step": 99, "tokens": 990, "loss": 1.0}]))
+    section = answer_section(study_of(tiny_plan, drawn), (), tmp_path / "power.csv", tmp_path)
+    assert section is not None
+    assert section.onsets == (
+        ("Adam", "by 300 tokens, and not yet at 200"),
+        ("Coupled Adam", "not within 400 tokens"),
+    )
+
+
+def test_reach_and_power_of_the_drawn_study(fake: Any, tmp_path: Path) -> None:
+    """Recounted from tests.csv and power.csv: where Holm's p is below 0.05, and what is detectable at most tokens."""
+    study = load_results(fake.plan, fake.study_dir / "results.csv", fake.study_dir / "tests.csv")
+    power_csv = tmp_path / "power.csv"
+    write_power(fake.plan, fake.study_dir / "results.csv", power_csv)
+    section = answer_section(study, verdicts(study, scorecards(study)), power_csv, fake.root / "runs")
+    assert section is not None and study.tests is not None
+    assert [reach.title for reach in section.reaches] == ["Table 1"] * 3  # three sizes; Table 2 has no test
+    tests = study.tests[(study.tests["table"] == "table1") & (study.tests["optimizer"] == "coupled_adam")]
+    for reach, n_params in zip(section.reaches, sorted(tests["n_params"].unique()), strict=True):
+        for words, metrics in reach.metrics:
+            for metric in metrics:
+                rows = tests[(tests["n_params"] == n_params) & (tests["metric"] == metric.name)].sort_values("n_tokens")
+                holds = (rows["p_holm"] < 0.05).tolist()
+                expected = {(True,) * 3: "at every D", (False,) * 3: "at no D", (False, True, True): "from 10B on",
+                            (False, False, True): "at 20B only"}  # fmt: skip
+                assert words == expected.get(tuple(holds), words)
+                assert (words == "at every D") == all(holds) and (words == "at no D") == (not any(holds))
+        assert sorted(metric.name for _, metrics in reach.metrics for metric in metrics) == sorted(
+            tests["metric"].unique()
+        )
+    assert [each.n for each in section.detectable] == [3, 3, 3]
+    assert {each.group.tokens_label for each in section.detectable} == {"20B"}
+
+
+def test_the_page_escapes_labels(tiny_study: Any, templates: Path, tmp_path: Path) -> None:
+    (model,) = tiny_study()["models"]
+    study = study_of(make_plan(parse_study(tiny_study(models=[model | {"label": "<script> & 100 % _ü_"}]))), drawn)
+    answers = answer_section(study, (), tmp_path / "power.csv", tmp_path)
+    template = html_environment(templates).get_template("answers.html.j2")
+    page = template.render(answers=answers, metrics=METRICS, stated=None)
+    assert "<script>" not in page
+    assert page.count("&lt;script&gt; &amp; 100 % _ü_") == 3  # the region's name, the caption and the calibration
+    text = re.sub(r"\s+", " ", re.sub("<.*?>", "", page))
+    assert "Are rare tokens calibrated? (Table 1, D = 60 steps, N = " in text
