@@ -48,8 +48,9 @@ def _schedule(study: Study) -> str:
     return f"{training.schedule} decay {end}"
 
 
-def _initial_std(study: Study) -> str:
-    return "Xavier" if study.training.init == "xavier" else f"{study.training.init_std:g}"
+def _initial_weights(study: Study) -> str:
+    training = study.training
+    return "Xavier" if training.init == "xavier" else f"normal, standard deviation {training.init_std:g}"
 
 
 def _batch(study: Study) -> str:
@@ -73,7 +74,7 @@ _SETTINGS: dict[str, Callable[[Study], str]] = {
     "warmup": _warmup,
     "batch": _batch,
     "order of data": lambda study: study.training.data_order.replace("_", " "),
-    "initial standard deviation": _initial_std,
+    "initial weights": _initial_weights,
     "precision": lambda study: study.training.precision,
     "data": lambda study: study.data.name,
     "tokenizer": lambda study: study.data.tokenizer,
