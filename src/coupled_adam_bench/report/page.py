@@ -8,7 +8,6 @@ from typing import Any
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.catalog.metrics import METRICS
-from coupled_adam_bench.catalog.names import COUPLED_ADAM
 from coupled_adam_bench.estimate.study import Estimate, estimate_study
 from coupled_adam_bench.estimate.text import basis, memory_table, totals, training_table
 from coupled_adam_bench.files import read_json, write_text
@@ -156,7 +155,6 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         cost=estimate_tables(estimate),
         power=power_section(study.layout, study_dir / "power.csv", estimate),
         environments=_environments(manifest["cells"]),
-        candidate=COUPLED_ADAM,
         verdict_tones=VERDICT_TONES,
         table_files=TABLE_FILES,
         study_files=study_files(plan),

@@ -27,12 +27,21 @@ class Score:
 
 @dataclass(frozen=True)
 class Scorecard:
-    """The scores of a table; ``labels`` of its optimizers are by key."""
+    """The scores of a table.
+
+    ``labels`` of its optimizers are by key; ``plain`` are the keys by their names without a learning rate of their own.
+    """
 
     table: Table
     n_groups: int
     labels: dict[str, str]
+    plain: dict[str, str]
     scores: tuple[Score, ...]
+
+    @property
+    def coupled_adam(self) -> str | None:
+        """The key of Coupled Adam, at whatever learning rate, if it is in the table."""
+        return self.plain.get(COUPLED_ADAM)
 
     def headline(self, key: str) -> list[tuple[int, list[Metric]]]:
         """Return (wins, metrics) of an optimizer, the most wins first, metrics with as many wins together."""
@@ -98,8 +107,9 @@ def scorecards(study: StudyResults) -> tuple[Scorecard, ...]:
     for name, table in study.tables.items():
         groups = study.groups[name]
         labels = {key: label for group in groups for key, label in group.optimizer_labels.items()}
+        plain = {kind: key for group in groups for kind, key in plain_keys(group).items()}
         scores = tuple(_score(study, groups, metric, labels) for metric in study.columns(name))
-        cards.append(Scorecard(table, len(groups), labels, scores))
+        cards.append(Scorecard(table, len(groups), labels, plain, scores))
     return tuple(cards)
 
 
@@ -110,11 +120,10 @@ def _word(holds: int, total: int, loss_holds: bool, comparable: bool, tested: bo
     return word if tested else CONSISTENT[word]
 
 
-def _pair(study: StudyResults, card: Scorecard) -> tuple[str, str] | None:
+def _pair(card: Scorecard) -> tuple[str, str] | None:
     """Return the keys of Adam and Coupled Adam if the table compares just these; each may have a rate of its own."""
-    keys = {name: key for group in study.groups[card.table.name] for name, key in plain_keys(group).items()}
-    if len(card.labels) == 2 and keys.keys() == {ADAM, COUPLED_ADAM}:
-        return keys[ADAM], keys[COUPLED_ADAM]
+    if len(card.labels) == 2 and card.plain.keys() == {ADAM, COUPLED_ADAM}:
+        return card.plain[ADAM], card.plain[COUPLED_ADAM]
     return None
 
 
@@ -153,6 +162,6 @@ def verdicts(study: StudyResults, cards: tuple[Scorecard, ...]) -> tuple[Verdict
     judged = []
     for card in cards:
         scores = {score.metric.name: score for score in card.scores}
-        if scores.keys() >= set(CLAIMED) and (pair := _pair(study, card)):
+        if scores.keys() >= set(CLAIMED) and (pair := _pair(card)):
             judged.append(_judge(study, card, scores, *pair))
     return tuple(judged)
