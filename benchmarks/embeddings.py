@@ -7,6 +7,7 @@ minima), their ratios, the largest relative difference of the isotropy, and the 
 
     python benchmarks/embeddings.py
     python benchmarks/embeddings.py --shape 50304x2560 --no-direct
+    python benchmarks/embeddings.py --matrices coupled --scale 4
 """
 
 import argparse
@@ -62,8 +63,9 @@ def timed(function: Callable[[], dict[str, float]]) -> tuple[float, float, dict[
     return time.perf_counter() - wall, time.process_time() - cpu, found
 
 
-def measure(kind: str, shape: tuple[int, int], repeats: int, direct: bool) -> dict[str, Any]:
+def measure(kind: str, shape: tuple[int, int], scale: float, repeats: int, direct: bool) -> dict[str, Any]:
     embeddings, counts = drawn(kind, *shape)
+    embeddings *= scale
     ours = [timed(lambda: embedding_metrics(embeddings, counts, "both_signs"))]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     theirs = []
@@ -75,6 +77,7 @@ def measure(kind: str, shape: tuple[int, int], repeats: int, direct: bool) -> di
     result: dict[str, Any] = {
         "matrix": kind,
         "shape": list(shape),
+        "mean_length": ours[0][2]["mean_length"],
         "seconds": min(run[0] for run in ours),
         "cpu_seconds": min(run[1] for run in ours),
         "peak_gib": peak / 2**30,
@@ -95,12 +98,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--shape", default="50304x768")
     parser.add_argument("--matrices", nargs="+", default=["adam", "coupled"], choices=("adam", "coupled"))
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of the matrices, which decides their norms")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--no-direct", action="store_true")
     arguments = parser.parse_args()
     n_rows, width = map(int, arguments.shape.split("x"))
     for kind in arguments.matrices:
-        print(json.dumps(measure(kind, (n_rows, width), arguments.repeats, not arguments.no_direct)), flush=True)
+        found = measure(kind, (n_rows, width), arguments.scale, arguments.repeats, not arguments.no_direct)
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
     python benchmarks/track.py [--cells 1000] [--points 200] [--study FILE.yaml] [--folder FOLDER]
 
-The runs are drawn: loss falls with the logarithm of the step, and each cell has the evaluations of its study. With
-``--folder`` they stay there, to look at with ``mlflow ui --backend-store-uri sqlite:///FOLDER/mlflow.db``.
+The runs are drawn: loss falls with the logarithm of the step, and each cell has the evaluations of its study. The files
+beside these are as large as those of the paper's seven tasks and of 10,000 windows. With ``--folder`` the runs stay
+there, to look at with ``mlflow ui --backend-store-uri sqlite:///FOLDER/mlflow.db``.
 """
 
 import argparse
+import hashlib
 import json
 import resource
 import tempfile
@@ -21,13 +23,19 @@ from many_cells import plan_of
 from coupled_adam_bench.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import load_any_study
-from coupled_adam_bench.evaluation.stored import Measurement, measured_cells
+from coupled_adam_bench.evaluation.stored import Measurement, beside, measured_cells
 from coupled_adam_bench.files import write_json, write_sealed, write_text
 from coupled_adam_bench.models.card import model_card
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.tracking import import_study
 
 T0 = 1_790_000_000.0
+BESIDE = {
+    "test_loss": {"windows.csv.gz": 120_000},
+    "embeddings": {"pairs.csv.gz": 13_000},
+    "downstream": {"documents.jsonl.gz": 1_130_000},
+}
+"""The sizes in bytes of the files beside an evaluation, by stage and the ends of their names."""
 
 
 def write_run(cell: Cell, measurements: list[Measurement], runs: Path, n_points: int) -> None:
@@ -63,7 +71,13 @@ def write_evaluation(measurement: Measurement, cell: Cell, rng: np.random.Genera
     ]
     record = {"cell": cell.id, "stage": measurement.stage.name, "status": "ok", "reason": None, "results": values}
     known = {"version": measurement.stage.version, "settings": measurement.settings, "model_sha256": sha256}
-    write_sealed(measurement.path(cell.id, sha256), record | known)
+    path, sums = measurement.path(cell.id, sha256), {}
+    path.parent.mkdir(exist_ok=True)
+    for name, size in BESIDE.get(measurement.stage.name, {}).items():
+        contents = rng.bytes(size)
+        beside(path, name).write_bytes(contents)
+        sums[name] = hashlib.sha256(contents).hexdigest()
+    write_sealed(path, record | known | {"files": sums})
 
 
 def drawn(metric: Metric, rng: np.random.Generator, is_coupled: bool) -> float:

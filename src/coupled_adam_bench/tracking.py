@@ -198,7 +198,7 @@ def _update(client: "MlflowClient", run: "Run", cell: Cell, source: Source, mode
     is_first = imported == source.begun()
     if is_first:
         _log_dataset(client, run_id, cell)
-    _log_artifacts(client, run_id, _artifacts(source))
+    _log_artifacts(client, run_id, source.artifacts())
     model_id = models.link(run, cell, source) if source.model_sha256 is not None else None
     if source.run is not None:
         new |= tags_of_run(source.run, source.folder)
@@ -233,14 +233,6 @@ def _log_dataset(client: "MlflowClient", run_id: str, cell: Cell) -> None:
     source = cell.study.data.source
     dataset = Dataset(cell.study.data.name, cell.data_digest, source.kind, source.model_dump_json())
     client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
-
-
-def _artifacts(source: Source) -> dict[str, Path]:
-    """Return the small files of a run, evaluations under the names of their stages."""
-    run = paths.RunFiles(source.folder)
-    files = {path.name: path for path in (run.cell, run.record)}
-    files |= {f"{stage}.json": path for stage, (path, _) in source.evaluations.items()}
-    return {name: path for name, path in files.items() if path.exists()}
 
 
 def _log_artifacts(client: "MlflowClient", run_id: str, files: dict[str, Path]) -> None:

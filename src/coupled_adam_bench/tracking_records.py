@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell, readable_count
-from coupled_adam_bench.evaluation.stored import Measurement
+from coupled_adam_bench.evaluation.stored import Measurement, beside
 from coupled_adam_bench.files import digest, read_sealed
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.runs import read_history
@@ -44,8 +44,8 @@ class Source:
     folder: Path
     history: list[dict[str, Any]]
     run: dict[str, Any] | None
-    evaluations: dict[str, tuple[Path, list[dict[str, Any]]]]
-    """By stage the file and the rows of what was measured under the settings of the study."""
+    evaluations: dict[str, tuple[Path, dict[str, Any]]]
+    """By stage the file and the record of what was measured under the settings of the study."""
 
     @property
     def status(self) -> str:
@@ -77,7 +77,10 @@ class Source:
         if self.run is not None:
             progress["model_sha256"] = str(self.model_sha256)
             progress["is_linked"] = self.model_sha256 is not None
-        evaluations = {stage: digest(repr(rows)) for stage, (_, rows) in self.evaluations.items()}
+        evaluations = {
+            stage: digest(repr((record["results"], record.get("files", {}))))
+            for stage, (_, record) in self.evaluations.items()
+        }
         return {**progress, "status": self.status, "evaluations": imported.get("evaluations", {}) | evaluations}
 
     def continues(self, imported: dict[str, Any]) -> bool:
@@ -85,6 +88,18 @@ class Source:
         progress = self.progress(imported)
         same = [key for key in ("first_row", "model_sha256") if key in progress and key in imported]
         return imported.get("layout") == _LAYOUT and all(imported[key] == progress[key] for key in same)
+
+    def artifacts(self) -> dict[str, Path]:
+        """Return the files that MLflow is given by name; evaluations and the files beside them begin with their stage.
+
+        Of a cell with the paper's seven tasks they have about 1 MB: large files, such as weights, are not among them.
+        """
+        run = paths.RunFiles(self.folder)
+        files = {path.name: path for path in (run.cell, run.record)}
+        for stage, (path, record) in self.evaluations.items():
+            files |= {f"{stage}.json": path}
+            files |= {f"{stage}.{name}": beside(path, name) for name in record.get("files", {})}
+        return {name: path for name, path in files.items() if path.exists()}
 
     def new_points(self, imported: dict[str, Any]) -> list[Point]:
         """Return the values of metrics that MLflow does not have: new rows of the history, and new evaluations."""
@@ -96,14 +111,14 @@ class Source:
             if name not in _NO_METRICS and value is not None  # the device cannot measure it
         ]
         known, present = imported.get("evaluations", {}), self.progress(imported)["evaluations"]
-        for stage, (path, rows) in self.evaluations.items():
+        for stage, (path, record) in self.evaluations.items():
             if known.get(stage) != present[stage]:
                 # Another evaluation of the same model has a later time, and MLflow shows the latest value of a step.
                 # All are of step 0, which MLflow draws as bars and not as curves of one point.
                 timestamp = round(path.stat().st_mtime * 1000)
                 points += [
                     Point(f"{row['task']}/{row['metric']}", float(row["value"]), timestamp, 0, of_model=True)
-                    for row in rows
+                    for row in record["results"]
                 ]
         return points
 
@@ -115,7 +130,7 @@ def read_source(folder: Path, measurements: list[Measurement]) -> Source | None:
     _check_history(files.history, history)
     run = read_sealed(files.record) if files.record.exists() else None
     evaluations = {
-        measurement.stage.name: (measurement.find(folder.name), measurement.read(folder.name)["results"])
+        measurement.stage.name: (measurement.find(folder.name), measurement.read(folder.name))
         for measurement in measurements
         if measurement.is_there(folder.name)
     }

@@ -1,5 +1,7 @@
 """The import into MLflow, on a real database and a real server."""
 
+import gzip
+import hashlib
 import json
 import math
 import os
@@ -15,6 +17,8 @@ import pytest
 
 from coupled_adam_bench.cells import Cell, readable_count
 from coupled_adam_bench.config import parse_study
+from coupled_adam_bench.evaluation.documents import Document, documents_bytes
+from coupled_adam_bench.evaluation.stored import beside
 from coupled_adam_bench.files import write_json, write_sealed
 from coupled_adam_bench.outputs import write_checksums
 from coupled_adam_bench.plan import Plan, make_plan
@@ -86,13 +90,17 @@ def finish(folder: Path, cell: Cell, model: str | None = "aa", status: str = "co
 
 @pytest.fixture
 def evaluate(plan, stored):
-    """The function that writes an evaluation of a finished cell; NaN has a reason."""
+    """The function that writes an evaluation of a finished cell and the files beside it; NaN has a reason."""
 
-    def write(folder: Path, task: str, **values: float) -> Path:
+    def write(folder: Path, task: str, files: dict[str, bytes] | None = None, **values: float) -> Path:
         rows = [(task, name, value, "1") for name, value in values.items()]
         stage = {"test": "test_loss", "embeddings": "embeddings", "hellaswag": "downstream"}[task]
         reason = "drawn" if any(map(math.isnan, values.values())) else None
-        return stored(plan, folder.parent).evaluation(folder.name, stage, rows, reason=reason)
+        sums = {name: hashlib.sha256(contents).hexdigest() for name, contents in (files or {}).items()}
+        path = stored(plan, folder.parent).evaluation(folder.name, stage, rows, reason=reason, files=sums)
+        for name, contents in (files or {}).items():
+            beside(path, name).write_bytes(contents)
+        return path
 
     return write
 
@@ -334,6 +342,45 @@ def test_a_later_evaluation_is_added_and_a_repeated_one_replaces(plan, database,
     import_study(plan, database, "later", tmp_path)
     _, runs = runs_of(database, "later")
     assert runs[cell.id].data.metrics["test/loss"] == 1.5
+
+
+def test_documents_windows_and_pairs_are_artifacts(plan, database, tmp_path, evaluate):
+    cell = next(iter(plan.cells.values()))
+    folder = tmp_path / cell.id
+    write_history(folder, [25, 50])
+    finish(folder, cell)
+    earlier = evaluate(folder, "test", loss=2.0).stat()
+    import_study(plan, database, "files", tmp_path)  # as by an older version, without the files
+
+    first = {"documents.jsonl.gz": documents_bytes([document(0.0)])}
+    same = evaluate(folder, "test", {"windows.csv.gz": gzip.compress(b"windows")}, loss=2.0)
+    os.utime(same, ns=(earlier.st_atime_ns, earlier.st_mtime_ns))
+    evaluate(folder, "embeddings", {"pairs.csv.gz": gzip.compress(b"pairs")}, kappa=0.5)
+    evaluate(folder, "hellaswag", first, acc=0.0)
+    assert counts(import_study(plan, database, "files", tmp_path)) == {"updated": 1, "waiting": 1}
+    client, runs = runs_of(database, "files")
+    run_id = runs[cell.id].info.run_id
+    assert [artifact.path for artifact in client.list_artifacts(run_id)] == [
+        "downstream.documents.jsonl.gz", "downstream.json", "embeddings.json", "embeddings.pairs.csv.gz", "run.json",
+        "test_loss.json", "test_loss.windows.csv.gz",
+    ]  # fmt: skip
+    assert len(client.get_metric_history(run_id, "test/loss")) == 1
+    before = runs[cell.id].to_dictionary()
+    assert counts(import_study(plan, database, "files", tmp_path)) == {"unchanged": 1, "waiting": 1}
+    assert runs_of(database, "files")[1][cell.id].to_dictionary() == before
+
+    # Other documents can have the same mean.
+    second = {"documents.jsonl.gz": documents_bytes([document(-1.0)])}
+    evaluate(folder, "hellaswag", second, acc=0.0)
+    assert counts(import_study(plan, database, "files", tmp_path)) == {"updated": 1, "waiting": 1}
+    copy = client.download_artifacts(run_id, "downstream.documents.jsonl.gz", str(tmp_path))
+    assert Path(copy).read_bytes() == second["documents.jsonl.gz"] != first["documents.jsonl.gz"]
+    record = json.loads(Path(client.download_artifacts(run_id, "downstream.json", str(tmp_path))).read_text())
+    assert record["files"] == {"documents.jsonl.gz": hashlib.sha256(Path(copy).read_bytes()).hexdigest()}
+
+
+def document(loglikelihood: float) -> Document:
+    return Document("hellaswag", 0, "0" * 16, 1, {"acc": 0.0}, [loglikelihood, loglikelihood - 1])
 
 
 @pytest.mark.parametrize("change", ["history", "model"])

@@ -11,44 +11,60 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.embeddings.spectrum import principal_directions
+from coupled_adam_bench.embeddings.spectrum import gram, principal_directions
 
 Array = NDArray[np.float64]
 Isotropy = Literal["both_signs", "eig_float32"]
 
 _COLUMNS = 64  # directions per block: bounds the extra memory to a few V x 64 arrays
 _ROWS = 512  # rows per block of the pass in float32, which then stays in the cache
+_TERMS = 128  # terms of a product that are added up in float32 before others join: its error grows with them
+_SUMMED = 64  # exponentials that are added up in float32
 _MAX_EXPONENT_FLOAT32 = 60.0
 _MAX_EXPONENT_FLOAT64 = 600.0
 """Exponents up to which neither exp(x) nor exp(-x), nor a sum of them, leaves the range of the type."""
 _UNIT_ROUNDOFF_FLOAT32 = 2.0**-24
+_UNIT_ROUNDOFF_FLOAT64 = 2.0**-53
 TRIMMED = 0.001
 """The share of rows that the trimmed isotropy leaves out, rounded up: 51 rows of GPT-2's 50,304; a choice of ours."""
 
 
-def isotropy(embeddings_VD: Array, variant: Isotropy, directions_DD: Array | None = None) -> float:
+def isotropy(
+    embeddings_VD: Array, variant: Isotropy, directions_DD: Array | None = None, gram_DD: Array | None = None
+) -> float:
     """Return the isotropy of a matrix, at most 1; ``variant`` is the study's ``evaluation.isotropy``.
 
-    ``directions_DD`` are the matrix's principal directions, if they are known.
+    ``directions_DD`` are the matrix's principal directions and ``gram_DD`` is E^T E, if they are known.
     """
     if variant == "eig_float32":
         return isotropy_eig_float32(embeddings_VD)
-    directions_DD = principal_directions(embeddings_VD) if directions_DD is None else directions_DD
-    return isotropy_both_signs(embeddings_VD, directions_DD)
+    if directions_DD is None:
+        gram_DD = gram(embeddings_VD) if gram_DD is None else gram_DD
+        directions_DD = principal_directions(embeddings_VD, gram_DD)
+    return isotropy_both_signs(embeddings_VD, directions_DD, gram_DD)
 
 
-def isotropy_trimmed(embeddings_VD: Array, variant: Isotropy) -> float:
+def isotropy_trimmed(embeddings_VD: Array, variant: Isotropy, gram_DD: Array | None = None) -> float:
     """Return the isotropy of a matrix without its longest rows, which :data:`TRIMMED` counts; at least one is left out.
 
     Z is a sum of exponentials, so a few long rows can decide it, however the others lie. The principal directions are
-    those of the rows that are left. It is NaN if none is left, or if a row is not finite.
+    those of the rows that are left. It is NaN if none is left, or if a row is not finite. ``gram_DD`` is E^T E of the
+    whole matrix, if it is known.
     """
     squares_V = np.einsum("vd,vd->v", embeddings_VD, embeddings_VD)
     n_left = len(squares_V) - math.ceil(TRIMMED * len(squares_V))
     if n_left == 0 or not np.all(np.isfinite(squares_V)):
         return math.nan
-    with _ordered(embeddings_VD, np.argsort(squares_V, kind="stable"), n_left):
-        return isotropy(embeddings_VD[:n_left], variant)
+    order_V = np.argsort(squares_V, kind="stable")
+    others_V = order_V[n_left:]
+    # The difference keeps its digits where most of the squared norm is left. A narrow matrix needs no short cut.
+    keeps_digits = 2 * squares_V[others_V].sum() <= squares_V.sum()
+    if gram_DD is not None and keeps_digits and len(gram_DD) > _COLUMNS:
+        gram_DD = gram_DD - gram(embeddings_VD[others_V])
+    else:
+        gram_DD = None
+    with _ordered(embeddings_VD, order_V, n_left):
+        return isotropy(embeddings_VD[:n_left], variant, gram_DD=gram_DD)
 
 
 @contextmanager
@@ -64,17 +80,22 @@ def _ordered(embeddings_VD: Array, order_V: NDArray[np.intp], n_first: int) -> I
         embeddings_VD[places] = embeddings_VD[swapped]
 
 
-def isotropy_both_signs(embeddings_VD: Array, directions_DK: Array) -> float:
+def isotropy_both_signs(embeddings_VD: Array, directions_DK: Array, gram_DD: Array | None = None) -> float:
     """Return min Z(c) / max Z(c) over c = ± the principal directions, Z(c) = sum_i exp(c . e_i); 1 is isotropic.
 
     The definition is that of Arora et al. 2016 and Mu & Viswanath 2018. The sign of an eigenvector is arbitrary, so
-    both are taken; otherwise the result would depend on the solver. Nothing overflows. A pass in float32 finds the few
-    directions that can have the smallest or largest Z; their Z is computed in float64.
+    both are taken; otherwise the result would depend on the solver. Nothing overflows. Bounds by the moments of the
+    projections, and then a pass in float32, leave the few directions that can have the smallest or largest Z; their Z
+    is computed in float64. ``gram_DD`` is E^T E; without it there are no bounds by moments.
     """
     if np.any(np.isnan(directions_DK)):
         return math.nan
-    longest = math.sqrt(float(np.einsum("vd,vd->v", embeddings_VD, embeddings_VD).max()))
-    candidates_DK = directions_DK[:, _may_be_extreme(embeddings_VD, directions_DK, longest)]
+    squares_V = np.einsum("vd,vd->v", embeddings_VD, embeddings_VD)
+    longest = math.sqrt(float(squares_V.max()))
+    candidates_DK = directions_DK
+    if gram_DD is not None:
+        candidates_DK = candidates_DK[:, _within_moments(embeddings_VD, directions_DK, gram_DD, squares_V)]
+    candidates_DK = candidates_DK[:, _may_be_extreme(embeddings_VD, candidates_DK, longest)]
     smallest, largest = math.inf, -math.inf
     for start in range(0, candidates_DK.shape[1], _COLUMNS):
         projections_VK = embeddings_VD @ candidates_DK[:, start : start + _COLUMNS]
@@ -96,11 +117,47 @@ def _log_z(projections_VK: Array, longest: float) -> Array:
     return np.array(log_z)
 
 
+def _within_moments(embeddings_VD: Array, directions_DK: Array, gram_DD: Array, squares_V: Array) -> NDArray[np.bool_]:
+    """Return which directions (K,) can have the smallest or largest Z, by mean and variance of their projections.
+
+    A projection is the mean m plus y, |y| at most the distance d of the farthest row from the mean row. As
+    phi(y) = (exp(y) - 1 - y) / y^2 increases, log (Z / V) lies between m + log(1 + var phi(-d)) and
+    m + log(1 + var phi(d)). The directions are not multiplied with the matrix, so this takes little time. ``gram_DD``
+    is E^T E, and ``squares_V`` are the squared norms of the rows.
+    """
+    (n_rows, width), n_directions = embeddings_VD.shape, directions_DK.shape[1]
+    if n_directions <= _COLUMNS:
+        return np.ones(n_directions, dtype=bool)
+    mean_D = embeddings_VD.mean(axis=0)
+    square = float(squares_V.max())
+    # The bound of the error of sums of V and D terms in float64; see _may_be_extreme.
+    roundoff = _UNIT_ROUNDOFF_FLOAT64 * (n_rows + 2 * width + 8)
+    distances_V = squares_V - 2 * (embeddings_VD @ mean_D) + mean_D @ mean_D
+    farthest = math.sqrt(max(float(distances_V.max()), 0.0) + 4 * roundoff * square)
+    if not farthest <= _MAX_EXPONENT_FLOAT64:
+        return np.ones(n_directions, dtype=bool)
+    means_K = mean_D @ directions_DK
+    squares_K = np.einsum("dk,dk->k", directions_DK, gram_DD @ directions_DK) / n_rows
+    variances_K = np.maximum(squares_K - means_K**2, 0.0)
+    means_2K = np.array([means_K, -means_K])
+    lower_2K = means_2K + np.log1p(variances_K * _phi(-farthest))
+    upper_2K = means_2K + np.log1p(variances_K * _phi(farthest))
+    error = roundoff * (1 + math.sqrt(square) + 4 * square * _phi(farthest))
+    can_2K = (lower_2K <= upper_2K.min() + 2 * error) | (upper_2K >= lower_2K.max() - 2 * error)
+    found: NDArray[np.bool_] = can_2K.any(axis=0)
+    return found
+
+
+def _phi(x: float) -> float:
+    """Return (exp(x) - 1 - x) / x^2."""
+    return (math.expm1(x) - x) / x**2 if abs(x) > 1e-8 else 0.5
+
+
 def _may_be_extreme(embeddings_VD: Array, directions_DK: Array, longest: float) -> NDArray[np.bool_]:
     """Return which directions (K,) can have the smallest or largest Z, by log Z in float32 and the bound of its error.
 
     The error of a product of D terms is at most D units of roundoff times the norms, that of a sum of R terms R units
-    (Higham 2002, section 3.1). Where float32 cannot tell, or has no advantage, all can.
+    (Higham 2002, section 3.1), so both are added up in parts. Where float32 cannot tell, or has no advantage, all can.
     """
     width, n_directions = directions_DK.shape
     if n_directions <= _COLUMNS or not longest <= _MAX_EXPONENT_FLOAT32:
@@ -108,13 +165,17 @@ def _may_be_extreme(embeddings_VD: Array, directions_DK: Array, longest: float) 
     float32_DK = directions_DK.astype(np.float32)
     z_2K = np.zeros((2, n_directions))
     for start in range(0, len(embeddings_VD), _ROWS):
-        z_RK = embeddings_VD[start : start + _ROWS].astype(np.float32) @ float32_DK
+        rows_RD = embeddings_VD[start : start + _ROWS].astype(np.float32)
+        z_RK = rows_RD[:, :_TERMS] @ float32_DK[:_TERMS]
+        for first in range(_TERMS, width, _TERMS):
+            z_RK += rows_RD[:, first : first + _TERMS] @ float32_DK[first : first + _TERMS]
         np.exp(z_RK, out=z_RK)
-        z_2K[0] += z_RK.sum(axis=0)
-        z_2K[1] += np.reciprocal(z_RK, out=z_RK).sum(axis=0)
+        parts = range(0, len(z_RK), _SUMMED)
+        z_2K[0] += np.add.reduceat(z_RK, parts, axis=0).sum(axis=0, dtype=np.float64)
+        z_2K[1] += np.add.reduceat(np.reciprocal(z_RK, out=z_RK), parts, axis=0).sum(axis=0, dtype=np.float64)
     log_z_2K = np.log(z_2K)
     # Beside the product and the sum: both factors are rounded, and exp and the reciprocal err by a few units.
-    error = _UNIT_ROUNDOFF_FLOAT32 * ((width + 4) * longest + _ROWS + 8)
+    error = _UNIT_ROUNDOFF_FLOAT32 * ((_TERMS + width // _TERMS + 4) * longest + _SUMMED + 8)
     near = (log_z_2K <= log_z_2K.min() + 2 * error) | (log_z_2K >= log_z_2K.max() - 2 * error)
     found: NDArray[np.bool_] = near.any(axis=0)
     return found

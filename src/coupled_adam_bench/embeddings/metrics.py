@@ -17,9 +17,9 @@ from coupled_adam_bench.embeddings.isotropy import Isotropy
 from coupled_adam_bench.embeddings.isotropy import isotropy as isotropy
 from coupled_adam_bench.embeddings.isotropy import isotropy_trimmed as isotropy_trimmed
 from coupled_adam_bench.embeddings.spectrum import effective_rank as effective_rank
+from coupled_adam_bench.embeddings.spectrum import gram, principal_components
 from coupled_adam_bench.embeddings.spectrum import kappa as kappa
 from coupled_adam_bench.embeddings.spectrum import participation_ratio as participation_ratio
-from coupled_adam_bench.embeddings.spectrum import principal_components
 
 Array = NDArray[np.float64]
 
@@ -42,11 +42,13 @@ def embedding_geometry(embeddings_VD: Array, unigram_counts: NDArray[np.integer]
     are the occurrences of each token in the training text; rows beyond them count as never seen. Without them, the
     metrics that need them are left out. ``variant`` selects the isotropy. A NaN in the matrix makes all metrics NaN.
     """
-    singular_values_K, directions_DD = principal_components(embeddings_VD)
+    gram_DD = gram(embeddings_VD)
+    singular_values_K, directions_DD = principal_components(embeddings_VD, gram_DD)
     known: dict[str, Any] = {
         "embeddings_VD": embeddings_VD,
         "variant": variant,
         "directions_DD": directions_DD,
+        "gram_DD": gram_DD,
         "singular_values_K": singular_values_K,
     }
     if unigram_counts is not None:

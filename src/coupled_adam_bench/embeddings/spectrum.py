@@ -14,29 +14,40 @@ _ACCURATE = 1e-3
 """Share of the largest singular value down to which the root of an eigenvalue keeps nine digits."""
 
 
-def principal_components(embeddings_VD: Array) -> tuple[Array, Array]:
+def gram(embeddings_VD: Array) -> Array:
+    """Return E^T E (D, D); what is not finite in it raises no warning."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        gram_DD: Array = embeddings_VD.T @ embeddings_VD
+    return gram_DD
+
+
+def principal_components(embeddings_VD: Array, gram_DD: Array | None = None) -> tuple[Array, Array]:
     """Return the singular values of a matrix (K,), descending, and its principal directions (D, D), ascending.
 
     The directions are the unit eigenvectors of E^T E as columns, by ascending eigenvalue; their signs are arbitrary.
     Small singular values are computed as ‖E c‖ for their direction c, since the root of the eigenvalue loses half the
-    digits. All numbers are NaN if E^T E is not finite.
+    digits. All numbers are NaN if E^T E is not finite. ``gram_DD`` is E^T E, if it is known.
     """
     n_rows, width = embeddings_VD.shape
-    with np.errstate(over="ignore", invalid="ignore"):
-        gram_DD = embeddings_VD.T @ embeddings_VD
-    if not np.all(np.isfinite(gram_DD)):
-        return np.full(min(n_rows, width), math.nan), np.full_like(gram_DD, math.nan)
-    eigenvalues_D, directions_DD = np.linalg.eigh(gram_DD)
+    eigenvalues_D, directions_DD = _eigenvectors(gram(embeddings_VD) if gram_DD is None else gram_DD)
     singular_D = np.sqrt(np.maximum(eigenvalues_D, 0.0))
     n_small = int(np.searchsorted(singular_D, _ACCURATE * singular_D[-1], side="right"))
-    if n_small > 0:
+    if n_small > 0 and not math.isnan(singular_D[-1]):
         singular_D[:n_small] = np.linalg.norm(embeddings_VD @ directions_DD[:, :n_small], axis=0)
     return np.sort(singular_D)[::-1][: min(n_rows, width)].copy(), directions_DD
 
 
-def principal_directions(embeddings_VD: Array) -> Array:
+def principal_directions(embeddings_VD: Array, gram_DD: Array | None = None) -> Array:
     """Return the principal directions of a matrix (D, D); see :func:`principal_components`."""
-    return principal_components(embeddings_VD)[1]
+    return _eigenvectors(gram(embeddings_VD) if gram_DD is None else gram_DD)[1]
+
+
+def _eigenvectors(gram_DD: Array) -> tuple[Array, Array]:
+    """Return the eigenvalues (D,) of E^T E, ascending, and its eigenvectors as columns; NaN if it is not finite."""
+    if not np.all(np.isfinite(gram_DD)):
+        return np.full(len(gram_DD), math.nan), np.full_like(gram_DD, math.nan)
+    eigenvalues_D, directions_DD = np.linalg.eigh(gram_DD)
+    return eigenvalues_D, directions_DD
 
 
 def kappa(embeddings_VD: Array, directions_DD: Array | None = None) -> float:

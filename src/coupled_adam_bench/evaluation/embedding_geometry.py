@@ -95,13 +95,13 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
 def variant_rows(read: Callable[[], Matrix], sets: Sequence[TokenPairs], variant: Isotropy) -> list[ResultRow]:
     """Return isotropy and ``r_bar`` of a matrix after each post-processing; ``read`` gives the matrix anew."""
 
-    def rows(task: str, changed_VD: Matrix, directions_DD: Matrix) -> list[ResultRow]:
+    def rows(task: str, changed_VD: Matrix, directions_DD: Matrix | None = None) -> list[ResultRow]:
         value = isotropy(changed_VD, variant, directions_DD)
         return [row(task, "isotropy", value), row(task, "r_bar", r_bar_of(changed_VD, sets))]
 
     matrix_VD = read()
     subtract_scaled_mean(matrix_VD, out=matrix_VD)
-    found = {SCALED: rows(SCALED, matrix_VD, principal_directions(matrix_VD))}
+    found = {SCALED: rows(SCALED, matrix_VD)}
     del matrix_VD
     matrix_VD = read()
     width = matrix_VD.shape[1]

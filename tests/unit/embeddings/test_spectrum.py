@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.embeddings import isotropy as isotropies
 from coupled_adam_bench.embeddings.metrics import embedding_geometry, embedding_metrics, mean_cosine
-from coupled_adam_bench.embeddings.spectrum import effective_rank, participation_ratio, principal_components
+from coupled_adam_bench.embeddings.spectrum import (
+    effective_rank,
+    gram,
+    participation_ratio,
+    principal_components,
+    principal_directions,
+)
 
 
 def matrix(seed: int, n_rows: int = 40, width: int = 5, shift: float = 0.3) -> np.ndarray:
@@ -148,6 +154,41 @@ def test_the_pass_in_float32_leaves_few_directions_and_never_the_extremes():
     # Where all are closer together than float32 can tell, all are left.
     assert isotropies._may_be_extreme(1e-6 * embeddings, directions, 1e-6 * longest).all()
     assert isotropies._may_be_extreme(embeddings, directions, 1e3).all()
+
+
+@pytest.mark.parametrize("scale", [1e-160, 1e-6, 0.02, 0.1, 1.0, 4.0, 100.0])
+@pytest.mark.parametrize("shift", [0.0, 0.02, 0.5])
+def test_the_bounds_by_moments_never_leave_out_the_extremes(scale, shift):
+    embeddings = scale * matrix(9, n_rows=400, width=isotropies._COLUMNS + 40, shift=shift)
+    product = gram(embeddings)
+    directions = principal_directions(embeddings, product)
+    kept = isotropies._within_moments(embeddings, directions, product, (embeddings**2).sum(axis=1))
+    projections = embeddings @ directions
+    log_z = np.array([np.logaddexp.reduce(signed, axis=0) for signed in (projections, -projections)])
+    assert kept[log_z.min(axis=0).argmin()] and kept[log_z.max(axis=0).argmax()]
+
+
+def test_the_bounds_by_moments_leave_few_directions():
+    embeddings = 0.02 * matrix(9, n_rows=400, width=isotropies._COLUMNS + 40)
+
+    def n_kept(scale: float) -> int:
+        scaled = scale * embeddings
+        product = gram(scaled)
+        squares = (scaled**2).sum(axis=1)
+        return int(isotropies._within_moments(scaled, principal_directions(scaled, product), product, squares).sum())
+
+    assert n_kept(1.0) < 10
+    assert n_kept(1e-14) == n_kept(1e5) == isotropies._COLUMNS + 40  # where they are closer than float64 can tell
+
+
+@pytest.mark.parametrize("long_row", [1.0, 1e9])
+def test_a_known_product_changes_no_isotropy(long_row):
+    embeddings = 0.05 * matrix(10, n_rows=1200, width=isotropies._COLUMNS + 10, shift=0.1)
+    embeddings[3] *= long_row
+    product = gram(embeddings)
+    for function in (isotropies.isotropy, isotropies.isotropy_trimmed):
+        known = function(embeddings, "both_signs", gram_DD=product)
+        assert known == pytest.approx(function(embeddings, "both_signs"), rel=1e-12)
 
 
 def test_the_two_ways_to_sum_agree_where_both_work():
