@@ -18,8 +18,9 @@ from coupled_adam_bench.estimate.speed import read_speeds
 from coupled_adam_bench.estimate.cell import own_parts, trunk_part
 from coupled_adam_bench.evaluation.checks import check_evaluation
 from coupled_adam_bench.evaluation.stored import measurement_of
-from coupled_adam_bench.files import digest
-from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.files import await_files, digest
+from coupled_adam_bench.guard import check_readable
+from coupled_adam_bench.plan import make_plan, read_plan_file
 from coupled_adam_bench.runs import killed_attempts
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.training.checks import check_optimizers
@@ -34,12 +35,28 @@ PARTIAL = SWITCHES[str(config.get("partial", False)).lower()]
 # The folders in which the studies of a composite are looked for: beside its own file, then among the shipped ones.
 STUDY_FOLDERS = [*(Path(file).parent for file in workflow.configfiles), Path(workflow.basedir) / "workflow" / "config"]
 
-try:
+
+def read_plan():
+    """Return the plan of the study; a job of a cluster takes that of its run, since the study may have been edited."""
+    if workflow.remote_exec:
+        file = paths.plan_file(config["study"])
+        await_files([file])
+        return read_plan_file(file)
     for file in workflow.configfiles:
         read_study_file(Path(file))  # Snakemake keeps the last value of a key and says nothing
-    STUDY = parse_any_study({key: value for key, value in config.items() if key != "partial"})
-    PLAN = make_plan(STUDY, STUDY_FOLDERS)
+    return make_plan(parse_any_study({key: value for key, value in config.items() if key != "partial"}), STUDY_FOLDERS)
+
+
+try:
+    PLAN = read_plan()
     LAYOUT = layout_of(PLAN)  # refuses tables that cannot be made
+    check_readable(
+        [
+            *(paths.RESULTS, paths.RUNS, paths.study_dir(PLAN.name)),
+            *map(paths.data_dir, PLAN.data_ids),
+            *map(paths.run_dir, PLAN.trained),
+        ]
+    )
 except ValueError as error:
     raise WorkflowError(str(error)) from None
 
@@ -49,7 +66,7 @@ except ValueError as error:
 # whose files they name. `ENVIRONMENT +` joins no path. The rules `plan` and `fetch` have no log: they print.
 PYTHON = sys.executable
 STUDY_DIR = paths.study_dir(PLAN.name)
-PLAN_FILE = STUDY_DIR / "plan.json"
+PLAN_FILE = paths.plan_file(PLAN.name)
 TEMPLATES = f"{workflow.basedir}/templates"
 
 CELLS = list(PLAN.cells)

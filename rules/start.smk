@@ -8,9 +8,9 @@ import subprocess
 
 from coupled_adam_bench.data.check import data_is_damaged, mark_damaged
 from coupled_adam_bench.device import check_threads
-from coupled_adam_bench.files import write_json
-from coupled_adam_bench.guard import changed_files, damaged_choices, remove_outdated, remove_stale_locks
-from coupled_adam_bench.guard import set_aside, unmeasured, unprepared, untrained
+from coupled_adam_bench.files import LATENCY_WAIT, write_json
+from coupled_adam_bench.guard import bring_to_present, changed_files, damaged_choices, remove_outdated
+from coupled_adam_bench.guard import remove_stale_locks, set_aside, unmeasured, unprepared, untrained
 from coupled_adam_bench.locks import FolderLock
 from coupled_adam_bench.outputs import IMPORT_SUMMARY, not_imported
 from coupled_adam_bench.stated import measured_as, note_stated
@@ -49,8 +49,9 @@ def mend(lock):
     remove_outdated(STUDY_DIR, MADE_FOR)
     if not_imported(STUDY_DIR):
         (STUDY_DIR / IMPORT_SUMMARY).unlink()
-    if said := remove_stale_locks(Path(".snakemake"), STUDY_DIR, lock.left_by):
-        logger.warning(said)
+    for said in (bring_to_present(STUDY_DIR), remove_stale_locks(Path(".snakemake"), STUDY_DIR, lock.left_by)):
+        if said:
+            logger.warning(said)
 
 
 def lock_study(wait):
@@ -161,6 +162,8 @@ onstart:
         except ValueError as error:
             raise WorkflowError(str(error)) from None
     LOCKS.extend([] if LOCKS else lock_study(wait=True))
+    # For jobs, on a cluster too: what another job has written may be visible late.
+    os.environ[LATENCY_WAIT] = str(workflow.execution_settings.latency_wait)
     # This file is no rule's output or input: its contents reach the rules through ids and parameters,
     # so that a new seed or another title does not rerun what is done.
     write_json(PLAN_FILE, PLAN.to_json())

@@ -1,17 +1,36 @@
-"""Atomic writes, which leave a file either whole or absent, and checksums."""
+"""Atomic writes, which leave a file either whole or absent, checksums, and a wait for files that come late."""
 
 import hashlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 SEAL = "sha256"
 """Key of a sealed JSON object that holds the SHA-256 of its other contents."""
+LATENCY_WAIT = "COUPLED_ADAM_BENCH_LATENCY_WAIT"
+"""Variable with the seconds that a command waits for what other jobs have written; without it, it does not wait."""
+_POLL_SECONDS = 0.2
+
+
+def await_files(paths: Iterable[Path]) -> None:
+    """Wait until a shared file system shows all ``paths``, at most the seconds of ``LATENCY_WAIT``.
+
+    A file that is still missing then is left to its reader, who names it.
+    """
+    deadline = time.monotonic() + float(os.environ.get(LATENCY_WAIT, "0"))
+    missing = [path for path in paths if not path.exists()]
+    while missing and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        for folder in {path.parent for path in missing}:
+            with suppress(OSError):
+                list(folder.iterdir())  # a client of NFS then asks the server, and does not remember what was missing
+        missing = [path for path in missing if not path.exists()]
 
 
 @contextmanager

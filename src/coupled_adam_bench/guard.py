@@ -1,4 +1,4 @@
-"""What a start of the workflow finds: locks of a killed run, and files that are not what was written.
+"""What a start of the workflow finds: locks of a killed run, files of the future, files that are not what was written.
 
 A study's files form a chain: token bins, trained cells, evaluations, results, tests, tables. Each link has checksums.
 Before jobs are planned, every link of the study is compared with them; what differs is set aside, so that the workflow
@@ -7,15 +7,27 @@ makes it anew. The run of the workflow that does this has the lock of the study'
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from coupled_adam_bench.data.check import META
 from coupled_adam_bench.evaluation.stored import Measurement
+from coupled_adam_bench.locks import LOCK
 from coupled_adam_bench.outputs import changed_outputs, made_for_of
-from coupled_adam_bench.paths import RunFiles
+from coupled_adam_bench.paths import RESULTS, RunFiles
 from coupled_adam_bench.runs import finished_run, run_damage
 from coupled_adam_bench.tuning import Tuning, choice_file, read_choice
+
+
+def check_readable(folders: Iterable[Path]) -> None:
+    """Raise ``ValueError`` that names the first of ``folders``, parents first, that this user may not read."""
+    for folder in folders:
+        if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+            raise ValueError(
+                f"{folder}: you may not read this folder. Where a group works in one results folder, its owner types "
+                f"`chmod -R g+rwX {RESULTS}`, and each user types `umask 002` before a start"
+            )
 
 
 def remove_stale_locks(snakemake_dir: Path, study_dir: Path, left_by: str) -> str | None:
@@ -37,6 +49,22 @@ def remove_stale_locks(snakemake_dir: Path, study_dir: Path, left_by: str) -> st
     for file in stale:
         file.unlink(missing_ok=True)
     return f"{snakemake_dir / 'locks'}: an earlier run was killed and left its locks; they are removed"
+
+
+def bring_to_present(study_dir: Path) -> str | None:
+    """Give the files of a study whose time lies in the future the present one, and return a sentence that says so.
+
+    Snakemake fails a job with an input that is newer than its output, as after a clock that was ahead. The present is
+    the file system's own: the lock of the folder, which the caller holds, has just been written.
+    """
+    now = (study_dir / LOCK).stat().st_mtime_ns
+    n_early = 0
+    for path in study_dir.rglob("*"):
+        with suppress(OSError):  # it is gone, or belongs to somebody who lets nobody write it
+            if path.is_file() and path.stat().st_mtime_ns > now:
+                os.utime(path)
+                n_early += 1
+    return f"{study_dir}: {n_early} files had a time in the future; they have the present one now" if n_early else None
 
 
 def _text(path: Path) -> str:

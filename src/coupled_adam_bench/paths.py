@@ -44,6 +44,11 @@ def study_dir(study: str) -> Path:
     return RESULTS / study
 
 
+def plan_file(study: str) -> Path:
+    """Return the file with the plan of a study, which every job of its run reads."""
+    return study_dir(study) / "plan.json"
+
+
 class RunFiles:
     """The files of a run, which lie in the folder of a cell or a trunk."""
 

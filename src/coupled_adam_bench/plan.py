@@ -277,7 +277,12 @@ def plan_from_json(values: Any, origin: str) -> Plan:
     return _plan(name, title, [(parse_study(study, origin), data) for study, data in planned], stated)
 
 
+def read_plan_file(path: Path) -> Plan:
+    """Read a plan written from :meth:`Plan.to_json`, without the choices beside it; needs none of the study's data."""
+    return plan_from_json(read_json(path), str(path))
+
+
 def load_plan(path: Path) -> Plan:
     """Read a plan written from :meth:`Plan.to_json`, and the choices beside it; needs none of the study's data."""
-    plan = plan_from_json(read_json(path), str(path))
+    plan = read_plan_file(path)
     return plan.with_choices(chosen_values(plan.tunings.values(), path.parent / paths.TUNING))

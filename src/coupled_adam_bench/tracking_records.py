@@ -60,7 +60,7 @@ class Source:
     def times(self) -> tuple[int, int]:
         """Return the first and the last time of the run, in milliseconds."""
         seconds = [row["time"] for row in self.history] or [paths.RunFiles(self.folder).record.stat().st_mtime]
-        return round(seconds[0] * 1000), round(seconds[-1] * 1000)
+        return round(min(seconds) * 1000), round(max(seconds) * 1000)
 
     @staticmethod
     def begun() -> dict[str, Any]:

@@ -1,9 +1,11 @@
 import json
 import math
+import threading
+import time
 
 import pytest
 
-from coupled_adam_bench.files import read_sealed, write_json, write_sealed
+from coupled_adam_bench.files import LATENCY_WAIT, await_files, read_sealed, write_json, write_sealed
 
 VALUE = {"b": [1, 2.5e-300, {"c": None}], "a": "ä\n", "nan": math.nan, "none": {}}
 
@@ -51,3 +53,19 @@ def test_what_has_no_seal_is_refused(tmp_path, content):
     write_json(tmp_path / "x.json", content)
     with pytest.raises(ValueError, match="do not match"):
         read_sealed(tmp_path / "x.json")
+
+
+def test_late_files_are_waited_for(tmp_path, monkeypatch):
+    early, late, never = (tmp_path / name for name in ("early", "folder/late", "never"))
+    early.touch()
+    begun = time.monotonic()
+    await_files([early, late])  # nobody has said how long
+    assert time.monotonic() - begun < 0.2
+    monkeypatch.setenv(LATENCY_WAIT, "60")
+    threading.Timer(0.5, lambda: (late.parent.mkdir(), late.touch())).start()
+    await_files([early, late])
+    assert late.exists() and time.monotonic() - begun < 50
+    monkeypatch.setenv(LATENCY_WAIT, "0.5")
+    begun = time.monotonic()
+    await_files([never])
+    assert 0.5 <= time.monotonic() - begun < 50

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.files import read_sealed, sha256_file
+from coupled_adam_bench.files import await_files, read_sealed, sha256_file
 from coupled_adam_bench.locks import FolderLock
 
 META = "meta.json"
@@ -128,6 +128,7 @@ def mark_damaged(folder: Path, signature: tuple[int, ...] | None = None) -> str:
 def _open_meta(folder: Path) -> tuple[dict[str, Any], dict[str, Checksum], tuple[int, ...]]:
     """Read ``meta.json`` with its signature; mark it if it is damaged."""
     path = folder / META
+    await_files([path])
     if not path.is_file():
         raise ValueError(f"{path}: no such file; run the data stage")
     signature = _signature(path)

@@ -15,7 +15,7 @@ from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Study
 from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, row
 from coupled_adam_bench.evaluation.stored import Measurement, beside, measurement_of, named, wrong_row
-from coupled_adam_bench.files import read_sealed, write_bytes, write_sealed, write_text
+from coupled_adam_bench.files import await_files, read_sealed, write_bytes, write_sealed, write_text
 from coupled_adam_bench.plan import study_of
 from coupled_adam_bench.progress import say
 from coupled_adam_bench.runs import mark_damaged, run_damage
@@ -34,6 +34,7 @@ def run_stage(stage: Stage, cells: Sequence[Cell], done: Path, device: str = "au
     study, data_id = study_of(cells), cells[0].data_id
     done.unlink(missing_ok=True)
     measurement = measurement_of(stage, study, data_id)
+    await_files(measurement.files(cell.id).record for cell in cells)
     failed = []
     pending = []
     for cell in cells:

@@ -76,7 +76,7 @@ def run_miniature(plan: Plan, templates: Path, run: Run, on_stage: Callable[[str
     """
     templates, home = templates.absolute(), str(Path.cwd())
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder, contextlib.chdir(folder):
-        plan_file = paths.study_dir(plan.name) / "plan.json"
+        plan_file = paths.plan_file(plan.name)
         write_json(plan_file, miniature(plan))
         log = Path(folder) / "log.txt"
         # Processes that a stage starts find the user's own modules where the study was started.

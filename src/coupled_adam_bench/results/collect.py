@@ -8,6 +8,7 @@ from coupled_adam_bench import paths
 from coupled_adam_bench.catalog.metrics import RESULT_COLUMNS
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.evaluation.stored import Measurement, measured_cells
+from coupled_adam_bench.files import await_files
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
 
@@ -69,9 +70,11 @@ def collect(plan: Plan, runs: Path = paths.RUNS, partial: bool = False) -> "Data
     other cells of its study have, and so has, if ``partial``, one that is not evaluated yet. Raises ``ValueError`` for
     a missing or damaged evaluation.
     """
-    found = {
-        cell.id: (cell, *_cell_rows(cell, measurements, partial)) for cell, measurements in measured_cells(plan, runs)
-    }
+    measured = list(measured_cells(plan, runs))
+    if not partial:
+        await_files(paths.RunFiles(runs / cell.id).record for cell, _ in measured)
+        await_files(measurement.find(cell.id) for cell, measurements in measured for measurement in measurements)
+    found = {cell.id: (cell, *_cell_rows(cell, measurements, partial)) for cell, measurements in measured}
     return results_frame(plan, _same_rows(found))
 
 

@@ -206,8 +206,10 @@ class Watch:
         self, group: WorkerGroup, stall_seconds: float, label: str, before_exit: Callable[[], None] = lambda: None
     ) -> None:
         self._group, self._seconds, self._label, self._before_exit = group, stall_seconds, label, before_exit
-        self._steps = 0
+        self._steps = self._beats = 0
         self._last = time.monotonic()
+        self._heard: dict[int, tuple[str, float]] = {}
+        """By rank its last heartbeat, and when this process first saw it: clocks of other machines say nothing here."""
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -229,13 +231,25 @@ class Watch:
 
     def _publish(self) -> None:
         assert self._group.store is not None
-        self._group.store.set(f"{self._label}/{self._group.rank}", f"{self._steps} {time.time()}")
+        self._beats += 1
+        self._group.store.set(f"{self._label}/{self._group.rank}", f"{self._steps} {self._beats}")
+
+    def _listen(self) -> None:
+        """Note which heartbeats are new."""
+        assert self._group.store is not None
+        for rank in range(self._group.size):
+            heartbeat = self._group.store.get(f"{self._label}/{rank}").decode()
+            if rank not in self._heard or self._heard[rank][0] != heartbeat:
+                self._heard[rank] = heartbeat, time.monotonic()
 
     def _run(self) -> None:
         while not self._end.wait(min(1.0, self._seconds / 4)):
             try:
                 self._publish()
-                if time.monotonic() - self._last > self._seconds:
+                waited = time.monotonic() - self._last
+                if waited > self._seconds / 4:
+                    self._listen()
+                if waited > self._seconds:
                     self._say_who()
                     self._before_exit()
                     os._exit(STALLED)
@@ -243,11 +257,9 @@ class Watch:
                 return
 
     def _say_who(self) -> None:
-        assert self._group.store is not None
-        heartbeats = [self._group.store.get(f"{self._label}/{rank}").split() for rank in range(self._group.size)]
-        steps = [int(count) for count, _ in heartbeats]
-        silent = [rank for rank, (_, at) in enumerate(heartbeats) if time.time() - float(at) > self._seconds / 2]
-        behind = [rank for rank, count in enumerate(steps) if count < max(steps)]
+        steps = {rank: int(heartbeat.split()[0]) for rank, (heartbeat, _) in self._heard.items()}
+        silent = [rank for rank, (_, at) in self._heard.items() if time.monotonic() - at > self._seconds / 2]
+        behind = [rank for rank, count in steps.items() if count < max(steps.values())]
         who = ", ".join(map(str, silent or behind)) or "none alone"
         say(
             f"error: {self._label}: no step for {self._seconds:g} s (execution.stall_seconds); the others wait for "
