@@ -30,7 +30,10 @@ RC = {
     "axes.titlesize": "medium",
     "pdf.fonttype": 42,  # TrueType: conferences refuse Type 3, and editors cannot change its text
     "figure.figsize": (TEXT_INCHES, 3.2),
-    "text.usetex": False,  # whatever the user's own matplotlibrc says: labels are no LaTeX
+    # Whatever the user's own matplotlibrc says: labels are no LaTeX, and figures say how they are laid out.
+    "text.usetex": False,
+    "figure.autolayout": False,
+    "figure.constrained_layout.use": False,
 }
 
 
