@@ -47,7 +47,7 @@ def test_all_figures_in_both_formats_the_same_bytes_again(
             assert not re.search(r"\d{4}-\d\d-\d\dT", text)
         else:
             assert b"CreationDate" not in (first / name).read_bytes()
-    # To cut the fonts takes most of the time, so of the PDFs one is drawn again.
+    # PDFs take most of the time, so of the figures one is drawn again.
     monkeypatch.setattr(figures, "figures_of", lambda plan: {"training": FIGURES["training"]})
     write_figures(fake.plan, fake.study_dir / "results.csv", fake.root / "runs", tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"training.{e}" for e in FIGURE_ENDINGS)
