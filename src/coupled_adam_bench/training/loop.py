@@ -22,11 +22,12 @@ from coupled_adam_bench.progress import Progress, say
 from coupled_adam_bench.runs import cell_is_whole, run_damage, write_cell, write_run
 from coupled_adam_bench.training import environment
 from coupled_adam_bench.training.checks import is_trained, say_kept
-from coupled_adam_bench.training.distributed import RESUME_ME, StopVote, Watch, WorkerGroup, open_group, whole
+from coupled_adam_bench.training.distributed import RESUME_ME, StopVote, WorkerGroup, open_group, whole
 from coupled_adam_bench.training.live import VALIDATION_LOSS, LiveMeasurements
 from coupled_adam_bench.training.monitor import EnergyMeter, peak_flops, peak_memory_bytes
 from coupled_adam_bench.training.session import Attempt, attempt, locked, stop_requests
 from coupled_adam_bench.training.trainer import Trainer
+from coupled_adam_bench.training.watchdog import Watchdog
 
 Job = Callable[[WorkerGroup], int]
 _SHOWN = ("loss", VALIDATION_LOSS, "mean_norm_ratio", "mfu")
@@ -130,14 +131,14 @@ class Run:
             Progress(
                 cell.n_tokens, "tok", cell.id, initial=state.step * batch_tokens, quiet=not self.group.is_first
             ) as progress,
-            Watch(self.group, execution.stall_seconds, cell.id, self.attempt.end) as watch,
+            Watchdog(self.group, execution.stall_seconds, cell.id, self.attempt.end) as watchdog,
         ):
             while state.step < cell.steps:
                 final = state.step + 1 == cell.steps
                 last = final and not self.trunk
                 self.live.before(state.step + 1, last)
                 self._unread.append(self.trainer.train_step(state.step))
-                watch.note_step()
+                watchdog.note_step()
                 stopping = vote(bool(self.stop))
                 state.step += 1
                 measures = self.live.are_due(state.step, last)
