@@ -180,11 +180,11 @@ GRID = {"learning_rate": RATES}
         (
             {"grids": {"adamw": {"<script>_&%": [1]}}},
             "adamw has no such setting to tune; allowed: learning_rate, mu_centering, mu_loss, z_loss, soft_cap, "
-            "weight_decay, lr_factor",
+            "weight_decay, head_lr_factor, head_weight_decay, lr_factor",
         ),
         (
             {"grids": {"coupled_adam": {"name": ["adamw"]}}},
-            "weight_decay, lr_factor, beta1, beta2, scale_exponent",
+            "lr_factor, beta1, beta2, head_beta1, head_beta2, scale_exponent, coupled",
         ),
         (
             {"grids": {"adamw": GRID, "coupled_adam": {"scale_exponent": [0.5]}}},

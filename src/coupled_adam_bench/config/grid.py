@@ -7,7 +7,7 @@ from pydantic import Field
 
 from coupled_adam_bench.catalog.tables import MIN_OPTIMIZERS, Table, comparing_any_number
 from coupled_adam_bench.config.base import LaterSettings, Name, Seed, StepsOrCount, duplicates
-from coupled_adam_bench.config.optimizers import Optimizer
+from coupled_adam_bench.config.optimizers import OWN_HEAD, Optimizer
 from coupled_adam_bench.config.tables import TableName
 from coupled_adam_bench.config.tune import Tune
 
@@ -39,6 +39,12 @@ class GridBlock(LaterSettings):
     def steps(self, batch_tokens: int) -> list[int]:
         """Return the number of steps for each entry of ``tokens``."""
         return [value // batch_tokens if isinstance(value, int) else value.steps for value in self.tokens]
+
+    def settings_of_own_heads(self) -> list[str]:
+        """Return the fields, given or tuned, that treat a head in another way than the embedding."""
+        given = (field for optimizer in self.optimizers for field in optimizer.own_head_settings())
+        tuned = (field for grid in self.tune.grids.values() for field in grid if field in OWN_HEAD) if self.tune else ()
+        return list(dict.fromkeys((*given, *tuned)))
 
     def errors(self, batch_tokens: int, models: Iterable[str], tables: Mapping[str, Table]) -> Iterator[str]:
         """Yield what is wrong with this block as ``field: message``; ``batch_tokens`` is the size of one batch."""

@@ -8,6 +8,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_
 
 from coupled_adam_bench.config.base import NAME_LENGTH, DottedPath, Label, LaterSettings
 
+OWN_HEAD = ("head_lr_factor", "head_beta1", "head_beta2", "head_weight_decay", "coupled")
+"""The fields with which an optimizer treats the matrix of an untied head in another way than the embedding."""
+
 
 class HeadSettings(LaterSettings):
     """What the entry of an optimizer can change beside its rule: the head's matrix after a step, and the head's loss.
@@ -43,19 +46,34 @@ class HeadSettings(LaterSettings):
             raise ValueError("mu_loss: with mu_centering the mean is zero and adds nothing; leave out one of both")
         return self
 
+    def own_head_settings(self) -> list[str]:
+        """Return the fields that treat the matrix of an untied head in another way than the embedding."""
+        fields = type(self).model_fields
+        return [name for name in OWN_HEAD if name in fields and getattr(self, name) != fields[name].default]
+
     @property
     def has_plain_head(self) -> bool:
-        """Whether the head is trained by its cross-entropy and the optimizer's rule alone."""
-        return not (self.mu_centering or self.mu_loss or self.z_loss or self.soft_cap is not None)
+        """Whether the head is trained by its cross-entropy alone, and by the rule of the embedding."""
+        added = self.mu_centering or self.mu_loss or self.z_loss or self.soft_cap is not None
+        return not (added or self.own_head_settings())
 
 
 class _BuiltIn(HeadSettings):
-    later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "weight_decay")
+    later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "weight_decay", "head_lr_factor", "head_weight_decay")
     title: ClassVar[str]
-    named: ClassVar[dict[str, tuple[str, str]]] = {"weight_decay": ("_wd{:g}", ", wd = {:g}"), **HeadSettings.named}
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "weight_decay": ("_wd{:g}", ", wd = {:g}"),
+        **HeadSettings.named,
+        "head_lr_factor": ("_hf{:g}", ", head f = {:g}"),
+        "head_weight_decay": ("_hwd{:g}", ", head wd = {:g}"),
+    }
 
     weight_decay: float | None = Field(None, ge=0, le=1e6)
     """Weight decay of the embedding; by default ``training.embedding_weight_decay``."""
+    head_lr_factor: float | None = Field(None, gt=0, le=1e40)
+    """Factor that multiplies the model's learning rate for the matrix of an untied head; by default ``lr_factor``."""
+    head_weight_decay: float | None = Field(None, ge=0, le=1e6)
+    """Weight decay of the matrix of an untied head; by default that of the embedding."""
 
     _row: tuple[str, str] | None = PrivateAttr(None)
 
@@ -100,18 +118,24 @@ class _WithFactor(_BuiltIn):
 
 
 class _WithBetas(_WithFactor):
-    later: ClassVar[tuple[str, ...]] = (*_WithFactor.later, "beta1", "beta2")
+    later: ClassVar[tuple[str, ...]] = (*_WithFactor.later, "beta1", "beta2", "head_beta1", "head_beta2")
     named: ClassVar[dict[str, tuple[str, str]]] = {
         "lr_factor": _WithFactor.named["lr_factor"],
         "beta1": ("_b1-{:g}", ", beta1 = {:g}"),
         "beta2": ("_b2-{:g}", ", beta2 = {:g}"),
         **_BuiltIn.named,
+        "head_beta1": ("_hb1-{:g}", ", head beta1 = {:g}"),
+        "head_beta2": ("_hb2-{:g}", ", head beta2 = {:g}"),
     }
 
     beta1: float | None = Field(None, ge=0, lt=1)
     """Decay rate of the first moment of the embedding; by default ``training.beta1``."""
     beta2: float | None = Field(None, ge=0, lt=1)
     """Decay rate of the second moment of the embedding; by default ``training.beta2``."""
+    head_beta1: float | None = Field(None, ge=0, lt=1)
+    """Decay rate of the first moment of an untied head; by default that of the embedding."""
+    head_beta2: float | None = Field(None, ge=0, lt=1)
+    """Decay rate of the second moment of an untied head; by default that of the embedding."""
 
 
 class AdamWSettings(_WithBetas):
@@ -129,13 +153,20 @@ class AdamWSettings(_WithBetas):
 class CoupledAdamSettings(_WithBetas):
     """Coupled Adam for the embedding; ``scale_exponent`` n multiplies the second moment by 2^-n (Sec. 6.1) [C]."""
 
+    later: ClassVar[tuple[str, ...]] = (*_WithBetas.later, "coupled")
     title: ClassVar[str] = "Coupled Adam"
-    named: ClassVar[dict[str, tuple[str, str]]] = {"scale_exponent": ("_n{}", ", n = {}"), **_WithBetas.named}
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "scale_exponent": ("_n{}", ", n = {}"),
+        **_WithBetas.named,
+        "coupled": ("_{}", ", {} alone"),
+    }
 
     name: Literal["coupled_adam"]
     scale_exponent: int = Field(0, ge=-20, le=20)
     """Exponent n. The paper uses -5 to 5; beyond about 100 in either direction, float32 cannot hold the scaled second
     moments."""
+    coupled: Literal["both", "input", "head"] = "both"
+    """Which matrices have a coupled second moment where the head is not tied; the other one has Adam's."""
 
 
 class EmberSettings(_WithFactor):

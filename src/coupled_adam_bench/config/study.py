@@ -147,6 +147,12 @@ class Study(Settings):
         for index, block in enumerate(self.grid):
             for message in block.errors(batch_tokens, names, all_tables(self.tables)):
                 raise ValueError(f"grid.{index}.{message}")
+            if tied := [model.name for model in self.models if model.name in block.models and model.tied]:
+                for field in block.settings_of_own_heads():
+                    raise ValueError(
+                        f"grid.{index}.optimizers: {field} is for the matrix of a head that is not tied, and that of "
+                        f"{', '.join(tied)} is the embedding; leave it out, or set `tied: false`"
+                    )
             for position, count in enumerate(block.steps(batch_tokens)):
                 if problem := self._run_error(count):
                     raise ValueError(f"grid.{index}.tokens.{position}: {problem}")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from coupled_adam_bench.config.base import MAX_SEQUENCES, MAX_STEPS, Label, LaterSettings, Name
-from coupled_adam_bench.config.optimizers import AdamWSettings, CoupledAdamSettings, Optimizer
+from coupled_adam_bench.config.optimizers import AdamWSettings, CoupledAdamSettings, CustomSettings, Optimizer
 from coupled_adam_bench.presets import MODEL_PRESETS
 
 
@@ -163,16 +163,28 @@ class Training(LaterSettings):
         """Return the number of decay steps of ``wsd`` in a run of ``steps``; 0 for other schedules."""
         return _share(self.decay_fraction, steps) if self.schedule == "wsd" else 0
 
-    def embedding_decay(self, optimizer: Optimizer) -> float:
-        """Return the embedding's weight decay: that of ``optimizer`` if it has one, else the study's."""
-        return self.embedding_weight_decay if optimizer.weight_decay is None else optimizer.weight_decay
+    def embedding_decay(self, optimizer: Optimizer, head: bool = False) -> float:
+        """Return the weight decay of the embedding, or of an untied ``head``.
 
-    def betas(self, optimizer: AdamWSettings | CoupledAdamSettings) -> tuple[float, float]:
-        """Return the decay rates of the embedding's moments: those of ``optimizer`` if given, else the study's."""
-        return (
-            self.beta1 if optimizer.beta1 is None else optimizer.beta1,
-            self.beta2 if optimizer.beta2 is None else optimizer.beta2,
+        It is the optimizer's if given, else the study's; a head has that of the embedding unless it has its own.
+        """
+        own = optimizer.weight_decay
+        if head and not isinstance(optimizer, CustomSettings) and optimizer.head_weight_decay is not None:
+            own = optimizer.head_weight_decay
+        return self.embedding_weight_decay if own is None else own
+
+    def betas(self, optimizer: AdamWSettings | CoupledAdamSettings, head: bool = False) -> tuple[float, float]:
+        """Return the decay rates of the moments of the embedding, or of an untied ``head``.
+
+        They are the optimizer's if given, else the study's; a head has those of the embedding unless it has its own.
+        """
+        own = [(optimizer.beta1, self.beta1), (optimizer.beta2, self.beta2)]
+        given = (optimizer.head_beta1, optimizer.head_beta2) if head else (None, None)
+        beta1, beta2 = (
+            of_head if of_head is not None else study if value is None else value
+            for of_head, (value, study) in zip(given, own, strict=True)
         )
+        return beta1, beta2
 
     def decay_start(self, steps: int) -> int:
         """Return the first step of ``wsd`` whose learning rate is below the peak, or ``steps`` if there is none.

@@ -1,6 +1,7 @@
 """Builds the optimizers of a cell: one for the embedding, and AdamW, perhaps with Muon, for everything else."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -109,28 +110,45 @@ def _build_core(
     return optimizers
 
 
+def _groups(
+    embeddings: Sequence[Tensor], optimizer: settings.BuiltIn, training: Training, peak_lr: float
+) -> list[dict[str, Any]]:
+    """Return a group for all matrices or, if the head has settings of its own, one for each."""
+    groups = []
+    each = (
+        ((embeddings[:1], False), (embeddings[1:], True)) if optimizer.own_head_settings() else ((embeddings, False),)
+    )
+    for matrices, head in each:
+        factor = optimizer.lr_factor
+        if head and optimizer.head_lr_factor is not None:
+            factor = optimizer.head_lr_factor
+        group = {
+            "params": list(matrices),
+            "lr": factor * peak_lr,
+            "weight_decay": training.embedding_decay(optimizer, head),
+        }
+        if isinstance(optimizer, settings.AdamWSettings | settings.CoupledAdamSettings):
+            group["betas"] = training.betas(optimizer, head)
+        if isinstance(optimizer, settings.CoupledAdamSettings):
+            group["coupled"] = optimizer.coupled in ("both", "head" if head else "input")
+        groups.append(group)
+    return groups
+
+
 def build_embedding_optimizer(
     embeddings: Sequence[Tensor], optimizer: Optimizer, training: Training, peak_lr: float
 ) -> torch.optim.Optimizer:
     """Return the optimizer of the embedding, and of the head if that is not tied, with its peak learning rate."""
-    eps, lr, decay = training.eps, optimizer.lr_factor * peak_lr, training.embedding_decay(optimizer)
+    if isinstance(optimizer, settings.CustomSettings):
+        lr, decay = optimizer.lr_factor * peak_lr, training.embedding_decay(optimizer)
+        return custom.build(optimizer, embeddings, lr, decay)
+    groups = _groups(embeddings, optimizer, training, peak_lr)
     match optimizer:
         case settings.AdamWSettings():
-            return torch.optim.AdamW(
-                embeddings,
-                lr=lr,
-                betas=training.betas(optimizer),
-                eps=eps,
-                weight_decay=decay,
-                amsgrad=optimizer.amsgrad,
-                fused=True,
-            )
+            return torch.optim.AdamW(groups, eps=training.eps, amsgrad=optimizer.amsgrad, fused=True)
         case settings.CoupledAdamSettings():
-            betas, scale = training.betas(optimizer), 2.0**-optimizer.scale_exponent
-            return CoupledAdam(embeddings, lr=lr, betas=betas, eps=eps, weight_decay=decay, scale=scale)
+            return CoupledAdam(groups, eps=training.eps, scale=2.0**-optimizer.scale_exponent)
         case settings.EmberSettings():
-            return Ember(embeddings, lr=lr, beta2=optimizer.beta2, eps=optimizer.eps, weight_decay=decay)
+            return Ember(groups, beta2=optimizer.beta2, eps=optimizer.eps)
         case settings.SgdSettings():
-            return torch.optim.SGD(embeddings, lr=lr, momentum=optimizer.momentum, weight_decay=decay)
-        case settings.CustomSettings():
-            return custom.build(optimizer, embeddings, lr, decay)
+            return torch.optim.SGD(groups, momentum=optimizer.momentum)

@@ -63,8 +63,8 @@ def _ember(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
     return group["lr"] / (moment_VD.sqrt() + group["eps"])  # type: ignore[no-any-return]
 
 
-def rule_of(optimizer: Settings, training: Training) -> Rule | None:
-    """Return the rule of a cell's embedding optimizer, or ``None`` if it is not known to be linear.
+def rule_of(optimizer: Settings, training: Training, head: bool = False) -> Rule | None:
+    """Return the rule of a cell's embedding, or of its untied ``head``; ``None`` if it is not known to be linear.
 
     Mu-centering and the mu-loss move the mean by themselves, which is no part of a rule.
     """
@@ -72,9 +72,9 @@ def rule_of(optimizer: Settings, training: Training) -> Rule | None:
         return None
     match optimizer:
         case AdamWSettings():
-            return _adam(training.betas(optimizer)[0], 1.0)
+            return _adam(training.betas(optimizer, head)[0], 1.0)
         case CoupledAdamSettings():
-            return _adam(training.betas(optimizer)[0], 2.0**-optimizer.scale_exponent)
+            return _adam(training.betas(optimizer, head)[0], 2.0**-optimizer.scale_exponent)
         case EmberSettings():
             return Rule(0.0, 1.0, True, _ember)
         case SgdSettings():

@@ -26,10 +26,13 @@ class Replay:
 
     def __init__(self, trainer: Trainer, record_every: int) -> None:
         self.trainer, self.record_every = trainer, record_every
-        model, rule = trainer.model, rule_of(trainer.cell.optimizer, trainer.cell.training)
+        model, cell = trainer.model, trainer.cell
         weights = model.embedding_parameters()
         names = (EMBEDDING,) if model.tied else (EMBEDDING, HEAD)
-        self.drifts = {name: Drift(weight, rule) for name, weight in zip(names, weights, strict=True)}
+        self.drifts = {
+            name: Drift(weight, rule_of(cell.optimizer, cell.training, head=name == HEAD))
+            for name, weight in zip(names, weights, strict=True)
+        }
         self.losses: list[float] = []
         """Loss of each step."""
         # Gradients of the current step before clipping: of each matrix, and of a tied embedding as the input.
@@ -61,6 +64,7 @@ class Replay:
     def _add(self, clip: Tensor) -> None:
         """Add the step just done to the drifts; clipping multiplied its gradients by ``clip``."""
         optimizer = self.trainer.optimizers.embedding
+        groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
         for name, drift in self.drifts.items():
             grad_VD = self._grads[name] * clip
             if self.trainer.model.tied:
@@ -68,7 +72,7 @@ class Replay:
                 sides = {"input": lookup_VD, "output": grad_VD - lookup_VD}
             else:
                 sides = {"input" if name == EMBEDDING else "output": grad_VD}
-            drift.add(sides, optimizer.state[drift.weight], optimizer.param_groups[0])
+            drift.add(sides, optimizer.state[drift.weight], groups[drift.weight])
 
     @contextmanager
     def _hooks(self) -> Iterator[None]:
