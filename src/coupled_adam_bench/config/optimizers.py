@@ -1,11 +1,11 @@
 """Optimizers of the embedding: the paper's, and any other class by its dotted path."""
 
 from collections.abc import Collection
-from math import isfinite
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
+from coupled_adam_bench.config.arguments import Scalar, checked_arguments
 from coupled_adam_bench.config.base import NAME_LENGTH, DottedPath, Label, LaterSettings
 
 OWN_HEAD = ("head_lr_factor", "head_beta1", "head_beta2", "head_weight_decay", "coupled")
@@ -210,45 +210,6 @@ def _not_taken(key: str) -> str:
     return key
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _check_argument(name: str, value: Any) -> None:
-    if isinstance(value, str) and _is_number(value):
-        # Given as text, the number would fail inside the optimizer or, worse, would not fail.
-        raise ValueError(f"{name}: {value!r} is text to YAML, whose numbers have a point: write 1.0e-8, not 1e-8")
-    if not isinstance(value, bool | int | float | str | None) or (isinstance(value, float) and not isfinite(value)):
-        raise ValueError(f"{name}: must be a finite number, text, true, false or null, or a list of these")
-
-
-def _arguments(values: Any) -> Any:
-    if not isinstance(values, dict):
-        return values
-    for name, instead in (
-        ("params", "the embedding is passed as params"),
-        ("lr", "it is the model's learning_rate times lr_factor"),
-        ("weight_decay", "it has a field of its own, beside arguments"),
-    ):
-        if name in values:
-            raise ValueError(f"{name}: not among the arguments; {instead}")
-    for name, value in values.items():
-        if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"{name!s:.50}: not a valid name for an argument")
-        is_list = isinstance(value, list | tuple)
-        entries = {f"{name}.{index}": entry for index, entry in enumerate(value)} if is_list else {name: value}
-        for entry_name, entry in entries.items():
-            _check_argument(entry_name, entry)
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-
-
-_Scalar = bool | int | float | str | None
-
-
 class CustomSettings(HeadSettings):
     """A user's own optimizer for the embedding: any subclass of torch.optim.Optimizer (docs/optimizers.md).
 
@@ -267,7 +228,7 @@ class CustomSettings(HeadSettings):
     """Name in tables."""
     arguments: Annotated[
         dict[str, Any],
-        BeforeValidator(_arguments, json_schema_input_type=dict[str, _Scalar | tuple[_Scalar, ...]]),
+        BeforeValidator(checked_arguments, json_schema_input_type=dict[str, Scalar | tuple[Scalar, ...]]),
     ] = Field(default_factory=dict)
     """Keyword arguments; lists become tuples."""
     lr_factor: float = Field(1.0, gt=0, le=1e40)

@@ -9,13 +9,13 @@ from coupled_adam_bench.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.cells import readable_count
 from coupled_adam_bench.paths import RunFiles
-from coupled_adam_bench.report.formats import MISSING, fixed, p_value
+from coupled_adam_bench.report.formats import MISSING, fixed, p_value, with_interval
 from coupled_adam_bench.report.history_figures import largest_size
-from coupled_adam_bench.results.groups import Group, Layout, longest_groups, plain_keys
+from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, Layout, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.runs import read_history
 from coupled_adam_bench.statistics.contrasts import Contrast, Question, contrasts
-from coupled_adam_bench.statistics.power import PAIRED, read_power
+from coupled_adam_bench.statistics.power import PAIRED, POWER, read_power
 from coupled_adam_bench.statistics.scores import Verdict
 from coupled_adam_bench.statistics.student import ALPHA, interval
 from coupled_adam_bench.statistics.t_test import summarize
@@ -71,24 +71,26 @@ class Detectable:
 
 @dataclass(frozen=True)
 class AnswerSection:
-    """What the template prints; ``onsets`` are (optimizer, words on when its embedding is anisotropic) of ``size``."""
+    """What the template prints.
+
+    ``onsets`` are (optimizer, words on when its isotropy was below ``anisotropic``) of ``size``. ``power`` is the
+    probability with which the differences of ``detectable`` are found.
+    """
 
     tables: tuple[AnswerTable, ...]
     reaches: tuple[Reach, ...]
     detectable: tuple[Detectable, ...]
     onsets: tuple[tuple[str, str], ...]
     size: str
-
-
-def _bracketed(mean: float, low: float, high: float, digits: int) -> str:
-    return f"{fixed(mean, digits)} [{fixed(low, digits)}, {fixed(high, digits)}]"
+    anisotropic: str = f"{ANISOTROPIC:g}"
+    power: str = f"{100 * POWER:g} %"
 
 
 def _cell(question: Question, answer: Contrast) -> AnswerCell:
     test, digits = answer.test, question.metric.digits + 1
     if math.isnan(test.difference):
         return AnswerCell(MISSING, MISSING, better=False)
-    text = _bracketed(test.difference, test.low, test.high, digits)
+    text = with_interval(test.difference, test.low, test.high, digits)
     return AnswerCell(text, p_value(answer.p_holm), better=answer.p_holm < ALPHA)
 
 
@@ -102,7 +104,7 @@ def _calibrations(study: StudyResults, group: Group) -> tuple[tuple[str, str], .
         error = sample.sd / math.sqrt(sample.n) if sample.n > 1 else math.nan
         ends = interval(sample.mean, error, sample.n - 1) if sample.n > 1 else (math.nan, math.nan)
         there = math.isfinite(sample.mean)
-        texts.append((labels[key], _bracketed(sample.mean, *ends, CALIBRATION.digits) if there else MISSING))
+        texts.append((labels[key], with_interval(sample.mean, *ends, CALIBRATION.digits) if there else MISSING))
     return tuple(texts)
 
 
@@ -161,7 +163,7 @@ def _reaches(study: StudyResults, verdict: Verdict) -> Iterator[Reach]:
 def _detectable(study: StudyResults, verdict: Verdict, power_csv: Path) -> Iterator[Detectable]:
     rows = read_power(power_csv).to_dict("records")
     for group in longest_groups(study.groups[verdict.table.name]):
-        place = dict(zip(("table", "n_params", "n_tokens", "model", "data", "recipe"), group.place, strict=True))
+        place = dict(zip(GROUP_COLUMNS, group.place, strict=True))
         found = [
             row
             for row in rows

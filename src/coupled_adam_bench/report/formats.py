@@ -70,6 +70,11 @@ def interval(low: float, high: float, digits: int = 3) -> str:
     return f"[{significant(low, digits)}, {significant(high, digits)}]"
 
 
+def with_interval(value: float, low: float, high: float, digits: int) -> str:
+    """Return ``0.05 [0.01, 0.09]``: a value and the ends of its interval, with ``digits`` decimals."""
+    return f"{fixed(value, digits)} [{fixed(low, digits)}, {fixed(high, digits)}]"
+
+
 def p_value(value: float) -> str:
     """Return a p-value with four decimals, ``< 0.0001`` for smaller ones."""
     return "< 0.0001" if value < 0.0001 else fixed(value, 4)

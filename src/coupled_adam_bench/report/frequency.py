@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from coupled_adam_bench.catalog.bands import BANDS, Band
 from coupled_adam_bench.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.report.formats import MISSING, fixed, shorthand
+from coupled_adam_bench.report.formats import MISSING, fixed, shorthand, with_interval
 from coupled_adam_bench.report.table import Value, aligned
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
@@ -67,8 +67,7 @@ def difference(study: StudyResults, group: Group, metric: Metric, key: str, refe
     by_seed = study.by_seed(group, metric)
     test = paired_test(by_seed[key], by_seed[reference], metric.higher_is_better)
     if not math.isnan(test.difference):
-        ends = f"{fixed(test.low, metric.digits)}, {fixed(test.high, metric.digits)}"
-        return f"{fixed(test.difference, metric.digits)} [{ends}]"
+        return with_interval(test.difference, test.low, test.high, metric.digits)
     ours = [by_seed[key][seed] - by_seed[reference][seed] for seed in by_seed[key] if seed in by_seed[reference]]
     return fixed(ours[0], metric.digits) if len(ours) == 1 else MISSING
 
