@@ -1,6 +1,7 @@
 """A training step, a state dict and an evaluation batch of each combination of a plan, in full size on fake tensors."""
 
 import contextlib
+import gc
 import os
 import tempfile
 import time
@@ -31,6 +32,7 @@ from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.optim.coupled_adam.shards import local
 from coupled_adam_bench.rehearsal import fake_gpu
 from coupled_adam_bench.rehearsal.combinations import Combination
+from coupled_adam_bench.rehearsal.shallow import fixed_and_each
 from coupled_adam_bench.rehearsal.watch import Finding, Watch, found
 from coupled_adam_bench.training import distributed, micro_batch
 from coupled_adam_bench.training.batches import Batches
@@ -87,7 +89,7 @@ class _Trainer(Trainer):
     """The trainer, with a micro-batch that is found from the memory of fake tensors, and short steps."""
 
     def __init__(self, watch: Watch, device_bytes: float, measured: Measured, *arguments: Any) -> None:
-        self._watch, self._device_bytes, self._measured = watch, device_bytes, measured
+        self._watch, self._device_bytes, self._measured, self._arguments = watch, device_bytes, measured, arguments
         super().__init__(*arguments)
 
     def _micro_batch(self) -> int:
@@ -96,28 +98,16 @@ class _Trainer(Trainer):
         own_sequences = self.cell.training.batch_sequences // self.group.size
         n_local_params = sum(local(parameter).numel() for parameter in self.names)
         if self._measured.get("n_local_params") != n_local_params:
-            used = []
-            chunk = cross_entropy.sequences_of_a_chunk(self.cell.training.seq_len, self.device.type)
-            enough = min(own_sequences, chunk)
-            self._zero_gradients()
-            for sequences in micro_batch.passes(enough)[1:]:  # the first would make the gradients
-                self._watch.reset()
-                self._try(sequences)
-                used.append(self._watch.peak)
-            self.optimizers.zero_grad()
-            fixed, each = micro_batch.fixed_and_each(used)
+            fixed, each = fixed_and_each(self._watch, *self._arguments)
             self._measured |= {"n_local_params": n_local_params, "each": each, "fixed": fixed}
         fixed, each = self._measured["fixed"], self._measured["each"]
         fitting = micro_batch.fitting_on_gpu(int(self._device_bytes), fixed, each, n_local_params)
         return pieces(own_sequences, fitting)
 
-    def _zero_gradients(self) -> None:
-        for parameter in self.names:
-            parameter.grad = torch.zeros_like(parameter)
-
     def make_states(self) -> None:
         """Let the optimizers make their states, without a pass."""
-        self._zero_gradients()
+        for parameter in self.names:
+            parameter.grad = torch.zeros_like(parameter)
         self.optimizers.step()
         self.optimizers.zero_grad()
 
@@ -196,6 +186,7 @@ def _train(
 
 def _evaluation_bytes(cell: Cell, device: torch.device, watch: Watch) -> int:
     training, sequences = cell.training, cell.study.execution.evaluation_batch_sequences
+    gc.collect()  # frees the trainer
     with device:
         model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap).eval()
     tokens = np.zeros((sequences, training.seq_len), dtype=np.int64)

@@ -18,6 +18,7 @@ from coupled_adam_bench.files import write_json
 from coupled_adam_bench.models import stablelm
 from coupled_adam_bench.plan import load_plan, make_plan
 from coupled_adam_bench.rehearsal import fake, fake_gpu
+from coupled_adam_bench.rehearsal import shallow as passes
 from coupled_adam_bench.rehearsal.combinations import Combination, combinations
 from coupled_adam_bench.rehearsal.fake import rehearse
 from coupled_adam_bench.rehearsal.miniature import miniature
@@ -36,10 +37,10 @@ def shipped(name: str):
     return make_plan(load_any_study(STUDIES / f"{name}.yaml"), [STUDIES])
 
 
-def shallow(combination: Combination, **training) -> Combination:
-    """The combination with two layers, which fake tensors pass through in the same way as through all."""
+def shallow(combination: Combination, n_layer: int = 2, **training) -> Combination:
+    """The combination with few layers, which fake tensors pass through in the same way as through all."""
     cell = combination.cell
-    model = cell.model.model_copy(update={"n_layer": 2})
+    model = cell.model.model_copy(update={"n_layer": n_layer})
     return Combination(replace(cell, model=model, training=cell.training.model_copy(update=training)), 1)
 
 
@@ -218,6 +219,18 @@ def test_auto_takes_the_most_pieces_that_fit():
     assert small.micro_batch_sequences < large.micro_batch_sequences
     for result, gpu in ((small, 5e9), (large, 20e9)):
         assert 0.4 * gpu < result.peak_bytes < gpu
+
+
+@pytest.mark.parametrize(("study", "model"), [("paper_small", "gpt2-125m"), ("paper_large", "stablelm-1.3b")])
+def test_the_passes_of_a_deep_model_follow_from_those_of_shallow_ones(study, model, monkeypatch):
+    deep = shallow(next(each for each in combinations(shipped(study)) if each.label.startswith(model)), n_layer=6)
+    found = []
+    for layers in (2, 6):  # with six, nothing is left to follow
+        monkeypatch.setattr(passes, "_LAYERS", layers)
+        measured: fake.Measured = {}
+        assert rehearse(deep, GPU, measured).findings == []
+        found.append(measured)
+    assert found[0] == found[1]
 
 
 REAL = """
