@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
 
 # Modules that everything may import and that import only each other.
 BASE = {
-    "catalog", "cells", "config", "device", "dotted", "environ", "estimate", "files", "gpu_leases", "gpus",
+    "catalog", "cells", "config", "device", "dotted", "environ", "estimate", "files", "garbage", "gpu_leases", "gpus",
     "inputs", "labels", "locks", "markup", "outputs", "paths", "plan", "presets", "progress", "requeue",
     "revision", "runs", "stated", "status", "tuning", "versions", "weights",
 }  # fmt: skip
