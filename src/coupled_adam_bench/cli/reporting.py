@@ -5,6 +5,7 @@ from pathlib import Path
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.cli.command import AddCommand, plan_of
+from coupled_adam_bench.garbage import rarely_collected
 from coupled_adam_bench.outputs import NOT_IMPORTED
 
 
@@ -24,24 +25,28 @@ def _report_file(arguments: argparse.Namespace) -> list[Path]:
     return [paths.study_dir(plan_of(arguments).name) / "report" / "index.html"]
 
 
+@rarely_collected()
 def _tuning(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.results.tuning import write_tuning
 
     write_tuning(plan_of(arguments), arguments.plan.parent / paths.TUNING, arguments.out)
 
 
+@rarely_collected()
 def _collect(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.results.collect import collect, write_results
 
     write_results(collect(plan_of(arguments), partial=arguments.partial), arguments.out)
 
 
+@rarely_collected()
 def _tests(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.statistics.compare import write_tests
 
     write_tests(plan_of(arguments), arguments.results, arguments.out)
 
 
+@rarely_collected()
 def _statistics(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.results.seeds import write_seeds
     from coupled_adam_bench.statistics.noise import write_noise
@@ -62,24 +67,28 @@ def _statistics(arguments: argparse.Namespace) -> None:
     write_target(plan, folder / "target.csv")
 
 
+@rarely_collected()
 def _stated(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.statistics.stated import write_stated
 
     write_stated(plan_of(arguments), arguments.results, arguments.out)
 
 
+@rarely_collected()
 def _tables(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.render import write_tables
 
     write_tables(plan_of(arguments), arguments.results, arguments.tests, arguments.out, arguments.templates)
 
 
+@rarely_collected()
 def _figures(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.figures import write_figures
 
     write_figures(plan_of(arguments), arguments.results, paths.RUNS, arguments.out, arguments.noise)
 
 
+@rarely_collected()
 def _manifest(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.manifest import write_manifest
 
@@ -87,6 +96,7 @@ def _manifest(arguments: argparse.Namespace) -> None:
     write_manifest(plan, paths.study_dir(plan.name))
 
 
+@rarely_collected()
 def _report(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.page import write_report
 
@@ -94,6 +104,7 @@ def _report(arguments: argparse.Namespace) -> None:
     write_report(plan, paths.study_dir(plan.name), arguments.templates)
 
 
+@rarely_collected()
 def _track(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.files import write_json
     from coupled_adam_bench.tracking import import_study

@@ -10,6 +10,7 @@ from coupled_adam_bench.catalog.stages import STAGES, VALIDATION_LOSS, Stage
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.cli.command import AddCommand, Handler, plan_of
 from coupled_adam_bench.config import Execution
+from coupled_adam_bench.garbage import rarely_collected
 from coupled_adam_bench.plan import study_of
 
 
@@ -95,13 +96,15 @@ def _train(arguments: argparse.Namespace) -> int:
             write_text(arguments.done, "")
         return 0  # without the seconds that torch takes to start
 
-    from coupled_adam_bench.training.loop import train_cells
+    with rarely_collected():
+        from coupled_adam_bench.training.loop import train_cells
 
     return _train_with(train_cells, cells, arguments.cells, arguments, "train", "cells")
 
 
 def _train_trunk(arguments: argparse.Namespace) -> int:
-    from coupled_adam_bench.training.trunk import train_trunks
+    with rarely_collected():
+        from coupled_adam_bench.training.trunk import train_trunks
 
     prefixes = [prefix for trunk in plan_of(arguments).trunks.values() for prefix in trunk.prefixes.values()]
     known = {str(paths.branch_file(prefix.id, prefix.steps)): prefix for prefix in prefixes}

@@ -129,7 +129,7 @@ def _is_number(annotation: Any) -> bool:
 class Settings(BaseModel):
     """The base class of all sections: it is immutable, and an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod

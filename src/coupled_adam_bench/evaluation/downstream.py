@@ -38,6 +38,7 @@ from coupled_adam_bench.evaluation.task_files import (
     user_folder,
 )
 from coupled_adam_bench.files import write_text
+from coupled_adam_bench.garbage import rarely_collected
 
 BOOTSTRAP_ITERS = 2
 """With any number above 0, lm-eval reports the standard error of a mean in closed form; bootstraps are not used."""
@@ -59,7 +60,8 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
     with load_tasks(study, data_id) as loaded:
 
         def evaluate(cell: Cell, model: Path) -> Evaluation:
-            lm = open_harness_model(model, study, devices, tokens)
+            with rarely_collected():  # the first model imports most of transformers
+                lm = open_harness_model(model, study, devices, tokens)
             scored = run_tasks(loaded, lm, study.evaluation.downstream.limit, f" of cell {cell.id}")
             rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
             detail = {"tasks": scored.items, "lm_eval": version("lm_eval"), "device": device}

@@ -5,7 +5,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from coupled_adam_bench.config import Study
 from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, row
 from coupled_adam_bench.evaluation.stored import Measurement, beside, measurement_of, named, wrong_row
 from coupled_adam_bench.files import await_files, read_sealed, write_bytes, write_sealed, write_text
+from coupled_adam_bench.garbage import rarely_collected
 from coupled_adam_bench.plan import study_of
 from coupled_adam_bench.progress import say
 from coupled_adam_bench.runs import mark_damaged, run_damage
@@ -44,8 +45,10 @@ def run_stage(stage: Stage, cells: Sequence[Cell], done: Path, device: str = "au
         except Exception as error:
             failed.append(_report(stage, cell.id, error))
     if pending:
-        open_stage: Opener = named(stage.opener)
-        with open_stage(study, data_id, device) as evaluate:
+        with ExitStack() as stack:
+            with rarely_collected():
+                open_stage: Opener = named(stage.opener)
+                evaluate = stack.enter_context(open_stage(study, data_id, device))
             for cell in pending:
                 start = time.perf_counter()
                 try:

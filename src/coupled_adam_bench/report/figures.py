@@ -12,7 +12,7 @@ from coupled_adam_bench.report.calibration_figure import calibration_by_frequenc
 from coupled_adam_bench.report.history_figures import geometry, largest_size, row_steps, training
 from coupled_adam_bench.report.noise_figure import noise_figure
 from coupled_adam_bench.report.plane_figure import plane
-from coupled_adam_bench.report.saving import fonts_without_layout_tables, lay_out
+from coupled_adam_bench.report.saving import fonts_of_outlines, lay_out
 from coupled_adam_bench.report.scale_figure import scale, scaled_places
 from coupled_adam_bench.report.similarity_figure import SIMILARITY_FIGURE, similarity_figure
 from coupled_adam_bench.report.spectrum_figure import spectrum_of_study
@@ -202,7 +202,7 @@ def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path, nois
     study = load_results(plan, results_csv)
     tried = read_tuning(results_csv.with_name(TUNING_CSV)) if plan.tunings else None
     for settings, endings in _WIDTHS:
-        with rc_context(settings), fonts_without_layout_tables():
+        with rc_context(settings), fonts_of_outlines():
             for name, figure in _drawn(study, runs, noise_csv, tried).items():
                 for ax in figure.axes:
                     if not ax.has_data():

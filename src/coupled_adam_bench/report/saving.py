@@ -8,21 +8,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _POINTS = 72  # of an inch: the resolution at which matplotlib draws SVG and PDF
-# matplotlib places each glyph of a PDF by its number, so that a viewer never reads these tables. In DejaVu they are
-# large: fontTools would take two thirds of its time to cut them to the few glyphs of a figure.
-_LAYOUT_TABLES = ("GDEF", "GPOS", "GSUB", "MATH", "kern")
+# matplotlib places each glyph of a PDF by its number, so that a viewer never reads these tables: of the layout of text,
+# and of the characters and the names of glyphs. In DejaVu they are large: fontTools would take most of its time to cut
+# them to the few glyphs of a figure.
+_UNREAD_TABLES = ("GDEF", "GPOS", "GSUB", "MATH", "OS/2", "cmap", "kern", "post")
 
 
 @contextmanager
-def fonts_without_layout_tables() -> Iterator[None]:
-    """Let matplotlib embed fonts in PDF files without the tables that only laying out text reads."""
+def fonts_of_outlines() -> Iterator[None]:
+    """Let matplotlib embed fonts in PDF files without the tables that no viewer of a PDF reads."""
     from fontTools import subset
 
     load_font = subset.load_font
 
     def load_without(*arguments: Any, **options: Any) -> Any:
         font = load_font(*arguments, **options)
-        for table in _LAYOUT_TABLES:
+        for table in _UNREAD_TABLES:
             if table in font:
                 del font[table]
         return font

@@ -18,6 +18,7 @@ from coupled_adam_bench.data.bins import Meta, load_meta, open_tokens
 from coupled_adam_bench.device import check_threads
 from coupled_adam_bench.estimate.resources import train_mem_mb
 from coupled_adam_bench.files import read_json
+from coupled_adam_bench.garbage import rarely_collected
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.cross_entropy import sequences_of_a_chunk
 from coupled_adam_bench.optim.build import Optimizers, build_optimizers
@@ -63,7 +64,8 @@ def _set_up(device: torch.device, execution: Execution) -> None:
         torch.set_float32_matmul_precision("high")  # TF32 [C]
     if execution.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(execution.deterministic)
+    with rarely_collected():  # it imports torch's compiler
+        torch.use_deterministic_algorithms(execution.deterministic)
 
 
 class Trainer:

@@ -1,0 +1,27 @@
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from coupled_adam_bench.garbage import rarely_collected
+
+
+def test_python_looks_for_garbage_as_before_at_the_end() -> None:
+    usual = gc.get_threshold()
+    with pytest.raises(KeyError), rarely_collected():
+        assert gc.get_threshold()[0] > 10 * usual[0]
+        assert gc.isenabled()
+        raise KeyError
+    assert gc.get_threshold() == usual
+
+
+def test_the_command_line_starts_with_it_and_ends_as_usual() -> None:
+    program = (
+        "import gc, sys; from coupled_adam_bench import __main__; usual = gc.get_threshold()\n"
+        "sys.argv = ['coupled-adam-bench', '--help']\n"
+        "try: __main__.main()\n"
+        "finally: assert gc.get_threshold() == usual"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
