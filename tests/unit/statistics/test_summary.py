@@ -25,8 +25,6 @@ def test_interquartile_mean_by_hand_and_by_its_definition() -> None:
     values = np.random.default_rng(0).normal(size=(3, 40))
     expected = [row[(row > np.sort(row)[9]) & (row < np.sort(row)[30])].mean() for row in values]
     assert interquartile_mean(values) == pytest.approx(expected)
-    many = np.random.default_rng(1).normal(size=(5, 50, 19))
-    assert (interquartile_mean(many) == stats.trim_mean(many, 0.25, axis=-1)).all()
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (5, 2), (1, 4)])

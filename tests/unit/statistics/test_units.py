@@ -1,11 +1,9 @@
 import math
-from itertools import product
 
 import numpy as np
 import pytest
 import statsmodels.api as sm
 from scipy import stats
-from statsmodels.stats.contingency_tables import mcnemar
 
 from coupled_adam_bench.statistics.units import average, mcnemar_p, of_documents, of_windows
 
@@ -25,14 +23,6 @@ def test_documents_are_a_paired_t_test() -> None:
 def test_mcnemar_is_a_binomial_test(better: int, worse: int) -> None:
     expected = stats.binomtest(better, better + worse, 0.5).pvalue if better + worse else 1.0
     assert mcnemar_p(better, worse) == pytest.approx(expected, rel=1e-9)
-
-
-def test_mcnemar_has_the_bits_of_statsmodels_or_is_one() -> None:
-    for n, part in product((*range(1, 60), 1_000, 100_001), (2, 3, 10**6)):
-        worse = n // part
-        expected = mcnemar([[0, n - worse], [worse, 0]], exact=True).pvalue
-        assert mcnemar_p(n - worse, worse) == (1 if n - 2 * worse <= 1 else expected)
-        assert mcnemar_p(n - worse, worse) == pytest.approx(expected, rel=1e-12)
 
 
 def test_windows_of_equal_length_are_a_t_test_over_blocks() -> None:
