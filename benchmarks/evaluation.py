@@ -1,9 +1,10 @@
 """Compares our scoring of downstream tasks with lm-eval's own ``hf`` model: documents per second, memory, and scores.
 
 Both score the same untrained model on the same tasks with the same precision and batch budget, one after the other,
-each in a process of its own. Prints a table, and one JSON object with everything.
+each in a process of its own. Documents are taken at even distances, since a task may begin with its shortest. Prints a
+table, and one JSON object with everything.
 
-    python benchmarks/evaluation.py [--data FOLDER] [--model gpt2-4x256] [--limit 20] [--out FILE]
+    python benchmarks/evaluation.py [--data FOLDER] [--model gpt2-4x256] [--limit 20] [--keep-memory] [--out FILE]
 
 The folder has ``hub``, a mirror of the paper's tasks as in ``paths.hub_mirror``, and GPT-2's ``tokenizer/hf_gpt2``; by
 default it is the one in the variable ``CAB_REAL_DATA``. Without one the tasks are those of the generated language.
@@ -11,6 +12,7 @@ default it is the one in the variable ``CAB_REAL_DATA``. Without one the tasks a
 
 import argparse
 import json
+import math
 import os
 import resource
 import subprocess
@@ -20,6 +22,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from allocator import SETTINGS
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.config import Study, parse_study
@@ -39,7 +43,7 @@ def make_study(arguments: argparse.Namespace) -> Study:
         "grid": [{"models": [arguments.model], "tokens": [{"steps": 1}], "optimizers": ["adamw"]}],
         "execution": {"evaluation_batch_sequences": arguments.batch_sequences},
     }
-    chosen = {"limit": arguments.limit or None, "precision": arguments.precision}
+    chosen = {"precision": arguments.precision}
     if arguments.data is None:
         source = {"kind": "synthetic", "n_words": 4000, "n_task_items": 400, "n_tokens": 100_000}
         split = {"val_fraction": 0.05, "test_fraction": 0.05}
@@ -100,17 +104,27 @@ def peak_mb(device: str) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
-def measure(side: str, study: Study, device: str) -> dict[str, Any]:
+def spread(tasks: dict[str, Any], limit: int) -> None:
+    """Keep at most ``limit`` documents of each task, at even distances."""
+    for task in tasks["tasks"].values():
+        split = task.config.test_split if task.has_test_docs() else task.config.validation_split
+        documents = task.dataset[split]
+        task.dataset[split] = documents.select(range(0, len(documents), math.ceil(len(documents) / limit)))
+
+
+def measure(side: str, study: Study, device: str, limit: int) -> dict[str, Any]:
     """Score all tasks; return seconds and documents of each, and the memory before and at the peak."""
     from coupled_adam_bench.evaluation.downstream import load_tasks, run_tasks
 
     found: dict[str, Any] = {"tasks": {}, "documents": []}
     with load_tasks(study, DATA_ID) as loaded:
+        for tasks in loaded.values() if limit else ():
+            spread(tasks, limit)
         model = open_side(side, study, device)
         found["mb_before"] = peak_mb(device)
         for name, tasks in loaded.items():
             wall, cpu = time.perf_counter(), time.process_time()
-            scored = run_tasks({name: tasks}, model, study.evaluation.downstream.limit)
+            scored = run_tasks({name: tasks}, model, limit=None)
             seconds = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
             found["tasks"][name] = {"documents": len(scored.documents[name]), **seconds}
             found["documents"] += [asdict(document) for document in scored.documents[name]]
@@ -167,9 +181,10 @@ def main() -> None:
     parser.add_argument("--std", type=float, default=0.02, help="of the initial weights")
     parser.add_argument("--seq-len", type=int, default=1024)
     parser.add_argument("--batch-sequences", type=int, default=16)
-    parser.add_argument("--limit", type=int, default=20, help="documents of a task; 0: all")
+    parser.add_argument("--limit", type=int, default=20, help="most documents of a task; 0: all")
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--keep-memory", action="store_true", help="set MALLOC_* as the jobs of a study do")
     parser.add_argument("--out", type=Path, help="where to write the JSON, with all documents")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -177,17 +192,19 @@ def main() -> None:
         arguments.data = arguments.data.resolve()
     study = make_study(arguments)
     if arguments.side:
-        arguments.out.write_text(json.dumps(measure(arguments.side, study, arguments.device)))
+        arguments.out.write_text(json.dumps(measure(arguments.side, study, arguments.device, arguments.limit)))
         return
     out = arguments.out and arguments.out.resolve()
     sides = {}
+    environment = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    environment |= SETTINGS if arguments.keep_memory else {}
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         write_model(study, arguments.std)
         for side in SIDES:
             command = [sys.executable, SCRIPT, *sys.argv[1:], "--side", side, "--out", f"{side}.json"]
             command += ["--data", str(arguments.data)] if arguments.data else []
-            subprocess.run(command, check=True)
+            subprocess.run(command, check=True, env=environment)
             sides[side] = json.loads(Path(f"{side}.json").read_text()) | {"device": arguments.device}
         found = compare(sides["hf"], sides["ours"])
         os.chdir("/")
