@@ -12,7 +12,6 @@ default it is the one in the variable ``CAB_REAL_DATA``. Without one the tasks a
 
 import argparse
 import json
-import math
 import os
 import resource
 import subprocess
@@ -109,7 +108,8 @@ def spread(tasks: dict[str, Any], limit: int) -> None:
     for task in tasks["tasks"].values():
         split = task.config.test_split if task.has_test_docs() else task.config.validation_split
         documents = task.dataset[split]
-        task.dataset[split] = documents.select(range(0, len(documents), math.ceil(len(documents) / limit)))
+        n = min(limit, len(documents))
+        task.dataset[split] = documents.select([index * len(documents) // n for index in range(n)])
 
 
 def measure(side: str, study: Study, device: str, limit: int) -> dict[str, Any]:
