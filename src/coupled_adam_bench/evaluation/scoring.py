@@ -27,8 +27,8 @@ from coupled_adam_bench.evaluation.prefix_trees import Batch, TokenRequest, Tree
 _TREE_LENGTHS = 2
 """Largest number of nodes of a tree, in lengths of the model: a text that fills the model has its answers beside it,
 and the attention mask, which has the square of this number of entries, stays small."""
-# Logits that are held at once: of all nodes of a batch and a block of the head's rows. On a CPU they stay in the cache
-# for all that is done with them, which is up to twice as fast as all rows for a few nodes.
+# Logits held at once: of all nodes of a batch and a block of the head's rows. On a CPU they stay near the cache
+# for all that is done with them, which is 1.3 times as fast with gpt2-4x256 as all rows for 64 nodes at a time.
 _LOGITS_CHUNK = {"cpu": 2**20, "cuda": 2**27}
 _ROWS_STEP = 64
 """Blocks have a multiple of this many rows, where they can: products of other shapes take up to half as long again."""
@@ -79,7 +79,7 @@ class Scorer:
         """Score batches, and return each request's sum and whether all its tokens are the likeliest.
 
         Each replica takes the largest batch that is left as soon as it is free. Nothing is kept of a batch: what is
-        kept lies between the memory of one batch and of the next, which the C library then cannot join and use again.
+        kept lies between the memory of one batch and of the next, and can keep the C library from joining the two.
         """
         sums, greedy = np.zeros(n_requests), np.ones(n_requests, dtype=bool)
         waiting = deque(batches)
