@@ -83,9 +83,10 @@ def _tables(arguments: argparse.Namespace) -> None:
 
 @rarely_collected()
 def _figures(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.report.figures import write_figures
+    from coupled_adam_bench.report.figures import FIGURE_ENDINGS, write_figures
 
-    write_figures(plan_of(arguments), arguments.results, paths.RUNS, arguments.out, arguments.noise)
+    wanted = ("svg",) if arguments.svg_only else FIGURE_ENDINGS
+    write_figures(plan_of(arguments), arguments.results, paths.RUNS, arguments.out, arguments.noise, wanted)
 
 
 @rarely_collected()
@@ -163,6 +164,7 @@ def add_commands(stage: AddCommand) -> None:
     sub = stage("figures", _figures, "draw the figures of a study as SVG and PDF")
     sub.add_results()
     sub.add_argument("--noise", type=Path, help="noise.csv; without it, its figure is empty")
+    sub.add_argument("--svg-only", action="store_true", help="draw only what the report shows, in a third of the time")
     sub.add_out("folder")
     sub.add_checksums(_in_folder)
     sub = stage("manifest", _manifest, "write manifest.json: versions, checksums and the record of every cell")

@@ -55,16 +55,8 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
         yield ["tuning", *given, "--out", str(folder / paths.TUNING_CSV)]
     compared = ["--results", results, "--tests", tests]
     yield ["tables", *given, *compared, "--templates", str(templates), "--out", str(folder / "tables")]
-    yield [
-        "figures",
-        *given,
-        "--results",
-        results,
-        "--noise",
-        str(folder / "noise.csv"),
-        "--out",
-        str(folder / "figures"),
-    ]
+    noise, figures = str(folder / "noise.csv"), str(folder / "figures")
+    yield ["figures", *given, "--results", results, "--noise", noise, "--out", figures, "--svg-only"]
     yield ["manifest", *given]
     yield ["report", *given, "--templates", str(templates)]
 

@@ -1,6 +1,6 @@
 """Figures of a study, as SVG and PDF, the same bytes for the same results."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,8 +192,15 @@ def _drawn(
     return {name: figures[name] for name in figures_of(study.plan)}
 
 
-def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path, noise_csv: Path | None = None) -> None:
-    """Write every name in :func:`figures_of` with each of ``FIGURE_ENDINGS``, atomically and without a date.
+def write_figures(
+    plan: Plan,
+    results_csv: Path,
+    runs: Path,
+    out_dir: Path,
+    noise_csv: Path | None = None,
+    wanted: Collection[str] = FIGURE_ENDINGS,
+) -> None:
+    """Write every name in :func:`figures_of` with each ending that is ``wanted``, atomically and without a date.
 
     Without ``noise.csv`` its figure says that there is no data.
     """
@@ -201,7 +208,9 @@ def write_figures(plan: Plan, results_csv: Path, runs: Path, out_dir: Path, nois
 
     study = load_results(plan, results_csv)
     tried = read_tuning(results_csv.with_name(TUNING_CSV)) if plan.tunings else None
-    for settings, endings in _WIDTHS:
+    for settings, all_endings in _WIDTHS:
+        if not (endings := [ending for ending in all_endings if ending in wanted]):
+            continue
         with rc_context(settings), fonts_of_outlines():
             for name, figure in _drawn(study, runs, noise_csv, tried).items():
                 for ax in figure.axes:
