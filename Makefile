@@ -24,8 +24,8 @@ install-dev: $(DEV_STAMP)  ## Install what tests and lint need, too
 demo: $(STAMP)  ## Run the demo study: minutes on 2 CPU cores, nothing from outside
 	$(RUN) snakemake --cores all
 
-# One thread per worker: the models of the tests are tiny.
-TEST := $(RUN) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true
+# One thread per worker: the models of the tests are tiny. With files of bytecode, the many jobs of the tests start sooner.
+TEST := $(RUN) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true PYTHONDONTWRITEBYTECODE=
 PYTEST := python -m pytest -n 2 --dist loadgroup
 
 test: $(DEV_STAMP)  ## Run the tests: each proof once, a quarter of an hour on 2 cores
