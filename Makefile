@@ -28,7 +28,7 @@ demo: $(STAMP)  ## Run the demo study: minutes on 2 CPU cores, nothing from outs
 TEST := $(RUN) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true PYTHONDONTWRITEBYTECODE=
 PYTEST := python -m pytest -n 2 --dist loadgroup
 
-test: $(DEV_STAMP)  ## Run the tests: each proof once, a quarter of an hour on 2 cores
+test: $(DEV_STAMP)  ## Run the tests: each proof once, half an hour on 2 cores
 	$(TEST) $(PYTEST) -m "not nightly"
 
 nightly: $(DEV_STAMP)  ## Run all tests, with those that repeat a proof under stress

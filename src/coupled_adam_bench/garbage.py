@@ -9,7 +9,7 @@ _NEW_OBJECTS = 50_000
 
 @contextlib.contextmanager
 def rarely_collected() -> Iterator[None]:
-    """Look for garbage after 50,000 new objects, and not after 700, as long as this is entered.
+    """Look for garbage after 50,000 new objects, far more rarely than usual, as long as this is entered.
 
     Imports make many objects and hardly any garbage: to look at all of them again and again is a tenth to a fifth of
     their CPU time. It is not for work with tensors, of which few objects hold much memory.

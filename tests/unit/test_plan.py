@@ -119,6 +119,17 @@ def test_the_cells_of_a_shared_trunk_keep_their_studies(write: Any, plan_of: Mak
         assert [plan.cells[cell_id].study for cell_id in trunk.prefixes] == [first, second]
 
 
+def test_the_tasks_in_full_are_those_of_cells_that_the_english_study_trains(tmp_path: Path) -> None:
+    (tmp_path / "some.txt").write_text("some text")
+    plans = []
+    for name in ("english", "english_tasks"):
+        values = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
+        values.pop("stated", None)
+        plans.append(make_plan(parse_study(merged(values, {"paths__text": str(tmp_path)}))))
+    english, tasks = plans
+    assert set(tasks.cells) < set(english.cells)
+
+
 def test_two_studies_of_one_name_are_refused(write: Any, plan_of: Make, tmp_path: Path) -> None:
     write("a")
     (tmp_path / "b.yaml").write_text((tmp_path / "a.yaml").read_text())

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from coupled_adam_bench import paths
-from coupled_adam_bench.cli.command import AddCommand, plan_of
+from coupled_adam_bench.cli.command import AddCommand, Command, Handler, plan_of
 from coupled_adam_bench.garbage import rarely_collected
 from coupled_adam_bench.outputs import NOT_IMPORTED
 
@@ -25,28 +25,24 @@ def _report_file(arguments: argparse.Namespace) -> list[Path]:
     return [paths.study_dir(plan_of(arguments).name) / "report" / "index.html"]
 
 
-@rarely_collected()
 def _tuning(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.results.tuning import write_tuning
 
     write_tuning(plan_of(arguments), arguments.plan.parent / paths.TUNING, arguments.out)
 
 
-@rarely_collected()
 def _collect(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.results.collect import collect, write_results
 
     write_results(collect(plan_of(arguments), partial=arguments.partial), arguments.out)
 
 
-@rarely_collected()
 def _tests(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.statistics.compare import write_tests
 
     write_tests(plan_of(arguments), arguments.results, arguments.out)
 
 
-@rarely_collected()
 def _statistics(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.results.seeds import write_seeds
     from coupled_adam_bench.statistics.noise import write_noise
@@ -67,21 +63,18 @@ def _statistics(arguments: argparse.Namespace) -> None:
     write_target(plan, folder / "target.csv")
 
 
-@rarely_collected()
 def _stated(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.statistics.stated import write_stated
 
     write_stated(plan_of(arguments), arguments.results, arguments.out)
 
 
-@rarely_collected()
 def _tables(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.render import write_tables
 
     write_tables(plan_of(arguments), arguments.results, arguments.tests, arguments.out, arguments.templates)
 
 
-@rarely_collected()
 def _figures(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.figures import FIGURE_ENDINGS, write_figures
 
@@ -89,7 +82,6 @@ def _figures(arguments: argparse.Namespace) -> None:
     write_figures(plan_of(arguments), arguments.results, paths.RUNS, arguments.out, arguments.noise, wanted)
 
 
-@rarely_collected()
 def _manifest(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.manifest import write_manifest
 
@@ -97,7 +89,6 @@ def _manifest(arguments: argparse.Namespace) -> None:
     write_manifest(plan, paths.study_dir(plan.name))
 
 
-@rarely_collected()
 def _report(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.page import write_report
 
@@ -105,7 +96,6 @@ def _report(arguments: argparse.Namespace) -> None:
     write_report(plan, paths.study_dir(plan.name), arguments.templates)
 
 
-@rarely_collected()
 def _track(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.files import write_json
     from coupled_adam_bench.tracking import import_study
@@ -130,8 +120,12 @@ def _follow(arguments: argparse.Namespace) -> None:
     follow_study(arguments.plan, arguments.seconds)
 
 
-def add_commands(stage: AddCommand) -> None:
+def add_commands(add: AddCommand) -> None:
     """Add the commands of this module to the command line."""
+
+    def stage(name: str, handler: Handler, summary: str) -> Command:
+        return add(name, rarely_collected()(handler), summary)
+
     sub = stage("tuning", _tuning, "gather the choices of a study, and the losses behind them")
     sub.add_out("tuning.csv")
     sub.add_checksums(_out_file)
@@ -177,5 +171,5 @@ def add_commands(stage: AddCommand) -> None:
     sub.add_argument("--may-wait", action="store_true", help="exit status 0 where a server does not take the import")
     sub.add_out("summary of the import, JSON")
     sub.add_checksums(_out_file)
-    sub = stage("follow", _follow, "import the study into MLflow while it trains, until standard input ends")
+    sub = add("follow", _follow, "import the study into MLflow while it trains, until standard input ends")
     sub.add_argument("--seconds", type=float, required=True, help="between two imports")

@@ -95,14 +95,13 @@ class _Trainer(Trainer):
     def _micro_batch(self) -> int:
         if self.execution.micro_batch_sequences != "auto":
             return super()._micro_batch()
-        own_sequences = self.cell.training.batch_sequences // self.group.size
         n_local_params = sum(local(parameter).numel() for parameter in self.names)
         if self._measured.get("n_local_params") != n_local_params:
             fixed, each = fixed_and_each(self._watch, *self._arguments)
             self._measured |= {"n_local_params": n_local_params, "each": each, "fixed": fixed}
         fixed, each = self._measured["fixed"], self._measured["each"]
         fitting = micro_batch.fitting_on_gpu(int(self._device_bytes), fixed, each, n_local_params)
-        return pieces(own_sequences, fitting)
+        return pieces(self._own_sequences, fitting)
 
     def make_states(self) -> None:
         """Let the optimizers make their states, without a pass."""

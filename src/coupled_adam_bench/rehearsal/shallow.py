@@ -8,7 +8,6 @@ import torch
 
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Execution
-from coupled_adam_bench.models.cross_entropy import sequences_of_a_chunk
 from coupled_adam_bench.rehearsal.watch import Watch
 from coupled_adam_bench.training import micro_batch
 from coupled_adam_bench.training.distributed import WorkerGroup
@@ -27,10 +26,8 @@ class _Shallow(Trainer):
         """Return what ``micro_batch.measure`` would on a GPU, without the bytes that others ``held``."""
         for parameter in self.names:
             parameter.grad = torch.zeros_like(parameter)  # so the pass that would make them is not needed
-        own_sequences = self.cell.training.batch_sequences // self.group.size
-        enough = min(own_sequences, sequences_of_a_chunk(self.cell.training.seq_len, self.device.type))
         used = []
-        for sequences in micro_batch.passes(enough)[1:]:
+        for sequences in micro_batch.passes(self._enough)[1:]:
             watch.reset()
             self._try(sequences)
             used.append(watch.peak - held)

@@ -100,15 +100,24 @@ class Trainer:
         identity = {"cell": cell_id, "train_sha256": self.meta.splits["train"].sha256}
         return Checkpoints(RunFiles(run_dir).checkpoints, self.group, identity)
 
+    @property
+    def _own_sequences(self) -> int:
+        """The sequences of a step that this process takes."""
+        return self.cell.training.batch_sequences // self.group.size
+
+    @property
+    def _enough(self) -> int:
+        """The sequences from which on the memory of a pass grows evenly: see ``micro_batch.measure``."""
+        return min(self._own_sequences, sequences_of_a_chunk(self.cell.training.seq_len, self.device.type))
+
     def _micro_batch(self) -> int:
-        sequences = self.cell.training.batch_sequences // self.group.size
+        sequences = self._own_sequences
         setting = self.execution.micro_batch_sequences
         if setting != "auto":
             return min(setting or sequences, sequences)
         n_local_params = sum(local(parameter).numel() for parameter in self.names)
         cpu_bytes = 1e6 * train_mem_mb(self.cell, self.execution) / self.execution.processes
-        enough = min(sequences, sequences_of_a_chunk(self.cell.training.seq_len, self.device.type))
-        fitting = micro_batch.find(self._try, sequences, n_local_params, cpu_bytes, self.group, enough)
+        fitting = micro_batch.find(self._try, sequences, n_local_params, cpu_bytes, self.group, self._enough)
         self.optimizers.zero_grad()
         return fitting
 
