@@ -60,7 +60,7 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
     with load_tasks(study, data_id) as loaded:
 
         def evaluate(cell: Cell, model: Path) -> Evaluation:
-            with rarely_collected():  # the first model imports most of transformers
+            with rarely_collected():  # the first model imports transformers' tokenizers
                 lm = open_harness_model(model, study, devices, tokens)
             scored = run_tasks(loaded, lm, study.evaluation.downstream.limit, f" of cell {cell.id}")
             rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)

@@ -1,10 +1,10 @@
-"""Log-likelihoods of continuations under a causal language model of transformers.
+"""Log-likelihoods of continuations under a language model.
 
 The model's layers read each common beginning once, and its head is applied only where a token of a continuation is
-predicted, a block of its rows at a time. Its logits must be what the head makes of the last hidden states, as those of
-GPT-2 and StableLM are.
+predicted, a block of its rows at a time.
 
-B: trees    T: nodes of a tree    N: nodes that predict    S: scored tokens    D: width    K: blocks of R rows each
+B: trees    T: nodes of a tree    N: nodes that predict    S: scored tokens    D: width
+V: rows of the head, in K blocks of R
 """
 
 from collections import deque
@@ -13,16 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import functional_call
-from torch.nn import Module
+from torch.nn import functional as F
 
 from coupled_adam_bench.evaluation.prefix_trees import Batch, TokenRequest, Tree, batch_of, build_trees, pack
+from coupled_adam_bench.models.base import LanguageModel
+from coupled_adam_bench.models.cross_entropy import cap
 
 _TREE_LENGTHS = 2
 """Largest number of nodes of a tree, in lengths of the model: a text that fills the model has its answers beside it,
@@ -53,8 +53,8 @@ class Scorer:
     softmax and sums are not.
     """
 
-    def __init__(self, replicas: Sequence[Any], max_length: int, max_tokens: int, bf16: bool = False) -> None:
-        on_cpu = replicas[0].device.type == "cpu"
+    def __init__(self, replicas: Sequence[LanguageModel], max_length: int, max_tokens: int, bf16: bool = False) -> None:
+        on_cpu = replicas[0].head_weight.device.type == "cpu"
         self.replicas, self.max_length, self.bf16 = replicas, max_length, bf16
         self.max_tokens = min(max_tokens, _CPU_TOKENS) if on_cpu else max_tokens
 
@@ -71,7 +71,7 @@ class Scorer:
             if number == len(different):
                 different.append(request)
             of_request.append(number)
-        trees = build_trees(different, self.replicas[0].config.hidden_size, _TREE_LENGTHS * self.max_length)
+        trees = build_trees(different, self.replicas[0].d_model, _TREE_LENGTHS * self.max_length)
         sums, greedy = self._sum(pack(trees, self.max_tokens), len(different))
         return [(float(sums[number]), bool(greedy[number])) for number in of_request]
 
@@ -84,7 +84,7 @@ class Scorer:
         sums, greedy = np.zeros(n_requests), np.ones(n_requests, dtype=bool)
         waiting = deque(batches)
 
-        def work(replica: Any) -> None:
+        def work(replica: LanguageModel) -> None:
             while waiting:
                 try:
                     batch = batch_of(waiting.popleft())
@@ -103,41 +103,41 @@ class Scorer:
 
 
 @torch.inference_mode()
-def score_batch(model: Any, batch: Batch, bf16: bool = False) -> Scores:
+def score_batch(model: LanguageModel, batch: Batch, bf16: bool = False) -> Scores:
     """Return the log-probabilities of the scored tokens of a batch."""
-    device = model.device
+    device = model.head_weight.device
     with torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext():
         hidden_BTD = _hidden(model, batch, device)
         nodes_N, first_S = np.unique(batch.nodes, return_inverse=True)
         hidden_ND = hidden_BTD.flatten(0, 1)[torch.from_numpy(nodes_N).to(device)]
-        log_p_S, greedy_S = _score_nodes(model.get_output_embeddings(), hidden_ND, first_S, batch.targets)
+        log_p_S, greedy_S = _score_nodes(model.head_weight, model.soft_cap, hidden_ND, first_S, batch.targets)
     return Scores(log_p_S.cpu().numpy(), greedy_S.cpu().numpy())
 
 
-def _hidden(model: Any, batch: Batch, device: torch.device) -> Tensor:
+def _hidden(model: LanguageModel, batch: Batch, device: torch.device) -> Tensor:
     """Return the last hidden states, shape BTD."""
     tokens_BT = torch.from_numpy(batch.tokens).to(device)
-    options: dict[str, Tensor] = {}
-    if not batch.is_plain:
-        options["position_ids"] = torch.from_numpy(batch.depths).to(device)
-        ends_B1T = torch.from_numpy(batch.ends).to(device)[:, None]
-        node_T = torch.arange(tokens_BT.shape[1], device=device)
-        sees_BTT = (node_T[:, None] >= node_T) & (node_T[:, None] < ends_B1T)
-        options["attention_mask"] = sees_BTT[:, None]  # the same for all heads
-    hidden_BTD: Tensor = model.base_model(tokens_BT, use_cache=False, **options).last_hidden_state
-    return hidden_BTD
+    if batch.is_plain:
+        return model.hidden(tokens_BT)
+    ends_B1T = torch.from_numpy(batch.ends).to(device)[:, None]
+    node_T = torch.arange(tokens_BT.shape[1], device=device)
+    sees_BTT = (node_T[:, None] >= node_T) & (node_T[:, None] < ends_B1T)
+    return model.hidden(tokens_BT, torch.from_numpy(batch.depths).to(device), sees_BTT[:, None])
 
 
 def _score_nodes(
-    head: Module, hidden_ND: Tensor, nodes: NDArray[np.int64], targets: NDArray[np.int64]
+    head_VD: Tensor,
+    soft_cap: float | None,
+    hidden_ND: Tensor,
+    nodes: NDArray[np.int64],
+    targets: NDArray[np.int64],
 ) -> tuple[Tensor, Tensor]:
     """Return log-probabilities in float64 and whether each target is the likeliest, both of shape S.
 
     ``nodes`` are the rows of ``hidden_ND`` that predict the ``targets``, both of shape S.
     """
     device = hidden_ND.device
-    parameters = dict(head.named_parameters())
-    n_rows = len(parameters["weight"])
+    n_rows = len(head_VD)
     rows = max(1, _LOGITS_CHUNK[device.type] // len(hidden_ND))
     starts = range(0, n_rows, rows - rows % min(rows, _ROWS_STEP))
     order = np.argsort(targets, kind="stable")
@@ -146,8 +146,7 @@ def _score_nodes(
     target_logit_S = torch.empty(len(targets), device=device)
     max_KN, sum_KN = (torch.empty(len(starts), len(hidden_ND), device=device) for _ in range(2))
     for block, (start, (low, high)) in enumerate(zip(starts, pairwise(bounds), strict=True)):
-        of_rows = {name: parameter[start : start + starts.step] for name, parameter in parameters.items()}
-        logits_NR = functional_call(head, of_rows, (hidden_ND,)).float()
+        logits_NR = cap(F.linear(hidden_ND, head_VD[start : start + starts.step]).float(), soft_cap)
         here = order_S[low:high]
         target_logit_S[here] = logits_NR[node_S[here], target_S[here] - start]
         max_N = torch.amax(logits_NR, 1, out=max_KN[block])

@@ -46,12 +46,15 @@ class TransformerBlock(nn.Module, ABC):
     def mlp(self, x_BTD: Tensor) -> Tensor:
         """Return what the MLP adds to the residual stream, shape BTD."""
 
-    def forward(self, x_BTD: Tensor, *positions: Tensor) -> Tensor:
-        """Return the residual stream after this layer, shape BTD; ``positions`` go to :meth:`apply_rotary`."""
+    def forward(self, x_BTD: Tensor, *positions: Tensor, sees_B1TT: Tensor | None = None) -> Tensor:
+        """Return the residual stream after this layer, shape BTD; ``positions`` go to :meth:`apply_rotary`.
+
+        ``sees_B1TT`` says which tokens each token attends to; without it, to itself and all before it.
+        """
         qkv_BTD = self.attn_qkv(self.ln_1(x_BTD)).chunk(3, dim=-1)
         q_BHTK, k_BHTK, v_BHTK = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in qkv_BTD)
         q_BHTK, k_BHTK = self.apply_rotary(q_BHTK, k_BHTK, *positions)
-        y_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
+        y_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, sees_B1TT, is_causal=sees_B1TT is None)
         x_BTD = x_BTD + self.attn_proj(y_BHTK.transpose(1, 2).flatten(-2))
         return x_BTD + self.mlp(self.ln_2(x_BTD))
 
@@ -143,14 +146,21 @@ class LanguageModel(nn.Module, ABC):
             parameter.copy_(value)
 
     @abstractmethod
-    def inputs(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:
-        """Return the input of the first layer, shape BTD, followed by the positions that every layer takes."""
+    def inputs(self, tokens_BT: Tensor, places_BT: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return the input of the first layer, shape BTD, followed by the positions that every layer takes.
 
-    def hidden(self, tokens_BT: Tensor) -> Tensor:
-        """Return the final hidden states, shape BTD."""
-        x_BTD, *positions = self.inputs(tokens_BT)
+        ``places_BT`` are the places of the tokens in their texts, below T; without it, each row is one text.
+        """
+
+    def hidden(self, tokens_BT: Tensor, places_BT: Tensor | None = None, sees_B1TT: Tensor | None = None) -> Tensor:
+        """Return the final hidden states, shape BTD.
+
+        Where a row of tokens is not one text from its beginning, ``places_BT`` and ``sees_B1TT`` say how its tokens
+        belong together: see :meth:`inputs` and :meth:`TransformerBlock.forward`.
+        """
+        x_BTD, *positions = self.inputs(tokens_BT, places_BT)
         for block in self.blocks:
-            x_BTD = block(x_BTD, *positions)
+            x_BTD = block(x_BTD, *positions, sees_B1TT=sees_B1TT)
         return self.ln_f(x_BTD)  # type: ignore[no-any-return]
 
     def logits(self, tokens_BT: Tensor) -> Tensor:

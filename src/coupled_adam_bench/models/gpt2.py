@@ -28,6 +28,8 @@ class GPT2(LanguageModel):
     block_type = GPT2Block
     learned_positions = True
 
-    def inputs(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:
+    def inputs(self, tokens_BT: Tensor, places_BT: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return the sum of the embeddings of tokens and positions, shape BTD."""
+        if places_BT is not None:
+            return (self.embedding(tokens_BT) + self.positions(places_BT),)
         return (self.embedding(tokens_BT) + self.positions.weight[: tokens_BT.shape[1]],)

@@ -95,10 +95,12 @@ class StableLM(LanguageModel):
         super().__init__(vocab_size, seq_len, n_layer, n_head, d_model, d_ffn, tied, soft_cap, qk_norm=qk_norm)
         self.rope_base, self.qk_norm = rope_base, qk_norm
 
-    def inputs(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:
-        """Return the embedding, shape BTD, and the tables of :func:`rope_tables`.
+    def inputs(self, tokens_BT: Tensor, places_BT: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return the embedding, shape BTD, and the tables of :func:`rope_tables`, or their rows at ``places_BT``.
 
         The tables are computed at each call, so there is no buffer to move, shard, broadcast or leave on ``meta``.
         """
         tables = rope_tables(tokens_BT.shape[1], self.d_model // self.n_head, self.rope_base, tokens_BT.device)
+        if places_BT is not None:
+            tables = tables[0][places_BT][:, None], tables[1][places_BT][:, None]  # shape B1TJ, for all heads
         return self.embedding(tokens_BT), *tables

@@ -1,7 +1,6 @@
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -325,18 +324,11 @@ def test_prompts_and_scores_of_the_authors_lm_eval(mirror):
 
 @pytest.mark.parametrize(
     ("precision", "device", "expected"),
-    [("fp32", "cuda", None), ("bf16", "cuda", "bfloat16"), ("bf16", "cpu", None), ("fp32", "cpu", None)],
+    [("fp32", "cuda:1", False), ("bf16", "cuda:1", True), ("bf16", "cpu", False), ("fp32", "cpu", False)],
 )
-def test_precision_is_a_setting_and_bf16_is_for_gpus(precision, device, expected, tmp_path, monkeypatch):
-    class Options:
-        def __init__(self, **options):
-            self.options = options
-            self.model = SimpleNamespace(config=SimpleNamespace())
-
-    monkeypatch.setattr(harness_model, "_model_class", lambda: Options)
+def test_precision_is_a_setting_and_bf16_is_for_gpus(precision, device, expected):
     study = make_part(["race"], {"precision": precision}).study
-    options = harness_model.open_harness_model(tmp_path, study, [device]).options
-    assert (options["dtype"], options["mixed_precision_dtype"]) == ("float32", expected)
+    assert harness_model.computes_in_bf16(study, device) == expected
 
 
 def test_limit_and_examples(mirror):

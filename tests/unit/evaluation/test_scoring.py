@@ -3,6 +3,7 @@
 import math
 import random
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM
 
 from coupled_adam_bench.config import Model, parse_study
@@ -60,8 +63,9 @@ def folder(request, tmp_path_factory) -> Path:
     """A model of each architecture that is sure of itself, and a tokenizer of one token a word."""
     root = tmp_path_factory.mktemp(request.param)
     (root / "tokenizer").mkdir()
-    words = Tokenizer(WordLevel({f"w{index}": index for index in range(VOCAB_SIZE)}, unk_token="w0"))
-    words.save(str(root / "tokenizer/tokenizer.json"))
+    tokenizer = Tokenizer(WordLevel({f"w{index}": index for index in range(VOCAB_SIZE)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.save(str(root / "tokenizer/tokenizer.json"))
     names = {"bos_token": "w0", "eos_token": "w0"}
     write_json(root / "tokenizer/tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names})
     sizes = {"name": "m", "n_layer": 2, "n_head": 2, "d_model": 16, "learning_rate": 1e-3}
@@ -74,14 +78,14 @@ def folder(request, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder):
-    return AutoModelForCausalLM.from_pretrained(folder)
+    return load_model(folder)
 
 
 @pytest.fixture(scope="module")
-def plain(model) -> list[tuple[float, bool]]:
-    """The definition: each request by itself, in float64."""
+def plain(folder) -> list[tuple[float, bool]]:
+    """The definition: each request by itself, in float64, by the class of transformers."""
     found = []
-    double = AutoModelForCausalLM.from_pretrained(model.config._name_or_path).double()
+    double = AutoModelForCausalLM.from_pretrained(folder).double()
     for context, answer in REQUESTS:
         tokens = torch.tensor((context + answer)[-(SEQ_LEN + 1) :])
         with torch.no_grad():
@@ -133,10 +137,10 @@ def test_logits_come_in_chunks(model, plain, monkeypatch):
 
 
 def test_replicas_share_the_work(folder, model, plain):
-    other = AutoModelForCausalLM.from_pretrained(folder)
+    other = load_model(folder)
     calls = []
     hooks = [
-        replica.base_model.register_forward_hook(lambda *_, name=name: calls.append(name))
+        replica.blocks[0].register_forward_hook(lambda *_, name=name: calls.append(name))
         for name, replica in (("first", model), ("second", other))
     ]
     one = Scorer([model], SEQ_LEN, 30).score(ENCODED)
@@ -149,20 +153,18 @@ def test_replicas_share_the_work(folder, model, plain):
     assert len(calls) == 2 * n_batches and "second" in calls
 
 
-def test_each_token_is_read_once_and_scored_once(model):
+def test_each_token_is_read_once_and_scored_once(model, monkeypatch):
     """Count the tokens that the layers and the head are given."""
-    counts = {"layers": 0, "head": 0}
+    read, scored = [], []
     question, answers = [7] * 12, [[1], [2], [3, 4], [3, 4], [3, 5, 6]]
     requests = [TokenRequest(np.array(question + answer, np.int32), len(answer)) for answer in answers]
-    hooks = [
-        model.base_model.register_forward_hook(lambda _m, given, _o: counts.update(layers=given[0].numel())),
-        model.get_output_embeddings().register_forward_hook(lambda _m, given, _o: counts.update(head=len(given[0]))),
-    ]
+    score_nodes = scoring._score_nodes
+    monkeypatch.setattr(scoring, "_score_nodes", lambda *given: scored.append(len(given[2])) or score_nodes(*given))
+    hook = model.blocks[0].register_forward_hook(lambda _m, given, _o: read.append(given[0][..., 0].numel()))
     Scorer([model], SEQ_LEN, 1000).score(requests)
-    for hook in hooks:
-        hook.remove()
+    hook.remove()
     # 3 is read once for three answers, and 5 for the last; scored are the question's end, 3 and 5.
-    assert counts == {"layers": 12 + 1 + 1, "head": 3}
+    assert (read, scored) == ([12 + 1 + 1], [3])
 
 
 def test_bfloat16_is_close(model, plain):
@@ -173,9 +175,9 @@ def test_bfloat16_is_close(model, plain):
 
 
 def test_weights_that_are_no_numbers_give_no_numbers(folder):
-    model = AutoModelForCausalLM.from_pretrained(folder)
+    model = load_model(folder)
     with torch.no_grad():
-        model.get_input_embeddings().weight[3] = math.nan
+        model.embedding.weight[3] = math.nan
     requests = [TokenRequest(np.array(tokens, np.int32), 1) for tokens in ([3, 1, 2], [1, 2, 1])]
     (bad, _), (_, _) = Scorer([model], SEQ_LEN, 100).score(requests)
     assert math.isnan(bad)
@@ -185,18 +187,74 @@ def test_no_requests(model):
     assert Scorer([model], SEQ_LEN, 100).score([]) == []
 
 
-def test_lm_evals_model_has_the_cap_of_the_trained_one(folder, tmp_path, tiny_study):
+@dataclass
+class Asked:
+    """A request as lm-eval makes it."""
+
+    args: tuple
+    task_name: str = "own"
+    doc_id: int = 0
+
+
+def words(tokens: list[int]) -> str:
+    return " ".join(f"w{token}" for token in tokens)
+
+
+def open_both(folder, tiny_study):
+    """Return our model for lm-eval and lm-eval's own, of one folder."""
+    from lm_eval.models.huggingface import HFLM
+
+    settings = tiny_study(training={"seq_len": SEQ_LEN, "batch_sequences": 4, "warmup_steps": 0, "precision": "fp32"})
+    hf = HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=SEQUENCES, max_length=SEQ_LEN)
+    return open_harness_model(folder, parse_study(settings)), hf
+
+
+def test_whole_texts_have_the_log_likelihood_of_lm_eval(folder, tiny_study):
+    ours, theirs = open_both(folder, tiny_study)
+    draw = random.Random(3)
+    texts = [words([draw.randrange(VOCAB_SIZE) for _ in range(n)]) for n in (1, SEQ_LEN - 1, SEQ_LEN, 3 * SEQ_LEN + 5)]
+    requests = [Asked((text,)) for text in texts]
+    expected = theirs.loglikelihood_rolling(requests, disable_tqdm=True)
+    np.testing.assert_allclose(ours.loglikelihood_rolling(requests), expected, rtol=0, atol=1e-4)
+
+
+def test_texts_are_generated_as_by_lm_eval(folder, tiny_study):
+    ours, theirs = open_both(folder, tiny_study)
+    draw = random.Random(4)
+    texts = [words([draw.randrange(1, VOCAB_SIZE) for _ in range(n)]) for n in (3, 3, 9)]
+    requests = [Asked((text, {"until": ["w5"], "max_gen_toks": 6, "do_sample": False})) for text in texts]
+    found = ours.generate_until(requests, disable_tqdm=True)
+    assert found == theirs.generate_until(requests, disable_tqdm=True)
+    assert any(found)
+    assert ours.lengths["own"].longest_context == 9
+
+
+def test_special_tokens_are_added_as_by_lm_eval(folder, tmp_path, tiny_study):
+    """A tokenizer of the user's own may put a token before each text."""
+    begun = shutil.copytree(folder, tmp_path / "begun")
+    tokenizer = Tokenizer.from_file(str(begun / "tokenizer.json"))
+    tokenizer.post_processor = TemplateProcessing(single="w0 $A", special_tokens=[("w0", 0)])
+    tokenizer.save(str(begun / "tokenizer.json"))
+    ours, theirs = open_both(begun, tiny_study)
+    assert ours.prefix_token_id == theirs.prefix_token_id == 0
+    for text in ("w1 w2", "w0 w3", ""):
+        for special in (None, True, False):
+            assert ours.tok_encode(text, special) == theirs.tok_encode(text, special)
+    assert ours.tok_encode("w1 w2") == [0, 1, 2]
+
+
+def test_scores_and_texts_have_the_cap_of_the_trained_model(folder, tmp_path, tiny_study):
     """The classes of transformers have no cap, so the head of lm-eval's model gets the one of ``config.json``."""
     config = read_json(folder / "config.json")
     capped = shutil.copytree(folder, tmp_path / "capped")
     write_json(capped / "config.json", config | {"soft_cap": 2.0})
     ours = load_model(capped)
-    hugging = open_harness_model(capped, parse_study(tiny_study()))
     tokens = torch.arange(1, 9)[None]
     with torch.no_grad():
         expected = ours.logits(tokens)
         assert load_model(folder).logits(tokens).abs().max() > 3 > 2 >= expected.abs().max()
-        torch.testing.assert_close(hugging.model(tokens).logits, expected, rtol=0, atol=1e-4)
+        generator = open_harness_model(capped, parse_study(tiny_study()))._generator
+        torch.testing.assert_close(generator.model(tokens).logits, expected, rtol=0, atol=1e-4)
     log_p = expected[0, 2:7].log_softmax(-1).gather(1, tokens[0, 3:8, None]).sum().item()
-    ((found, _),) = Scorer([hugging.model], SEQ_LEN, 100).score([TokenRequest(np.arange(1, 9, dtype=np.int32), 5)])
+    ((found, _),) = Scorer([ours], SEQ_LEN, 100).score([TokenRequest(np.arange(1, 9, dtype=np.int32), 5)])
     assert found == pytest.approx(log_p, abs=1e-4)
