@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finished import HOSTILE, finish_in_hostile_folder, once, small
+from finished import HOSTILE, finish_in_hostile_folder, once, small, write
 from planned import only, study_and_data
+from starts import finish
 
 from coupled_adam_bench.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.catalog.tables import PAPER_COLUMNS
@@ -25,12 +26,17 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 ROOT = Path(__file__).parent.parent
-# Whole studies come first, so that no worker waits for the other one's last study.
+# Whole studies come first, so that no worker waits for the other one's last study: those on SLURM, which begin with the
+# finished study, beside those that have a study of their own for all of their tests.
 LONG = tuple(str(ROOT / "tests" / folder) for folder in ("slurm", "workflow"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not str(item.path).startswith(LONG))
+    def order(item: pytest.Item) -> tuple[bool, bool]:
+        long = str(item.path).startswith(LONG)
+        return not long, item.get_closest_marker("xdist_group") is None
+
+    items.sort(key=order)
 
 
 def tiny_settings(**changes: Any) -> dict[str, Any]:
@@ -67,6 +73,13 @@ def tiny_settings(**changes: Any) -> dict[str, Any]:
         "evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic"}},
         "execution": {"checkpoint_every": 10, "log_every": 5, "evaluation_cells_per_job": 6, "data_threads": 1},
     } | changes
+
+
+def other_settings() -> dict[str, Any]:
+    """The study of the finished working folder, evaluated under other settings."""
+    settings = small(tiny_settings(study="other"))
+    settings["evaluation"] = {"word_similarity": [], "downstream": {"tasks": "synthetic", "limit": 5}}
+    return settings
 
 
 class Stored:
@@ -131,6 +144,11 @@ def tiny_study() -> Callable[..., dict[str, Any]]:
     return tiny_settings
 
 
+@pytest.fixture(scope="session")
+def other_study() -> Callable[[], dict[str, Any]]:
+    return other_settings
+
+
 @pytest.fixture
 def tiny_plan() -> Plan:
     return make_plan(parse_study(tiny_settings()))
@@ -152,6 +170,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working folder in which a small study has run through; tests read it, and change their copies."""
     folder = once(tmp_path_factory, "finished", lambda folder: finish_in_hostile_folder(folder, small(tiny_settings())))
     return folder / HOSTILE / "study"
+
+
+@pytest.fixture(scope="session")
+def finished_twice(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
+    """A copy of the finished working folder, where a study ``other`` of its cells has run with settings of its own."""
+
+    def make(folder: Path) -> None:
+        shutil.copytree(finished, folder / "copy", symlinks=True)
+        write(folder / "copy", other_settings(), "other.yaml")
+        finish(folder / "copy", "tables", study="other.yaml")
+
+    return once(tmp_path_factory, "finished_twice", make) / "copy"
 
 
 @pytest.fixture

@@ -213,12 +213,9 @@ def test_a_killed_job_asks_for_more_memory(tmp_path, tiny_study):
     "The results of each are byte for byte those of the study alone.",
 )
 @pytest.mark.parametrize("n_orders", [1, pytest.param(3, marks=NIGHTLY)])
-def test_two_studies_over_the_same_cells_in_any_order(n_orders, finished, copy, tmp_path, tiny_study):
-    other = small(tiny_study(study="other"))
-    other["evaluation"] |= {"downstream": {"tasks": "synthetic", "limit": 5}, "word_similarity": []}
+def test_two_studies_over_the_same_cells_in_any_order(n_orders, finished, finished_twice, tmp_path):
+    copy = Path(shutil.copytree(finished_twice, tmp_path / "copy", symlinks=True))
     alone = outputs(finished)
-    write(copy, other, "other.yaml")
-    finish(copy, "tables", study="other.yaml")
     others = outputs(copy, "other")
     assert others["results.csv"].replace(b"other,", b"tiny,") != alone["results.csv"]
     assert outputs(copy) == alone
@@ -387,31 +384,36 @@ CASES = {
     "a record of a run": "results/runs/*_coupled_adam_s1_*/run.json",
     "a history": "results/runs/*_adamw_s2_*/history.jsonl",
 }
+LOST = {
+    "summary.csv": "results/tiny/summary.csv",
+    "another table": "results/tiny/tables/table1.html",
+    "another evaluation": "results/runs/*_coupled_adam_s2_*/evaluations/downstream-*.json",
+    "another checksum": "results/tiny/checksums/report.json",
+    "another history": "results/runs/*_coupled_adam_s2_*/history.jsonl",
+}
+"""Files of the same kinds, for a start that finds some changed and some lost."""
 
 
 @pytest.mark.fault(
     "results",
     "One digit is changed in a CSV file of results, a table, the manifest, an evaluation, a checksum, the record of a "
-    "run or a history, or the file is deleted.",
+    "run or a history, or such a file is deleted.",
     "A plain second start makes it anew from what it was made of, says so, and keeps the changed file beside it.",
 )
 def test_a_plain_second_start_mends(victim):
     folder = victim.folder
-    paths = {what: next(folder.glob(pattern)) for what, pattern in CASES.items()}
+    changed, lost = ({what: next(folder.glob(pattern)) for what, pattern in of.items()} for of in (CASES, LOST))
     try:
-        for path in paths.values():
+        for path in changed.values():
             text = path.read_text()
             place = next(index for index, sign in enumerate(text) if sign in "12345678" and index > 20)
             path.write_text(text[:place] + "9" + text[place + 1 :])
-        said = finish(folder)
-        for what, path in paths.items():
-            assert path.is_file(), what
-            assert str(path.relative_to(folder)) in said, what
-        assert outputs(folder) == victim.tables
-        for path in paths.values():
+        for path in lost.values():
             path.unlink()
-        finish(folder)
-        for what, path in paths.items():
+        said = finish(folder)
+        for what, path in changed.items():
+            assert str(path.relative_to(folder)) in said, what
+        for what, path in (changed | lost).items():
             assert path.is_file(), what
         assert outputs(folder) == victim.tables
         assert "Nothing to be done" in snakemake(folder, "-n").stdout
@@ -514,7 +516,7 @@ def test_results_made_for_other_settings(victim, change):
 def test_a_killed_snakemake(number, jobs_too, target, tmp_path, tiny_study):
     settings = small(tiny_study())
     settings["grid"][0]["tokens"] = [{"steps": 600}]
-    settings["execution"]["train_cells_per_job"] = 2
+    settings["execution"] |= {"train_cells_per_job": 2, "checkpoint_every": 100}
     write(tmp_path, settings)
     process = begin(tmp_path)
     (os.killpg if jobs_too else os.kill)(process.pid, number)
@@ -533,11 +535,8 @@ def test_a_killed_snakemake(number, jobs_too, target, tmp_path, tiny_study):
     "Data are prepared once and each cell is trained once, the second run of the study waits for the first, and all "
     "end well, with the tables of each alone.",
 )
-def test_working_folders_with_one_results(finished, tmp_path, tiny_study):
-    settings = small(tiny_study())
-    other = small(tiny_study(study="other"))
-    other["grid"] = settings["grid"]
-    other["evaluation"] = {"word_similarity": [], "downstream": {"tasks": "synthetic", "limit": 5}}
+def test_working_folders_with_one_results(finished, finished_twice, tmp_path, tiny_study, other_study):
+    settings, other = small(tiny_study()), other_study()
     (tmp_path / "shared").mkdir()
     runs = {}
     for name, study in (("one", settings), ("two", settings), ("three", other)):
@@ -554,7 +553,5 @@ def test_working_folders_with_one_results(finished, tmp_path, tiny_study):
     logs = "".join(path.read_text() for path in (tmp_path / "shared").glob("*/logs/*.log"))
     assert "Traceback" not in logs
     assert logs.count("loss=") <= 4 * 4  # a line every five steps
-    together = outputs(tmp_path / "one"), outputs(tmp_path / "three", "other")
-    write(tmp_path / "alone", other)
-    finish(tmp_path / "alone", "tables")
-    assert together == (outputs(finished), outputs(tmp_path / "alone", "other"))
+    assert outputs(tmp_path / "one") == outputs(finished)
+    assert outputs(tmp_path / "three", "other") == outputs(finished_twice, "other")

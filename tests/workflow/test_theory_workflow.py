@@ -1,29 +1,18 @@
 """The rule ``theory`` through real Snakemake."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from starts import finish
 
-ROOT = Path(__file__).parents[2]
-SNAKEMAKE = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "Snakefile"), "--nocolor"]
 DONE, RESULTS = "results/tiny/evaluation/batch-000.theory.done", "results/tiny/results.csv"
-
-
-def snakemake(folder: Path, *arguments: str) -> str:
-    """Run Snakemake in ``folder`` and return what it says."""
-    command = [*SNAKEMAKE, *arguments, "--configfile", "study.yaml"]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout + result.stderr
 
 
 def to_run(folder: Path, target: str) -> set[str]:
     """Return the rules that a dry run announces."""
-    lines = snakemake(folder, target, "-n").splitlines()
+    lines = finish(folder, target, "-n").splitlines()
     return {line.split()[1].rstrip(":") for line in lines if line.startswith(("rule ", "localrule "))}
 
 
@@ -47,7 +36,7 @@ def test_the_rule_runs_and_only_what_it_measures_reruns_it(study, tmp_path):
     study["evaluation"]["theory"] = theory
     write()
     assert to_run(tmp_path, RESULTS) == {*stages, "theory"}
-    snakemake(tmp_path, DONE, "--cores", "1")
+    finish(tmp_path, DONE)
     (run,) = (tmp_path / "results/runs").iterdir()
     (file,) = (run / "evaluations").glob("theory-*.json")
     assert json.loads(file.read_text())["drift"]["embedding"]["step"] == [4, 8]

@@ -3,42 +3,27 @@
 import csv
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import starts
 import yaml
+from starts import snakemake
 
-ROOT = Path(__file__).parents[2]
-SNAKEMAKE = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "Snakefile"), "--nocolor"]
 TUNING = pytest.mark.xdist_group("tuning")
 
 
-def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    cores = [] if "-n" in arguments else ["--cores", "2"]
-    command = [*SNAKEMAKE, *arguments, *cores, "--configfile", str(folder / "study.yaml")]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
-
-
-def jobs(folder: Path, target: str = "tables") -> dict[str, int]:
-    """Return how many jobs of each rule a dry run announces."""
-    result = snakemake(folder, target, "-n")
-    assert result.returncode == 0, result.stdout + result.stderr
-    lines = (result.stdout + result.stderr).splitlines()
-    if "Job stats:" not in lines:
-        return {}
-    table = [line.split() for line in lines[lines.index("Job stats:") + 3 :]]
-    end = next(index for index, fields in enumerate(table) if fields[:1] == ["total"])
-    return {rule: int(count) for rule, count in table[:end] if rule != target}
+def jobs(folder: Path) -> dict[str, int]:
+    """Return how many jobs of each rule a dry run of the tables announces."""
+    return starts.jobs(snakemake(folder, "tables", "-n"), target="tables")
 
 
 def write(folder: Path, settings: dict[str, Any], **rates: list[float]) -> None:
     tune = {"seeds": [11], "grids": {key: {"learning_rate": values} for key, values in rates.items()}}
     settings["grid"][0] |= {"seeds": [1, 2], "tokens": [{"steps": 20, "label": "20"}], "tune": tune}
-    settings["execution"] |= {"train_cells_per_job": 2, "evaluation_cells_per_job": 2}
+    settings["execution"] |= {"train_cells_per_job": 4, "evaluation_cells_per_job": 4}
     (folder / "study.yaml").write_text(yaml.safe_dump(settings))
 
 
@@ -61,7 +46,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_study: Callable[...,
     folder = tmp_path_factory.mktemp("tuning")
     write(folder, tiny_study(), adamw=[0.0001, 0.05], coupled_adam=[0.0001, 0.05])
     result = snakemake(folder, "tables")
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode == 0, result.stdout
     return folder
 
 
@@ -91,7 +76,7 @@ def test_one_call_tunes_trains_and_makes_the_table(finished: Path) -> None:
 def test_a_second_start_does_nothing(finished: Path) -> None:
     assert jobs(finished) == {}
     result = snakemake(finished, "tables")
-    assert "Nothing to be done" in result.stdout + result.stderr
+    assert "Nothing to be done" in result.stdout
 
 
 @TUNING
@@ -105,8 +90,8 @@ def test_a_damaged_choice_is_made_again(copy: Path) -> None:
     path.write_text(path.read_text().replace('"chosen": 1', '"chosen": 0'))
     table = (copy / "results/tiny/tables/table1.tex").read_bytes()
     result = snakemake(copy, "tables")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "do not match its own SHA-256" in result.stdout + result.stderr
+    assert result.returncode == 0, result.stdout
+    assert "do not match its own SHA-256" in result.stdout
     assert choices(copy)["adamw"] == {"learning_rate": 0.05}
     assert len(runs(copy)) == 8
     assert (copy / "results/tiny/tables/table1.tex").read_bytes() == table
@@ -126,15 +111,15 @@ def test_another_grid_tunes_again_and_candidates_that_all_diverge_stop_only_thei
     assert jobs(copy)["choose"] == 2
     result = snakemake(copy, "tables")
     assert result.returncode == 1
-    assert "no candidate can be chosen" in result.stdout + result.stderr
-    assert "learning_rate 1e+38: loss or gradient not finite in step" in result.stdout + result.stderr
+    assert "no candidate can be chosen" in result.stdout
+    assert "learning_rate 1e+38: loss or gradient not finite in step" in result.stdout
     assert {path: (path / "run.json").read_bytes() for path in before} == before
     rates = [json.loads((path / "cell.json").read_text())["model"]["learning_rate"] for path in runs(copy)]
     assert rates.count(0.0001) == 2  # those that were trained before
     assert rates.count(0.04) == 3  # a candidate, and both cells of the row for which one is chosen
     assert rates.count(1e38) == rates.count(2e38) == 1
     result = snakemake(copy, "tables", "--config", "partial=true")
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode == 0, result.stdout
     with (copy / "results/tiny/results.csv").open() as file:
         loss = [(row["optimizer"], row["value"] == "NaN") for row in csv.DictReader(file) if row["metric"] == "loss"]
     assert loss == [("adamw", False)] * 2 + [("coupled_adam", True)] * 2

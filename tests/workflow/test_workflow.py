@@ -14,34 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 from finished import ROOT, SNAKEMAKE
+from starts import jobs, snakemake
 
 from coupled_adam_bench import tracking_live
 from coupled_adam_bench.locks import is_held
-
-
-def snakemake(folder: Path, *arguments: str, study: Path | None = None) -> subprocess.CompletedProcess:
-    """Run Snakemake in ``folder`` as a user does: targets first, then flags."""
-    configfile = ["--configfile", str(study or folder / "study.yaml")]
-    cores = [] if "-n" in arguments else ["--cores", "2"]
-    return subprocess.run(
-        [*SNAKEMAKE, *arguments, *cores, *configfile], cwd=folder, capture_output=True, text=True, timeout=300
-    )
-
-
-def jobs(result: subprocess.CompletedProcess) -> dict[str, int]:
-    """Return how many jobs of each rule a dry run announces."""
-    assert result.returncode == 0, result.stdout + result.stderr
-    lines = (result.stdout + result.stderr).splitlines()
-    if "Job stats:" not in lines:
-        return {}
-    counts = {}
-    for line in lines[lines.index("Job stats:") + 3 :]:
-        fields = line.split()
-        if len(fields) != 2:
-            break
-        counts[fields[0]] = int(fields[1])
-    return {rule: count for rule, count in counts.items() if rule not in ("all", "total")}
-
 
 # Tests that share a study and write into it run in one worker.
 COMPOSITE = pytest.mark.xdist_group("composite")
@@ -113,8 +89,8 @@ def test_the_import_beside_the_jobs_has_begun_and_ended(finished):
 def test_a_server_that_is_away_fails_no_study_and_the_next_start_imports(copy, monkeypatch):
     def run() -> str:
         result = snakemake(copy)
-        assert result.returncode == 0, result.stdout + result.stderr
-        return result.stdout + result.stderr
+        assert result.returncode == 0, result.stdout
+        return result.stdout
 
     (copy / "results/tiny/mlflow.json").unlink()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # the port "discard", at which nobody listens
@@ -132,14 +108,14 @@ def test_a_tracking_uri_that_cannot_be_one_stops_before_the_first_job(copy, monk
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "somewhere")
     result = snakemake(copy)
     assert result.returncode == 1
-    assert "MLFLOW_TRACKING_URI: it is not a URI with :// in it" in result.stderr
+    assert "MLFLOW_TRACKING_URI: it is not a URI with :// in it" in result.stdout
     assert not (copy / "results/tiny/mlflow.json").exists()
 
 
 def test_a_second_run_does_nothing(copy):
     assert jobs(snakemake(copy, "-n")) == {}
     result = snakemake(copy)
-    assert "Nothing to be done" in result.stdout + result.stderr
+    assert "Nothing to be done" in result.stdout
 
 
 def test_execution_paths_and_labels_rerun_no_computation(copy):
@@ -157,7 +133,7 @@ def test_execution_paths_and_labels_rerun_no_computation(copy):
 def test_a_new_seed_trains_only_its_cells(copy):
     change(copy, execution={"train_cells_per_job": 1})
     result = snakemake(copy, "train")
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 0, result.stdout
     study = yaml.safe_load((copy / "study.yaml").read_text())
     study["grid"][0]["seeds"] = [1, 2, 3]
     (copy / "study.yaml").write_text(yaml.safe_dump(study))
@@ -172,12 +148,11 @@ def test_a_changed_template_renders_again_and_nothing_else(copy, tmp_path):
     for name in ("Snakefile", "rules", "templates", "workflow", "profiles"):
         path = ROOT / name
         shutil.copytree(path, source / name) if path.is_dir() else shutil.copy2(path, source / name)
-    command = [SNAKEMAKE[0], "--snakefile", str(source / "Snakefile"), "--nocolor", "--configfile", "study.yaml"]
 
     def run(*arguments: str) -> subprocess.CompletedProcess:
-        return subprocess.run([*command, *arguments], cwd=copy, capture_output=True, text=True)
+        return snakemake(copy, *arguments, snakefile=str(source / "Snakefile"))
 
-    assert run("--touch", "--cores", "2").returncode == 0  # it was made with the templates of another folder
+    assert run("--touch").returncode == 0  # it was made with the templates of another folder
     assert jobs(run("-n")) == {}
     template = source / "templates/latex/table.tex.j2"
     template.write_text(template.read_text() + "%% changed\n")
@@ -197,15 +172,11 @@ def test_a_changed_protocol_version_reruns_its_stage(stage, rules, copy):
     # The version is changed in the process that reads the Snakefile; a dry run needs no other.
     newer = (
         f"from dataclasses import replace; from coupled_adam_bench.catalog.stages import STAGES as stages;"
-        f"stages[{stage!r}] = replace(stages[{stage!r}], version=stages[{stage!r}].version + 1);"
+        f"stages[{stage!r}] = replace(stages[{stage!r}], version=stages[{stage!r}].version + 1)"
         if stage.islower()
-        else f"from coupled_adam_bench import versions; versions.{stage} += 1;"
+        else f"from coupled_adam_bench import versions; versions.{stage} += 1"
     )
-    code = f"import sys; {newer}from snakemake.cli import main; sys.argv[0] = 'snakemake'; main(sys.argv[1:])"
-    result = subprocess.run(
-        [sys.executable, "-c", code, *SNAKEMAKE[1:], "-n", "--configfile", "study.yaml"],
-        cwd=copy, capture_output=True, text=True,
-    )  # fmt: skip
+    result = snakemake(copy, "-n", first=newer)
     announced = set(jobs(result))
     assert rules <= announced
     if stage == "downstream":
@@ -237,8 +208,8 @@ def test_a_study_under_another_protocol_is_one_line(tmp_path, tiny_study):
 
     def cells(*config: str) -> set[str]:
         result = snakemake(tmp_path, "train", "-n", *(["--config", *config] if config else []))
-        assert result.returncode == 0, result.stdout + result.stderr
-        return set(re.findall(r"output: results/\w+/training/(\S+)\.done", result.stdout + result.stderr))
+        assert result.returncode == 0, result.stdout
+        return set(re.findall(r"output: results/\w+/training/(\S+)\.done", result.stdout))
 
     corrected, official = cells(), cells("protocol=official", "study=tiny_official")
     assert len(corrected) == len(official) == 6
@@ -254,7 +225,7 @@ def test_a_diverged_cell_is_a_result_and_the_others_go_on(tmp_path, tiny_study):
     settings["execution"] |= {"train_cells_per_job": 8, "evaluation_cells_per_job": 8}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(settings))
     result = snakemake(tmp_path, "tables")
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode == 0, result.stdout
     table = (tmp_path / "results/diverging/tables/table1.html").read_text()
     assert "diverged" in table
     records = [json.loads(path.read_text()) for path in tmp_path.glob("results/runs/*/run.json")]
@@ -284,7 +255,7 @@ def test_cells_of_several_d_share_a_trunk(tmp_path, tiny_study):
     }  # fmt: skip
     assert announced(20, 40) == {"prepare": 1, "train_trunk": 2, "train_cells": 2}
     result = snakemake(tmp_path, "train")
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode == 0, result.stdout
     records = {run.parent: json.loads(run.read_text()) for run in tmp_path.glob("results/runs/*/run.json")}
     assert sorted((run["step"], run["trunk_steps"]) for run in records.values()) == [(20, 17), (40, 33)]
     assert announced(20, 40) == {}
@@ -312,7 +283,7 @@ def test_a_crashed_cell_leaves_the_others_and_partial_tables(copy):
     evaluated = list((copy / "results/tiny/evaluation").glob("nano_*.downstream.done"))
     assert len(evaluated) == 3  # all but the crashed one
     partial = snakemake(copy, "tables", "--config", "partial=true")
-    assert partial.returncode == 0, partial.stdout + partial.stderr
+    assert partial.returncode == 0, partial.stdout
     assert "lack an evaluation" in (copy / "results/tiny/tables/table1.html").read_text()
 
 
@@ -331,15 +302,15 @@ def test_a_wrong_study_stops_before_the_first_job(changes, message, tmp_path, ti
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(tiny_study() | changes))
     result = snakemake(tmp_path)
     assert result.returncode != 0
-    assert message in result.stdout + result.stderr
-    assert "Traceback" not in result.stdout + result.stderr
+    assert message in result.stdout
+    assert "Traceback" not in result.stdout
     assert not (tmp_path / "results").exists()
 
 
 def test_two_snakemakes_at_once_do_not_write_over_each_other(tmp_path, tiny_study):
     settings = tiny_study()
     settings["grid"][0] |= {"tokens": [{"steps": 800}], "seeds": [1, 2]}
-    settings["execution"]["train_cells_per_job"] = 2
+    settings["execution"] |= {"train_cells_per_job": 2, "checkpoint_every": 200}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(settings))
     command = [*SNAKEMAKE, "train", "--cores", "2", "--configfile", "study.yaml"]
     first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -347,12 +318,12 @@ def test_two_snakemakes_at_once_do_not_write_over_each_other(tmp_path, tiny_stud
         while not list(tmp_path.glob("results/runs/*/history.jsonl")):
             assert first.poll() is None
             time.sleep(0.1)
-        second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        second = snakemake(tmp_path, "train")
     finally:
         assert first.wait() == 0
-    assert second.returncode == 0, second.stdout + second.stderr
-    assert "results/tiny: waits for the process that works in this folder" in second.stderr
-    assert "Nothing to be done" in second.stdout + second.stderr
+    assert second.returncode == 0, second.stdout
+    assert "results/tiny: waits for the process that works in this folder" in second.stdout
+    assert "Nothing to be done" in second.stdout
     assert len(list(tmp_path.glob("results/runs/*/run.json"))) == 4
 
 
@@ -360,27 +331,17 @@ def test_two_snakemakes_at_once_do_not_write_over_each_other(tmp_path, tiny_stud
     "name", ["paper", "paper_small", "paper_large", "paper_sgd", "paper_scale", "demo", "optimizers", "tuned"]
 )
 def test_a_dry_run_of_a_shipped_study_is_light(name, tmp_path):
-    code = (
-        "import sys\n"
-        "from snakemake.cli import main\n"
-        "try:\n    main(sys.argv[1:])\n"
-        "finally:\n"
-        "    heavy = sorted({'torch', 'lm_eval', 'mlflow', 'transformers'} & set(sys.modules))\n"
-        "    print('heavy:', heavy, file=sys.stderr)\n"
+    say = (
+        "import atexit, sys; libraries = {'torch', 'lm_eval', 'mlflow', 'transformers'};"
+        "atexit.register(lambda: print('heavy:', sorted(libraries & set(sys.modules))))"
     )
-    study = ROOT / "workflow/config" / f"{name}.yaml"
-    result = subprocess.run(
-        [sys.executable, "-c", code, *SNAKEMAKE[1:], "-n", "--configfile", str(study)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=30,
-    )  # fmt: skip
-    assert "heavy: []" in result.stderr
+    result = snakemake(tmp_path, "-n", study=str(ROOT / "workflow/config" / f"{name}.yaml"), first=say)
+    assert "heavy: []" in result.stdout
     training = {rule: count for rule, count in jobs(result).items() if rule.startswith("train_")}
     expected = {"paper": 128, "paper_small": 54, "paper_large": 8, "paper_sgd": 48, "paper_scale": 33}
     expected |= {"demo": 9, "optimizers": 5, "tuned": 9}  # jobs of three or four cells
     assert sum(training.values()) == expected[name]
-    found = set(
-        re.findall(r"^rule (\w+):(?:\n    .*)*?\n    resources: .*gpu=(\d+)", result.stdout + result.stderr, re.M)
-    )
+    found = set(re.findall(r"^rule (\w+):(?:\n    .*)*?\n    resources: .*gpu=(\d+)", result.stdout, re.M))
     if name == "paper":  # training takes the GPUs of the cell's own study, an evaluation one or none
         training_gpus = {("train_cells", "1"), ("train_cells", "8")}
         assert found == training_gpus | {("test_loss", "1"), ("downstream", "1"), ("embeddings", "0")}
@@ -393,7 +354,7 @@ def test_dry_run_of_the_contract_s_targets(copy):
 
 def test_what_lint_finds_is_answered_in_the_rules(copy):
     result = snakemake(copy, "--lint", "-n")
-    found = set(re.findall(r"^    \* (.*?)(?: in line \d+)?:$", result.stdout + result.stderr, re.MULTILINE))
+    found = set(re.findall(r"^    \* (.*?)(?: in line \d+)?:$", result.stdout, re.MULTILINE))
     assert found == {
         "Mixed rules and functions in same snakefile.",
         "No log directive defined",
@@ -407,7 +368,7 @@ def test_what_lint_finds_is_answered_in_the_rules(copy):
 
 def test_snakemake_s_own_report_shows_tables_and_figures_with_captions(copy):
     result = snakemake(copy, "--report", "shown.html")
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode == 0, result.stdout
     page = (copy / "shown.html").read_text()
     for category in ("Tables", "Figures", "Results", "Report"):
         assert f'"{category}"' in page
@@ -432,12 +393,12 @@ def test_the_plan_is_said_whenever_it_is_asked_for(copy):
     assert snakemake(copy, "plan").returncode == 0
     shutil.rmtree(next((copy / "results/runs").iterdir()))
     again = snakemake(copy, "plan", "--config", "budget={gpus: 3}")
-    assert "tiny: 4 cells" in again.stdout + again.stderr
+    assert "tiny: 4 cells" in again.stdout
     assert "4, 3 done" in (copy / "results/tiny/plan.txt").read_text()
     assert json.loads((copy / "results/tiny/estimate.json").read_text())["budget"]["gpus"] == 3
     refused = snakemake(copy, "plan", "--config", "budget={price_per_gpu_hour: -1}")
     assert refused.returncode != 0
-    assert "budget.price_per_gpu_hour: must be greater than or equal to 0" in refused.stdout + refused.stderr
+    assert "budget.price_per_gpu_hour: must be greater than or equal to 0" in refused.stdout
 
 
 def test_tables_from_results_alone_need_no_torch(copy):
@@ -478,6 +439,7 @@ def three_studies(tiny_study) -> dict[str, dict]:
     long["data"] = {**long["data"], "name": "other", "source": {**long["data"]["source"], "seed": 5}}
     long["training"]["seq_len"] = 32
     long["grid"][0] |= {"table": "table2", "seeds": [1]}
+    long["execution"] |= {"train_cells_per_job": 2}
     again["grid"][0] |= {"table": "table7", "seeds": [1, 2]}
     return {"short": short, "long": long, "again": again}
 
@@ -494,7 +456,7 @@ def composite(tmp_path_factory, tiny_study):
     """A working directory in which the composite study has run through, and what Snakemake said."""
     folder = write_composite(tmp_path_factory.mktemp("composite"), three_studies(tiny_study))
     result = snakemake(folder, "--logger-study-full")
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode == 0, result.stdout
     return folder, result
 
 
@@ -510,9 +472,9 @@ def test_each_text_is_prepared_and_each_cell_trained_once(composite):
     texts = {(cell["training"]["seq_len"], cell["data_id"]) for cell in cells}
     assert texts == {(16, data["tiny"]), (32, data["other"])}
     announced = jobs(result)
-    # The first study's four cells in one job, the second's in one each; the third has no others.
+    # The first study's four cells in one job, the second's two in another; the third has no others.
     training = {rule: count for rule, count in announced.items() if rule.startswith("train")}
-    assert training == {"train_cells": 3}
+    assert training == {"train_cells": 2}
     assert announced["prepare"] == 2
     assert announced["downstream"] == 2  # up to six cells each, none with cells of two studies
 
@@ -568,10 +530,10 @@ def test_the_runs_are_one_experiment(composite):
 def test_a_second_run_does_nothing_and_a_part_alone_finds_its_runs(composite):
     folder, _ = composite
     assert jobs(snakemake(folder, "-n")) == {}
-    alone = jobs(snakemake(folder, "-n", study=folder / "long.yaml"))
+    alone = jobs(snakemake(folder, "-n", study="long.yaml"))
     assert alone["prepare"] == alone["downstream"] == 1  # its own markers of data and evaluations that are there
-    result = snakemake(folder, "evaluate", study=folder / "long.yaml")
-    assert result.returncode == 0, result.stdout + result.stderr
+    result = snakemake(folder, "evaluate", study="long.yaml")
+    assert result.returncode == 0, result.stdout
     logs = [path.read_text() for path in (folder / "results/long/logs").glob("*")]
     assert not any("loss=" in log for log in logs)
     assert sum(log.count("kept, evaluated before") for log in logs) == 3 * 2
@@ -595,7 +557,7 @@ def test_a_wrong_part_stops_before_the_first_job(tmp_path, tiny_study):
     write_composite(tmp_path, parts)
     (tmp_path / "again.yaml").unlink()
     result = snakemake(tmp_path)
-    said = result.stdout + result.stderr
+    said = result.stdout
     assert result.returncode != 0
     assert f"whole: {tmp_path / 'long.yaml'}: 1 invalid setting(s)" in said
     assert "training.momentum: unknown key" in said
