@@ -13,7 +13,7 @@ from coupled_adam_bench import paths, versions
 from coupled_adam_bench.catalog.stages import STAGES, VALIDATION_LOSS
 from coupled_adam_bench.config import parse_any_study
 from coupled_adam_bench.config.reading import read_study_file
-from coupled_adam_bench.estimate.resources import LONGEST_MINUTES, train_mem_mb, train_minutes
+from coupled_adam_bench.estimate.resources import LONGEST_MINUTES, job_mem_mb, train_minutes
 from coupled_adam_bench.estimate.speed import read_speeds
 from coupled_adam_bench.estimate.cell import own_parts, trunk_part
 from coupled_adam_bench.evaluation.checks import check_evaluation
@@ -235,7 +235,8 @@ def training_memory(run_dirs=lambda wildcards: ()):
     def memory(wildcards, attempt):
         killed = max(attempt - 1, *map(killed_attempts, run_dirs(wildcards)), 0)
         execution = study_of_job(wildcards).execution
-        return round(max(train_mem_mb(part, execution) for part in parts_of_job(wildcards)) * 1.5**killed)
+        at_once = 1 if "batch" in dict(wildcards.items()) else execution.cells_at_once
+        return round(job_mem_mb(parts_of_job(wildcards), execution, at_once) * 1.5**killed)
 
     return memory
 

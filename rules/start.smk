@@ -148,7 +148,7 @@ onstart:
     if workflow.local_exec:  # the machine that submits to a cluster says nothing of its nodes
         try:
             for name, rule_names in (
-                ("training_threads", TRAINING_RULES),
+                ("training_job_threads", TRAINING_RULES),
                 ("evaluation_threads", EVALUATION_RULES),
             ):
                 for threads in {getattr(study.execution, name) for study in PLAN.studies.values()}:

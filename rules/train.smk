@@ -170,7 +170,7 @@ rule train_cells:
         job="|".join(map(re.escape, TRAINING)),
     # The longest job comes first, so that no core waits for the last one.
     priority: lambda wildcards: sum(PLAN.trained[cell].flops for cell in TRAINING[wildcards.job]) / 1e12
-    threads: execution("training_threads")
+    threads: execution("training_job_threads")
     resources:
         mem_mb=training_memory(lambda wildcards: [paths.run_dir(cell) for cell in ids(TRAINING[wildcards.job])]),
         runtime=training_minutes,

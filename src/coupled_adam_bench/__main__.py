@@ -3,11 +3,12 @@
 import sys
 from importlib.util import find_spec
 
-from coupled_adam_bench.garbage import rarely_collected
+from coupled_adam_bench.garbage import not_collected_at_exit, rarely_collected
 
 
 def main() -> int:
     """Run one stage and return its exit status; 2 with a sentence if the packages of the pipeline are missing."""
+    not_collected_at_exit()
     try:
         with rarely_collected():
             from coupled_adam_bench.cli import main as run_stage

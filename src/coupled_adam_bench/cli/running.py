@@ -59,9 +59,7 @@ def _train_with(
     The marker ``--done`` is written last, by the process that was started, not by those that it starts. It also puts
     its job back into the queue, if it was asked to stop and ``--requeue`` is given.
     """
-    from coupled_adam_bench.files import write_text
-    from coupled_adam_bench.requeue import requeue_own_job
-    from coupled_adam_bench.training.distributed import RESUME_ME, launch
+    from coupled_adam_bench.training.distributed import launch
 
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"--{option}: {', '.join(unknown)} not among the {option} of {arguments.plan}")
@@ -71,6 +69,15 @@ def _train_with(
         status = launch(execution.processes, [stage, *options])
     else:
         status = train([known[name] for name in names], execution, paths.RESULTS, arguments.device)
+    return _end_training(status, arguments)
+
+
+def _end_training(status: int, arguments: argparse.Namespace) -> int:
+    """Write the marker of a job, or put it back into the queue, as :func:`_train_with` says; return its status."""
+    from coupled_adam_bench.files import write_text
+    from coupled_adam_bench.requeue import requeue_own_job
+    from coupled_adam_bench.training.stop_requests import RESUME_ME
+
     if status == RESUME_ME and arguments.requeue:
         requeue_own_job()
     if status == 0 and arguments.done is not None:
@@ -78,8 +85,16 @@ def _train_with(
     return status
 
 
+def _shares(cells: Mapping[str, Cell], names: list[str]) -> list[list[str]]:
+    """Return the names of a job's cells by the process that trains them, as many as the study trains at once."""
+    if not all(name in cells for name in names):
+        return [names]
+    at_once = study_of(cells[name] for name in names).execution.cells_at_once
+    return [share for first in range(at_once) if (share := names[first::at_once])]
+
+
 def _train(arguments: argparse.Namespace) -> int:
-    from coupled_adam_bench.files import write_text
+    from coupled_adam_bench.training.at_once import run_at_once
     from coupled_adam_bench.training.checks import is_trained, say_kept
 
     cells = plan_of(arguments).by_job_name
@@ -92,9 +107,11 @@ def _train(arguments: argparse.Namespace) -> int:
     ):
         for name in arguments.cells:
             say_kept(cells[name])
-        if arguments.done is not None:
-            write_text(arguments.done, "")
-        return 0  # without the seconds that torch takes to start
+        return _end_training(0, arguments)  # without the seconds that torch takes to start
+    shares = _shares(cells, arguments.cells)
+    if len(shares) > 1 and not arguments.one_by_one:
+        options = ["--plan", str(arguments.plan), "--device", arguments.device, "--one-by-one"]
+        return _end_training(run_at_once([["train", *options, "--cells", *share] for share in shares]), arguments)
 
     with rarely_collected():
         from coupled_adam_bench.training.loop import train_cells
@@ -151,6 +168,7 @@ def add_commands(stage: AddCommand) -> None:
     sub = stage("train", _train, "train cells, or go on with them; exit status 75: stopped on SIGTERM, run again")
     sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
     sub.add_argument("--done", type=Path, help="an empty file, written when all cells are trained")
+    sub.add_argument("--one-by-one", action="store_true", help="whatever execution.train_cells_at_once says")
     sub.add_requeue()
     sub.add_leases()
     sub.add_device()

@@ -43,6 +43,10 @@ class Execution(Settings):
     train_cells_per_job: int = Field(1, gt=0, le=10**6)
     """Cells that one training job trains one after the other; raise it for tiny models, for which importing torch takes
     as long as training."""
+    train_cells_at_once: int = Field(1, gt=0, le=_MAX_THREADS)
+    """Cells of one training job that are trained at the same time, each by a process of its own, on the GPU of the job
+    if it has one; for models that are too small to keep a GPU busy. They share its memory, and the speeds of their runs
+    are those of a shared GPU."""
     evaluation_cells_per_job: int = Field(1, gt=0, le=10**6)
     """Cells that one evaluation job evaluates; raise it for tiny models, for which lm-eval's start takes longer than
     the evaluation."""
@@ -73,9 +77,7 @@ class Execution(Settings):
     """Time limit of a training job; before it, the job goes back into the queue and then goes on. By default computed
     from the cell, 60 to 1440, and half as much again for each retry."""
     evaluation_mem_mb: int = Field(8000, gt=0, le=10**9)
-    """Memory of an evaluation job; its second attempt has twice as much, and so on. Perplexities of whole
-    texts are computed by lm-eval, which holds the logits of a batch twice: 8 bytes x evaluation_batch_sequences x
-    seq_len x vocab_size."""
+    """Memory of an evaluation job; its second attempt has twice as much, and so on."""
     evaluation_minutes: int = Field(240, gt=0, le=_YEAR_MINUTES)
     """Time limit of an evaluation job; its second attempt has twice as much, and so on."""
 
@@ -86,11 +88,31 @@ class Execution(Settings):
 
     @property
     def training_threads(self) -> int:
-        """CPU threads of a training job, summed over its processes."""
+        """CPU threads that train a cell, summed over its processes."""
         return self.train_threads * self.processes
+
+    @property
+    def cells_at_once(self) -> int:
+        """Number of cells that a training job trains at the same time."""
+        return min(self.train_cells_at_once, self.train_cells_per_job)
+
+    @property
+    def training_job_threads(self) -> int:
+        """CPU threads of a training job, summed over the cells that it trains at the same time."""
+        return self.training_threads * self.cells_at_once
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.gpus and self.processes != self.gpus:
             raise ValueError(f"train_processes: {self.processes}, but gpus: {self.gpus}; each GPU takes one process")
+        if self.train_cells_at_once > 1 and self.processes > 1:
+            raise ValueError(
+                f"train_cells_at_once: {self.train_cells_at_once}, but gpus or train_processes: {self.processes}; "
+                "cells that are trained at the same time have one process each, so set one of the two to 1"
+            )
+        if self.train_cells_at_once > 1 and self.micro_batch_sequences == "auto":
+            raise ValueError(
+                f"train_cells_at_once: {self.train_cells_at_once}, but micro_batch_sequences: auto, which fills the "
+                "memory with one cell; name a number of sequences"
+            )
         return self

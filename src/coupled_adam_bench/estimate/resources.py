@@ -1,5 +1,6 @@
 """Memory and time that a training job asks for, where the study does not set them."""
 
+import heapq
 import math
 from collections.abc import Iterable
 
@@ -37,10 +38,17 @@ def host_bytes(cell: Cell, execution: Execution) -> int:
 
 
 def train_mem_mb(cell: Cell, execution: Execution) -> int:
-    """Return the memory of a training job in MB: that of ``execution``, or computed with a margin."""
+    """Return the memory in MB of a job that trains a cell: that of ``execution``, or computed with a margin."""
     if execution.train_mem_mb is not None:
         return execution.train_mem_mb
     return max(LEAST_MEM_MB, math.ceil(_MEMORY_MARGIN * host_bytes(cell, execution) / 1e6))
+
+
+def job_mem_mb(parts: Iterable[Cell], execution: Execution, at_once: int) -> int:
+    """Return the memory in MB of a job that trains ``parts``: that of ``execution``, or of the largest ``at_once``."""
+    if execution.train_mem_mb is not None:
+        return execution.train_mem_mb
+    return sum(heapq.nlargest(at_once, (train_mem_mb(part, execution) for part in parts)))
 
 
 def train_minutes(parts: Iterable[Cell], execution: Execution, speeds: Speeds, attempt: int = 1) -> int:

@@ -22,8 +22,8 @@ from torch.distributed.tensor import DTensor
 
 from coupled_adam_bench.device import pick_device
 from coupled_adam_bench.progress import say
+from coupled_adam_bench.training.stop_requests import RESUME_ME
 
-RESUME_ME = 75  # EX_TEMPFAIL of sysexits.h: stopped on request with a checkpoint; another start resumes
 STALLED = 70  # EX_SOFTWARE: a process of the group has stalled
 # Time for the workers' last checkpoint; a cluster warns two minutes before it kills a job (rules/train.smk).
 _SHUTDOWN_SECONDS = 100

@@ -22,10 +22,11 @@ from coupled_adam_bench.progress import Progress, say
 from coupled_adam_bench.runs import cell_is_whole, run_damage, write_cell, write_run
 from coupled_adam_bench.training import environment
 from coupled_adam_bench.training.checks import is_trained, say_kept
-from coupled_adam_bench.training.distributed import RESUME_ME, StopVote, WorkerGroup, open_group, whole
+from coupled_adam_bench.training.distributed import StopVote, WorkerGroup, open_group, whole
 from coupled_adam_bench.training.live import VALIDATION_LOSS, LiveMeasurements
 from coupled_adam_bench.training.monitor import EnergyMeter, peak_flops, peak_memory_bytes
-from coupled_adam_bench.training.session import Attempt, attempt, locked, stop_requests
+from coupled_adam_bench.training.session import Attempt, attempt, locked
+from coupled_adam_bench.training.stop_requests import RESUME_ME, stop_requests
 from coupled_adam_bench.training.trainer import Trainer
 from coupled_adam_bench.training.watchdog import Watchdog
 

@@ -1,10 +1,8 @@
-"""The frame around the work on a run: requests to stop, the lock of its folder, and the note that reveals a kill."""
+"""The frame around the work on a run: the lock of its folder, and the note that reveals a kill."""
 
 import contextlib
-import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 
 from coupled_adam_bench.locks import FolderLock
 from coupled_adam_bench.progress import say
@@ -12,37 +10,6 @@ from coupled_adam_bench.runs import begin_attempt, end_attempt
 from coupled_adam_bench.training.distributed import StopVote, WorkerGroup
 
 _VOTE_SECONDS = 1.0
-
-
-_collecting: list[list[int]] = []
-"""The signals that :func:`stop_requests` has received, while it is entered."""
-
-
-@contextlib.contextmanager
-def stop_requests() -> Iterator[list[int]]:
-    """Collect SIGTERM and SIGHUP instead of dying; a cluster sends SIGTERM as a warning before the time limit.
-
-    Entered again, by a cell within its job, this yields the same list, so that a request reaches both at any moment.
-    """
-    if _collecting:
-        yield _collecting[0]
-        return
-    received: list[int] = []
-    _collecting.append(received)
-
-    def remember(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-
-    previous = {}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup has it ignored
-            previous[number] = signal.signal(number, remember)
-    try:
-        yield received
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-        _collecting.clear()
 
 
 @contextlib.contextmanager

@@ -14,9 +14,10 @@ from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Execution
 from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.runs import write_cell
-from coupled_adam_bench.training.distributed import RESUME_ME, WorkerGroup
+from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.loop import Job, Outcome, Run, run_jobs
-from coupled_adam_bench.training.session import attempt, locked, stop_requests
+from coupled_adam_bench.training.session import attempt, locked
+from coupled_adam_bench.training.stop_requests import RESUME_ME, stop_requests
 from coupled_adam_bench.training.trainer import Trainer
 
 

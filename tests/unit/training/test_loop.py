@@ -22,7 +22,7 @@ from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import RESUME_ME, WorkerGroup
 from coupled_adam_bench.training.loop import train
-from coupled_adam_bench.training.session import stop_requests
+from coupled_adam_bench.training.stop_requests import stop_requests
 from coupled_adam_bench.training.trainer import Trainer
 
 ALONE = WorkerGroup(torch.device("cpu"))
