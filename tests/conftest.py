@@ -1,5 +1,6 @@
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 from finished import HOSTILE, finish_in_hostile_folder, once, small, write
 from planned import only, study_and_data
-from starts import finish
+from starts import end_forks, finish
 
 from coupled_adam_bench.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.catalog.tables import PAPER_COLUMNS
@@ -29,6 +30,17 @@ ROOT = Path(__file__).parent.parent
 # Whole studies come first, so that no worker waits for the other one's last study: those on SLURM, which begin with the
 # finished study, beside those that have a study of their own for all of their tests.
 LONG = tuple(str(ROOT / "tests" / folder) for folder in ("slurm", "workflow"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # workers inherit it
+        os.environ["CAB_FORKS"] = tempfile.mkdtemp(prefix="coupled-adam-bench-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    end_forks()
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop("CAB_FORKS"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

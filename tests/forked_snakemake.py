@@ -1,10 +1,11 @@
 """Runs Snakemake's command line in forks of this process, which has imported Snakemake and nothing of this project.
 
 A fork spares the two seconds of Snakemake's imports, which are most of a dry run. Requests come from stdin, a line of
-JSON each: the arguments, the working folder, the environment, the file for all that is said, and Python code to run
-first. The exit status of each goes to stdout.
+JSON each: the arguments, the working folder, the environment, the file for all that is said, Python code to run first,
+and the Python of jobs. The exit status of each goes to stdout.
 """
 
+import gc
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from snakemake.cli import main
 
 for later in ("smart_open", "snakemake.report.html_reporter"):  # which Snakemake imports in each start
     import_module(later)
+gc.freeze()  # else the end of each fork would look at all of it
 
 
 def run(request: dict[str, Any]) -> None:
@@ -27,7 +29,7 @@ def run(request: dict[str, Any]) -> None:
     said = os.open(request["said"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for source, target in ((nothing, 0), (said, 1), (said, 2)):
         os.dup2(source, target)
-    sys.argv = ["snakemake", *request["arguments"]]
+    sys.argv, sys.executable = ["snakemake", *request["arguments"]], request["python"]  # that of its jobs
     exec(request["first"], {})
     main(request["arguments"])
 

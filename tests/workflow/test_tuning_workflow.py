@@ -23,7 +23,7 @@ def jobs(folder: Path) -> dict[str, int]:
 def write(folder: Path, settings: dict[str, Any], **rates: list[float]) -> None:
     tune = {"seeds": [11], "grids": {key: {"learning_rate": values} for key, values in rates.items()}}
     settings["grid"][0] |= {"seeds": [1, 2], "tokens": [{"steps": 20, "label": "20"}], "tune": tune}
-    settings["execution"] |= {"train_cells_per_job": 4, "evaluation_cells_per_job": 4}
+    settings["execution"] |= {"train_cells_per_job": 2, "evaluation_cells_per_job": 2}
     (folder / "study.yaml").write_text(yaml.safe_dump(settings))
 
 
