@@ -32,7 +32,7 @@ test: $(DEV_STAMP)  ## Run the tests: each proof once, half an hour on 2 cores
 	$(TEST) $(PYTEST) -m "not nightly"
 
 nightly: $(DEV_STAMP)  ## Run all tests, with those that repeat a proof under stress
-	$(TEST) $(PYTEST)
+	$(TEST) CAB_REAL_STARTS=1 $(PYTEST)
 
 # Where the draws begin: `make attack FIRST=$(date +%Y%m%d)` has others every day.
 FIRST ?= 0
