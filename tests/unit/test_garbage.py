@@ -25,3 +25,15 @@ def test_the_command_line_starts_with_it_and_ends_as_usual() -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_the_command_line_leaves_its_objects_to_the_system_when_it_ends() -> None:
+    program = (
+        "import atexit, gc, sys; from coupled_adam_bench import __main__\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 10_000))\n"
+        "sys.argv = ['coupled-adam-bench', '--help']\n"
+        "__main__.main()"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[-1] == "True"
