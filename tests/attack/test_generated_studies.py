@@ -152,6 +152,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "execution.stall_seconds": (60.0, 1e-9),
     "execution.try_tasks": (True, False),
     "execution.train_cells_per_job": (1, 3),
+    "execution.train_cells_at_once": (1, 2),
     "execution.train_minutes": (None, 1, 10**6),
     "budget.gpu": ("H200", "V100", "H300"),
     "budget.gpus": (1, 64, 0),
