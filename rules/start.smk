@@ -147,13 +147,14 @@ onstart:
             raise WorkflowError(MISSING[rules_kind])
     if workflow.local_exec:  # the machine that submits to a cluster says nothing of its nodes
         try:
-            for name, rule_names in (
-                ("training_job_threads", TRAINING_RULES),
-                ("evaluation_threads", EVALUATION_RULES),
+            factors = "train_threads x train_processes x train_cells_at_once"
+            for said, of_job, rule_names in (
+                (factors, "training_job_threads", TRAINING_RULES),
+                ("evaluation_threads", "evaluation_threads", EVALUATION_RULES),
             ):
-                for threads in {getattr(study.execution, name) for study in PLAN.studies.values()}:
+                for threads in {getattr(study.execution, of_job) for study in PLAN.studies.values()}:
                     if planned & rule_names:
-                        check_threads(f"execution.{name}", threads)
+                        check_threads(f"execution.{said}", threads)
         except ValueError as error:
             raise WorkflowError(str(error)) from None
     if "track" in planned:
