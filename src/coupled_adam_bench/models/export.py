@@ -214,7 +214,8 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> LanguageMode
     theirs = load_file(folder / WEIGHTS)
     ours = {}
     for entry in form.weights(model):
-        weight = torch.cat([theirs[f"{name}.weight"] for name in entry.theirs])
+        chunks = [theirs.pop(f"{name}.weight") for name in entry.theirs]  # no weight is in memory twice for long
+        weight = torch.cat(chunks) if len(chunks) > 1 else chunks[0]
         ours[f"{entry.ours}.weight"] = weight.T.contiguous() if entry.transposed else weight
     model.load_state_dict(ours, assign=True)
     return model.to(device).eval()
