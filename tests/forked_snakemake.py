@@ -29,6 +29,7 @@ def run(request: dict[str, Any]) -> None:
     said = os.open(request["said"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for source, target in ((nothing, 0), (said, 1), (said, 2)):
         os.dup2(source, target)
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv, sys.executable = ["snakemake", *request["arguments"]], request["python"]  # that of its jobs
     exec(request["first"], {})
     main(request["arguments"])

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 import yaml
 from safetensors.numpy import load_file
+from starts import finish, snakemake
 
 ROOT = Path(__file__).parents[2]
-SNAKEMAKE = str(Path(sys.executable).with_name("snakemake"))
-
-
 HOWTO = (ROOT / "docs" / "howto.md").read_text(encoding="utf-8")
 
 
@@ -30,21 +28,6 @@ def changes() -> list[str]:
     return re.findall(r"^```diff\n(.*?)^```$", HOWTO, re.MULTILINE | re.DOTALL)
 
 
-def run(folder: Path, *arguments: str, project: Path = ROOT) -> str:
-    command = [SNAKEMAKE, "--snakefile", str(project / "Snakefile"), "--nocolor", *arguments]
-    result = subprocess.run(
-        [*command, "--configfile", "study.yaml"],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(project / "src")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stdout
-    return result.stdout
-
-
 def rows(file: Path) -> list[dict[str, str]]:
     with file.open(encoding="utf-8") as lines:
         return list(csv.DictReader(lines))
@@ -54,7 +37,7 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
     blocks = files()
     for name in ("my_metrics.py", "study.yaml"):
         (tmp_path / name).write_text(blocks[name], encoding="utf-8")
-    run(tmp_path, "tables", "--cores", "2")
+    finish(tmp_path, "tables")
     study = tmp_path / "results/geometry"
 
     def shares() -> dict[str, float]:
@@ -67,18 +50,18 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
     assert {row["metric"] for row in rows(study / "tests.csv")} == {"loss", "isotropy", "top_share"}
     table = (study / "tables/mine.tex").read_text()
     assert "share" in table and r"\mathrm{Acc}" not in table
-    assert "Nothing to be done" in run(tmp_path, "tables", "-n")
+    assert "Nothing to be done" in finish(tmp_path, "tables", "-n")
 
     # A change of the function's file measures again, and trains nothing.
     changed = blocks["my_metrics.py"].replace(".sum()", ".sum() + 0.5")
     (tmp_path / "my_metrics.py").write_text(changed, encoding="utf-8")
-    announced = run(tmp_path, "-n")
+    announced = finish(tmp_path, "-n", "--logger-study-full")
     assert "rule embeddings:" in announced and "rule train_cells:" not in announced
-    run(tmp_path, "tables", "--cores", "2")
+    finish(tmp_path, "tables")
     assert shares() == {cell: value + 0.5 for cell, value in before.items()}
 
 
-def test_a_metric_an_optimizer_and_a_stage_for_everybody(tmp_path):
+def test_a_metric_an_optimizer_and_a_stage_for_everybody(tmp_path, monkeypatch):
     project = tmp_path / "project"
     for name in ("Snakefile", "rules", "templates", "workflow", "profiles", "src", "docs"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
@@ -107,7 +90,9 @@ def test_a_metric_an_optimizer_and_a_stage_for_everybody(tmp_path):
     folder = tmp_path / "study"
     folder.mkdir()
     (folder / "study.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    run(folder, "tables", "--cores", "2", project=project)
+    monkeypatch.setenv("PYTHONPATH", str(project / "src"))
+    made = snakemake(folder, "tables", snakefile=str(project / "Snakefile"))
+    assert made.returncode == 0, made.stdout
     study = folder / "results/geometry"
     found = rows(study / "results.csv")
     whole = [row for row in found if not row["task"].startswith("embeddings_")]  # not of a part of the rows
