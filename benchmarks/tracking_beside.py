@@ -10,6 +10,7 @@ here they share one, so this is the worst case.
 import argparse
 import json
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -77,13 +78,17 @@ def database() -> Iterator[str]:
         yield f"sqlite:///{folder}/mlflow.db"
 
 
-SERVERS = {"no import": None, "an import into a database": database, "a server that hangs": hanging}
-SERVERS["a server that refuses"] = refusing
+SERVERS = {
+    "no import": None,
+    "an import into a database": database,
+    "a server that hangs": hanging,
+    "a server that refuses": refusing,
+}
 
 
 def trained(cell_id: str, uri: str | None, every: float) -> dict[str, float]:
     """Train the cell from its beginning beside an import into ``uri``, and return what it took."""
-    subprocess.run(["rm", "-rf", "results/runs"], check=True)
+    shutil.rmtree("results/runs", ignore_errors=True)
     environment = os.environ | ({} if uri is None else {"MLFLOW_TRACKING_URI": uri})
     follower = None
     if uri is not None:

@@ -30,6 +30,5 @@ class GPT2(LanguageModel):
 
     def inputs(self, tokens_BT: Tensor, places_BT: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return the sum of the embeddings of tokens and positions, shape BTD."""
-        if places_BT is not None:
-            return (self.embedding(tokens_BT) + self.positions(places_BT),)
-        return (self.embedding(tokens_BT) + self.positions.weight[: tokens_BT.shape[1]],)
+        positions = self.positions.weight[: tokens_BT.shape[1]] if places_BT is None else self.positions(places_BT)
+        return (self.embedding(tokens_BT) + positions,)

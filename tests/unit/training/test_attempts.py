@@ -15,7 +15,8 @@ from coupled_adam_bench.locks import folder_lock
 from coupled_adam_bench.paths import RunFiles
 from coupled_adam_bench.runs import killed_attempts
 from coupled_adam_bench.training.checkpoint import checkpoints
-from coupled_adam_bench.training.distributed import RESUME_ME, STALLED
+from coupled_adam_bench.training.distributed import STALLED
+from coupled_adam_bench.training.stop_requests import RESUME_ME
 
 WAITS = "waits for the process that works in this folder (pid "
 KILLED = "the attempt before was killed, most likely for lack of memory (execution.train_mem_mb)"

@@ -19,8 +19,9 @@ from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.files import read_json, read_sealed, write_json, write_sealed
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.training.checkpoint import CheckpointError, checkpoints, damage
-from coupled_adam_bench.training.distributed import RESUME_ME, WorkerGroup
+from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.stop_requests import RESUME_ME
 from coupled_adam_bench.training.trainer import Trainer
 from coupled_adam_bench.training.trunk import train_trunk
 

@@ -14,7 +14,8 @@ from safetensors.numpy import load_file
 
 from coupled_adam_bench.files import read_json
 from coupled_adam_bench.training.checkpoint import checkpoints
-from coupled_adam_bench.training.distributed import RESUME_ME, STALLED
+from coupled_adam_bench.training.distributed import STALLED
+from coupled_adam_bench.training.stop_requests import RESUME_ME
 
 OPTIMIZERS = ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 20}]
 KEYS = ["adamw", "coupled_adam", "sgd_f20"]

@@ -20,9 +20,9 @@ from coupled_adam_bench.files import read_json, read_sealed, write_json
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints
-from coupled_adam_bench.training.distributed import RESUME_ME, WorkerGroup
+from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.loop import train
-from coupled_adam_bench.training.stop_requests import stop_requests
+from coupled_adam_bench.training.stop_requests import RESUME_ME, stop_requests
 from coupled_adam_bench.training.trainer import Trainer
 
 ALONE = WorkerGroup(torch.device("cpu"))

@@ -20,8 +20,9 @@ from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.runs import read_history
 from coupled_adam_bench.training.checkpoint import checkpoints, damage
-from coupled_adam_bench.training.distributed import RESUME_ME, WorkerGroup
+from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.stop_requests import RESUME_ME
 from coupled_adam_bench.training.trainer import Trainer
 from coupled_adam_bench.training.trunk import train_trunk, train_trunks
 
