@@ -76,10 +76,10 @@ def write_model(study: Study, std: float) -> Path:
 
 def open_side(side: str, study: Study, device: str) -> Any:
     """Return the model as one of the two sides sees it."""
-    from coupled_adam_bench.evaluation.harness_model import open_harness_model
+    from coupled_adam_bench.evaluation.harness_model import HarnessModel
 
     if side == "ours":
-        return open_harness_model(Path("model"), study, [device])
+        return HarnessModel(Path("model"), study, [device])
     from lm_eval.models.huggingface import HFLM
 
     bf16 = study.evaluation.downstream.precision == "bf16" and device.startswith("cuda")

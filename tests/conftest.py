@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from finished import HOSTILE, finish_in_hostile_folder, once, small, write
+from forks import FOLDER, OWNER
 from planned import only, study_and_data
-from starts import end_forks, finish
+from starts import finish
 
 from coupled_adam_bench.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.catalog.tables import PAPER_COLUMNS
@@ -34,13 +35,12 @@ LONG = tuple(str(ROOT / "tests" / folder) for folder in ("slurm", "workflow"))
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # workers inherit it
-        os.environ["CAB_FORKS"] = tempfile.mkdtemp(prefix="coupled-adam-bench-")
+        os.environ |= {FOLDER: tempfile.mkdtemp(prefix="coupled-adam-bench-"), OWNER: str(os.getpid())}
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    end_forks()
     if not hasattr(config, "workerinput"):
-        shutil.rmtree(os.environ.pop("CAB_FORKS"))
+        shutil.rmtree(os.environ.pop(FOLDER))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from forks import python
 from hub_server import Fault, HubServer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -141,7 +142,7 @@ class Here:
         kept = {name: value for name, value in os.environ.items() if name not in names}
         return kept | {"HF_ENDPOINT": self.url, "HF_HOME": str(self.folder / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
 
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **environment: str) -> Any:
         code = f"""import sys
 from coupled_adam_bench import presets
 from coupled_adam_bench.presets import WordList
@@ -153,10 +154,8 @@ from huggingface_hub import constants
 constants.DOWNLOAD_CHUNK_SIZE = 1000
 from coupled_adam_bench.cli import main
 sys.exit(main(sys.argv[1:]))"""
-        return subprocess.Popen(
-            [sys.executable, "-c", code, *arguments, "--plan", "plan.json"], cwd=self.folder,
-            env=self.environment | environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+        command = ["-c", code, *arguments, "--plan", "plan.json"]
+        return python("pipeline without a hub", command, self.folder, self.environment | environment)
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments, **environment)

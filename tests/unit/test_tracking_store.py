@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from coupled_adam_bench import tracking_store
 from coupled_adam_bench.files import write_json
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.tracking import import_study
@@ -42,6 +43,12 @@ def write_cells(results: Path, plan: Plan, stored: Any, n_rows: int = 5) -> None
 
 
 @pytest.fixture
+def ready(whole, monkeypatch) -> None:
+    """Let a database be made as a copy of one that MLflow made: its fifty steps take seconds."""
+    monkeypatch.setattr(tracking_store, "_make", lambda database: shutil.copy(whole, database))
+
+
+@pytest.fixture
 def folder(tmp_path, monkeypatch, tiny_plan, stored) -> Path:
     """A working directory with the files of a study and no database."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -53,10 +60,8 @@ def folder(tmp_path, monkeypatch, tiny_plan, stored) -> Path:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
     """An MLflow database without runs, made once: that takes seconds."""
-    from coupled_adam_bench.tracking_store import _make
-
     database = tmp_path_factory.mktemp("whole") / "mlflow.db"
-    _make(database)
+    tracking_store._make(database)
     return database
 
 
@@ -205,7 +210,7 @@ DAMAGES = {
     "it is kept as mlflow.db.damaged-1, which is said, and everything is imported into a new database",
 )
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_database_is_set_aside(folder, tiny_plan, whole, damage, capfd):
+def test_a_damaged_database_is_set_aside(folder, ready, tiny_plan, whole, damage, capfd):
     shutil.copy(whole, DATABASE)
     DAMAGES[damage](DATABASE)
     Path(f"{DATABASE}-wal").write_bytes(b"of the old one")
@@ -227,7 +232,7 @@ def test_a_damaged_database_is_set_aside(folder, tiny_plan, whole, damage, capfd
     "text in results/mlflow.db is damaged where SQLite's own check does not see it",
     "the import that reads it sets the database aside and imports everything into a new one",
 )
-def test_damage_that_is_seen_only_when_it_is_read(folder, tiny_plan, whole, capfd):
+def test_damage_that_is_seen_only_when_it_is_read(folder, ready, tiny_plan, whole, capfd):
     shutil.copy(whole, DATABASE)
     import_study(tiny_plan)
     imported = "key = 'coupled_adam_bench.imported'"
@@ -379,8 +384,6 @@ def test_no_right_to_write(folder, whole, what):
     "a sentence says so within half a minute; the database is not taken for damaged",
 )
 def test_a_database_locked_by_another_program(folder, tiny_plan, whole, monkeypatch):
-    from coupled_adam_bench import tracking_store
-
     monkeypatch.setattr(tracking_store, "_SECONDS_FOR_A_LOCK", 0.2)
     shutil.copy(whole, DATABASE)
     with contextlib.closing(sqlite3.connect(DATABASE)) as other:
@@ -411,7 +414,7 @@ def test_two_importers_at_once(folder):
     assert query(DATABASE, "SELECT count(*) FROM metrics") == [(6 * (2 * 5 + 1),)]
 
 
-def test_a_link_to_a_database_stays_one(folder, tiny_plan, capfd):
+def test_a_link_to_a_database_stays_one(folder, ready, tiny_plan, capfd):
     Path("disk").mkdir()
     DATABASE.symlink_to(folder / "disk" / "real.db")
     assert import_study(tiny_plan)["created"] == 6
@@ -421,7 +424,7 @@ def test_a_link_to_a_database_stays_one(folder, tiny_plan, capfd):
     assert names_in(Path("disk")) == {"real.db", "real.db.damaged-1", ".real.db.lock"}
 
 
-def test_a_second_damage_gets_the_next_number(folder, tiny_plan):
+def test_a_second_damage_gets_the_next_number(folder, ready, tiny_plan):
     started = time.monotonic()
     for _ in range(2):
         other_file(DATABASE)

@@ -46,5 +46,4 @@ class OwnMetric(Settings):
             digits=self.digits,
             description=self.description or self.name,
             low=-inf,
-            high=inf,
         )

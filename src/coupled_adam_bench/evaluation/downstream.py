@@ -25,9 +25,8 @@ from coupled_adam_bench.data.check import TASKS, verified_tree
 from coupled_adam_bench.device import each_device, pick_device
 from coupled_adam_bench.evaluation.documents import FILE as DOCUMENTS
 from coupled_adam_bench.evaluation.documents import Document, column_of, documents_bytes, documents_of
-from coupled_adam_bench.evaluation.harness_model import NotFiniteError, open_harness_model
 from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, ResultRow, row
-from coupled_adam_bench.evaluation.requests import RequestError, RequestTokens
+from coupled_adam_bench.evaluation.requests import NotFiniteError, RequestError, RequestTokens
 from coupled_adam_bench.evaluation.settings import OTHER_SEED, RANDOM_SEED
 from coupled_adam_bench.evaluation.task_files import (
     LOCAL_READERS,
@@ -61,7 +60,9 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
 
         def evaluate(cell: Cell, model: Path) -> Evaluation:
             with rarely_collected():  # the first model imports transformers' tokenizers
-                lm = open_harness_model(model, study, devices, tokens)
+                from coupled_adam_bench.evaluation.harness_model import HarnessModel
+
+                lm = HarnessModel(model, study, devices, tokens)
             scored = run_tasks(loaded, lm, study.evaluation.downstream.limit, f" of cell {cell.id}")
             rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
             detail = {"tasks": scored.items, "lm_eval": version("lm_eval"), "device": device}

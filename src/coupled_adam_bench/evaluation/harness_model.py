@@ -1,24 +1,33 @@
-"""A model as lm-evaluation-harness sees it: we compute log-likelihoods, and its own ``hf`` generates texts."""
+"""A model as lm-evaluation-harness sees it: we compute log-likelihoods, and its own ``hf`` generates texts.
+
+Only functions import this module, since it loads lm-eval.
+"""
 
 import math
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lm_eval.api.model import TemplateLM
+from lm_eval.models.utils import has_bos_prefix, normalize_gen_kwargs
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from transformers import AutoTokenizer
 
 from coupled_adam_bench.config import Study
 from coupled_adam_bench.evaluation.prefix_trees import TokenRequest
 from coupled_adam_bench.evaluation.requests import (
     ADVICE,
     Lengths,
+    NotFiniteError,
     Request,
     RequestError,
     RequestTokens,
     check_requests,
     check_vocabulary,
 )
+from coupled_adam_bench.evaluation.scoring import Scorer
 from coupled_adam_bench.files import digest, sha256_file
 from coupled_adam_bench.models.cross_entropy import cap
 from coupled_adam_bench.models.export import load_model
@@ -26,26 +35,6 @@ from coupled_adam_bench.paths import WEIGHTS
 
 _MAX_NEW_TOKENS = 256
 """How many tokens lm-eval's ``hf`` generates for a request that does not say it."""
-
-
-class NotFiniteError(ValueError):
-    """A log-likelihood that is no finite number."""
-
-
-def open_harness_model(
-    folder: Path,
-    study: Study,
-    devices: Sequence[str] = ("cpu",),
-    tokens: RequestTokens | None = None,
-    rehearsal: bool = False,
-) -> Any:
-    """Return lm-eval's model of a model folder, in the study's precision and with its sequence length.
-
-    There is a replica on each of the ``devices``. ``tokens`` remembers the tokens of requests beyond this model. The
-    attribute ``lengths`` holds a :class:`Lengths` for each task. With ``rehearsal`` it computes nothing and gives
-    each request the same score.
-    """
-    return _model_class()(folder, study, devices, tokens or RequestTokens(), rehearsal)
 
 
 def computes_in_bf16(study: Study, device: str) -> bool:
@@ -60,149 +49,155 @@ def _tokenizer_sha256(folder: Path) -> str:
     return digest([(path.name, sha256_file(path)) for path in files if path.is_file()], 64)
 
 
-@cache
-def _model_class() -> Any:
-    from lm_eval.api.model import TemplateLM
-    from lm_eval.models.utils import has_bos_prefix, normalize_gen_kwargs
-    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-    from transformers import AutoTokenizer
+class HarnessModel(TemplateLM):  # type: ignore[misc]
+    """lm-eval's model of a model folder, in the study's precision and with its sequence length.
 
-    from coupled_adam_bench.evaluation.scoring import Scorer
+    There is a replica on each of the ``devices``. ``tokens`` remembers the tokens of requests beyond this model. The
+    attribute ``lengths`` holds a :class:`Lengths` for each task. With ``rehearsal`` it computes nothing and gives
+    each request the same score.
+    """
 
-    class HarnessModel(TemplateLM):  # type: ignore[misc]
-        def __init__(
-            self, folder: Path, study: Study, devices: Sequence[str], tokens: RequestTokens, rehearsal: bool
-        ) -> None:
-            super().__init__()
-            self.lengths: dict[str, Lengths] = {}
-            self.max_length = study.training.seq_len
-            self.tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-            self._folder, self._device, self._rehearsal = folder, devices[0], rehearsal
-            self._known_tokens, self._tokenizer_sha256 = tokens, _tokenizer_sha256(folder)
-            self._sequences = study.execution.evaluation_batch_sequences
-            self._bf16 = computes_in_bf16(study, devices[0])
-            replicas = [load_model(folder, device) for device in devices]
-            self._vocab_size = replicas[0].vocab_size
-            self._scorer = Scorer(replicas, self.max_length, self._sequences * self.max_length, self._bf16)
+    def __init__(
+        self,
+        folder: Path,
+        study: Study,
+        devices: Sequence[str] = ("cpu",),
+        tokens: RequestTokens | None = None,
+        rehearsal: bool = False,
+    ) -> None:
+        super().__init__()
+        self.lengths: dict[str, Lengths] = {}
+        self.max_length = study.training.seq_len
+        self.tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        self._folder, self._device, self._rehearsal = folder, devices[0], rehearsal
+        self._known_tokens, self._tokenizer_sha256 = tokens or RequestTokens(), _tokenizer_sha256(folder)
+        self._sequences = study.execution.evaluation_batch_sequences
+        self._bf16 = computes_in_bf16(study, devices[0])
+        replicas = [load_model(folder, device) for device in devices]
+        self._vocab_size = replicas[0].vocab_size
+        self._scorer = Scorer(replicas, self.max_length, self._sequences * self.max_length, self._bf16)
 
-        # ---- tokens, as lm-eval's `hf` makes them ----
+    # ---- tokens, as lm-eval's `hf` makes them ----
 
-        @property
-        def eot_token_id(self) -> int:
-            return int(self.tokenizer.eos_token_id)
+    @property
+    def eot_token_id(self) -> int:
+        """The token that ends a document."""
+        return int(self.tokenizer.eos_token_id)
 
-        @property
-        def prefix_token_id(self) -> int:
-            bos = self.tokenizer.bos_token_id
-            return self.eot_token_id if bos is None else int(bos)
+    @property
+    def prefix_token_id(self) -> int:
+        """The token before a text that has no context."""
+        bos = self.tokenizer.bos_token_id
+        return self.eot_token_id if bos is None else int(bos)
 
-        def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-            if add_special_tokens is None and has_bos_prefix(string, self.tokenizer.decode(self.prefix_token_id)):
-                add_special_tokens = False
-            given = {} if add_special_tokens is None else {"add_special_tokens": add_special_tokens}
-            encoded: list[int] = self.tokenizer.encode(string, **given)
-            return encoded
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """Return the tokens of a text, without a second token of its beginning where it has one."""
+        if add_special_tokens is None and has_bos_prefix(string, self.tokenizer.decode(self.prefix_token_id)):
+            add_special_tokens = False
+        given = {} if add_special_tokens is None else {"add_special_tokens": add_special_tokens}
+        encoded: list[int] = self.tokenizer.encode(string, **given)
+        return encoded
 
-        def _loglikelihood_tokens(self, requests: list[Any], **_: Any) -> list[Any]:
-            return requests  # which lm-eval's own `loglikelihood` has encoded; they are scored all at once
+    def _loglikelihood_tokens(self, requests: list[Any], **_: Any) -> list[Any]:
+        return requests  # which lm-eval's own `loglikelihood` has encoded; they are scored all at once
 
-        def _encode(self, request: Any) -> tuple[list[int], list[int]]:
-            """Return the tokens of context and continuation, as lm-eval itself makes them."""
-            try:
-                ((_, context, continuation),) = super().loglikelihood([request], disable_tqdm=True)
-            except IndexError:  # lm-eval raises it for an empty continuation after an empty context
-                context, continuation = [self.prefix_token_id], []
-            except Exception as error:  # the library tokenizers raises nothing more precise
+    def _encode(self, request: Any) -> tuple[list[int], list[int]]:
+        """Return the tokens of context and continuation, as lm-eval itself makes them."""
+        try:
+            ((_, context, continuation),) = super().loglikelihood([request], disable_tqdm=True)
+        except IndexError:  # lm-eval raises it for an empty continuation after an empty context
+            context, continuation = [self.prefix_token_id], []
+        except Exception as error:  # the library tokenizers raises nothing more precise
+            raise RequestError(
+                f"downstream task {request.task_name!r}, item {request.doc_id} (from 0): the study's tokenizer "
+                f"cannot read it: {type(error).__name__}: {error}; {ADVICE}"
+            ) from error
+        return context, continuation
+
+    # ---- what lm-eval asks ----
+
+    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:  # noqa: ARG002 - lm-eval's
+        """Return each request's log-likelihood of its continuation, and whether the model would say just that."""
+        encoded = self._known_tokens.of(requests, self._tokenizer_sha256, self._encode)
+        self._note(
+            [
+                Request(request.task_name, request.doc_id, len(tokens) - n_continuation, n_continuation)
+                for request, (tokens, n_continuation) in zip(requests, encoded, strict=True)
+            ]
+        )
+        check_vocabulary(requests, encoded, self._vocab_size)
+        if self._rehearsal:
+            return [(-1.0, False)] * len(requests)
+        return self._score(requests, encoded)
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:  # noqa: ARG002 - lm-eval's
+        """Score whole texts, in windows that follow each other, as lm-eval's ``hf`` cuts them."""
+        if self._rehearsal:
+            return [-1.0] * len(requests)
+        owners, encoded = [], []
+        for number, request in enumerate(requests):
+            tokens = self.tok_encode(request.args[0])
+            for window in get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length, context_len=1):
+                context, continuation = make_disjoint_window(window)
+                owners.append(number)
+                encoded.append(TokenRequest(np.array([*context, *continuation], np.int32), len(continuation)))
+        asked = [requests[number] for number in owners]
+        check_vocabulary(asked, encoded, self._vocab_size)
+        sums = [0.0] * len(requests)
+        for number, (log_p, _) in zip(owners, self._score(asked, encoded), strict=True):
+            sums[number] += log_p
+        return sums
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """Return the text that lm-eval's ``hf`` generates for each request."""
+        for request in requests:
+            n_new = normalize_gen_kwargs(dict(request.args[1]), _MAX_NEW_TOKENS)["max_gen_toks"]
+            if n_new >= self.max_length:
                 raise RequestError(
-                    f"downstream task {request.task_name!r}, item {request.doc_id} (from 0): the study's tokenizer "
-                    f"cannot read it: {type(error).__name__}: {error}; {ADVICE}"
-                ) from error
-            return context, continuation
-
-        # ---- what lm-eval asks ----
-
-        def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:  # noqa: ARG002 - lm-eval's
-            encoded = self._known_tokens.of(requests, self._tokenizer_sha256, self._encode)
-            self._note(
-                [
-                    Request(request.task_name, request.doc_id, len(tokens) - n_continuation, n_continuation)
-                    for request, (tokens, n_continuation) in zip(requests, encoded, strict=True)
-                ]
-            )
-            check_vocabulary(requests, encoded, self._vocab_size)
-            if self._rehearsal:
-                return [(-1.0, False)] * len(requests)
-            return self._score(requests, encoded)
-
-        def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:  # noqa: ARG002 - lm-eval's
-            """Score whole texts, in windows that follow each other, as lm-eval's ``hf`` cuts them."""
-            if self._rehearsal:
-                return [-1.0] * len(requests)
-            owners, encoded = [], []
-            for number, request in enumerate(requests):
-                tokens = self.tok_encode(request.args[0])
-                for window in get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length, context_len=1):
-                    context, continuation = make_disjoint_window(window)
-                    owners.append(number)
-                    encoded.append(TokenRequest(np.array([*context, *continuation], np.int32), len(continuation)))
-            asked = [requests[number] for number in owners]
-            check_vocabulary(asked, encoded, self._vocab_size)
-            sums = [0.0] * len(requests)
-            for number, (log_p, _) in zip(owners, self._score(asked, encoded), strict=True):
-                sums[number] += log_p
-            return sums
-
-        def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-            for request in requests:
-                n_new = normalize_gen_kwargs(dict(request.args[1]), _MAX_NEW_TOKENS)["max_gen_toks"]
-                if n_new >= self.max_length:
-                    raise RequestError(
-                        f"downstream task {request.task_name!r}: asks for up to {n_new} generated tokens, "
-                        f"training.seq_len is {self.max_length}; raise training.seq_len, or {ADVICE}"
-                    )
-                self._note([Request(request.task_name, request.doc_id, len(self.tok_encode(request.args[0])), n_new)])
-            if self._rehearsal:
-                return [""] * len(requests)
-            texts: list[str] = self._generator.generate_until(requests, disable_tqdm=disable_tqdm)
-            return texts
-
-        @cached_property
-        def _generator(self) -> Any:
-            """lm-eval's own ``hf``, which loads most of transformers."""
-            from lm_eval.models.huggingface import HFLM
-
-            hf = HFLM(
-                pretrained=str(self._folder),
-                backend="causal",
-                dtype="float32",
-                mixed_precision_dtype="bfloat16" if self._bf16 else None,
-                device=self._device,
-                batch_size=self._sequences,
-                max_length=self.max_length,
-            )
-            soft_cap = getattr(hf.model.config, "soft_cap", None)
-            if soft_cap is not None:  # the classes of transformers have none, and all logits come from the head
-                hf.model.get_output_embeddings().register_forward_hook(
-                    lambda _head, _hidden, logits: cap(logits.float(), soft_cap)
+                    f"downstream task {request.task_name!r}: asks for up to {n_new} generated tokens, "
+                    f"training.seq_len is {self.max_length}; raise training.seq_len, or {ADVICE}"
                 )
-            return hf
+            self._note([Request(request.task_name, request.doc_id, len(self.tok_encode(request.args[0])), n_new)])
+        if self._rehearsal:
+            return [""] * len(requests)
+        texts: list[str] = self._generator.generate_until(requests, disable_tqdm=disable_tqdm)
+        return texts
 
-        def _score(self, requests: list[Any], encoded: list[TokenRequest]) -> list[tuple[float, bool]]:
-            """Score requests with the tokens ``encoded``; :class:`NotFiniteError` for the first without a number."""
-            scores = self._scorer.score(encoded)
-            for request, (log_p, _) in zip(requests, scores, strict=True):
-                if not math.isfinite(log_p):
-                    raise NotFiniteError(
-                        f"the log-likelihood of item {request.doc_id} (from 0) is {log_p}: weights of this model are "
-                        "not finite, or so large that its logits are not"
-                    )
-            return scores
+    @cached_property
+    def _generator(self) -> Any:
+        """lm-eval's own ``hf``, which loads most of transformers."""
+        from lm_eval.models.huggingface import HFLM
 
-        def _note(self, requests: list[Request]) -> None:
-            """Check requests, and add them to the lengths of their tasks."""
-            check_requests(requests, self.max_length)
-            for request in requests:
-                lengths = self.lengths.setdefault(request.task, Lengths())
-                lengths.add(request.n_context, request.n_continuation, self.max_length)
+        hf = HFLM(
+            pretrained=str(self._folder),
+            backend="causal",
+            dtype="float32",
+            mixed_precision_dtype="bfloat16" if self._bf16 else None,
+            device=self._device,
+            batch_size=self._sequences,
+            max_length=self.max_length,
+        )
+        soft_cap = getattr(hf.model.config, "soft_cap", None)
+        if soft_cap is not None:  # the classes of transformers have none, and all logits come from the head
+            hf.model.get_output_embeddings().register_forward_hook(
+                lambda _head, _hidden, logits: cap(logits.float(), soft_cap)
+            )
+        return hf
 
-    return HarnessModel
+    def _score(self, requests: list[Any], encoded: list[TokenRequest]) -> list[tuple[float, bool]]:
+        """Score requests with the tokens ``encoded``; :class:`NotFiniteError` for the first without a number."""
+        scores = self._scorer.score(encoded)
+        for request, (log_p, _) in zip(requests, scores, strict=True):
+            if not math.isfinite(log_p):
+                raise NotFiniteError(
+                    f"the log-likelihood of item {request.doc_id} (from 0) is {log_p}: weights of this model are "
+                    "not finite, or so large that its logits are not"
+                )
+        return scores
+
+    def _note(self, requests: list[Request]) -> None:
+        """Check requests, and add them to the lengths of their tasks."""
+        check_requests(requests, self.max_length)
+        for request in requests:
+            lengths = self.lengths.setdefault(request.task, Lengths())
+            lengths.add(request.n_context, request.n_continuation, self.max_length)

@@ -18,6 +18,10 @@ class RequestError(ValueError):
     """A request that no model of the study can be given, in words for the user."""
 
 
+class NotFiniteError(ValueError):
+    """A log-likelihood that is no finite number."""
+
+
 @dataclass
 class Lengths:
     """How long the requests of a task are, in tokens of the study's tokenizer."""

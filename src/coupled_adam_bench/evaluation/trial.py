@@ -12,7 +12,6 @@ from coupled_adam_bench.data.bins import load_meta
 from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.evaluation import settings
 from coupled_adam_bench.evaluation.downstream import load_tasks, run_tasks, task_rows
-from coupled_adam_bench.evaluation.harness_model import open_harness_model
 from coupled_adam_bench.evaluation.requests import ADVICE, Lengths
 from coupled_adam_bench.files import digest
 from coupled_adam_bench.plan import Plan
@@ -46,7 +45,9 @@ def try_study_tasks(study: Study, data_id: str) -> dict[str, Any]:
     """Try the tasks of one study; return by task the number of its items and the lengths of its requests in tokens."""
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder, load_tasks(study, data_id) as loaded:
         _save_small_model(study, paths.data_dir(data_id), Path(folder) / "model")
-        lm = open_harness_model(Path(folder) / "model", study, rehearsal=True)
+        from coupled_adam_bench.evaluation.harness_model import HarnessModel
+
+        lm = HarnessModel(Path(folder) / "model", study, rehearsal=True)
         scored = run_tasks(loaded, lm, study.evaluation.downstream.limit)
     rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
     if any(row["metric"] == "acc" and math.isnan(row["value"]) for row in rows):

@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from forks import python
 from hub_server import Fault, HubServer
 
 from coupled_adam_bench.config import parse_study
@@ -96,17 +96,15 @@ class Here:
         kept = {name: value for name, value in os.environ.items() if name not in names}
         return kept | {"HF_ENDPOINT": self.url, "HF_HOME": str(self.folder / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
 
-    def start(self, *arguments: str, small_parts: bool = False, **environment: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, small_parts: bool = False, **environment: str) -> Any:
         # Several parts in a small corpus, and several chunks in a small file.
         parts = (
             "from coupled_adam_bench.data import prepare; prepare.SHARD_CHARACTERS = 2000;"
             "from huggingface_hub import constants; constants.DOWNLOAD_CHUNK_SIZE = 1000;"
         ) * small_parts
         code = f"import sys; {parts} from coupled_adam_bench.cli import main; sys.exit(main(sys.argv[1:]))"
-        return subprocess.Popen(
-            [sys.executable, "-c", code, *arguments], cwd=self.folder, env=self.environment | environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+        command = ["-c", code, *arguments]
+        return python("pipeline without a hub", command, self.folder, self.environment | environment)
 
     def run(self, *arguments: str, small_parts: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments, small_parts=small_parts, **environment)
@@ -240,12 +238,9 @@ from coupled_adam_bench.cli import main
 for case in sys.argv[1:]:
     print("case", case, main(["prepare", "--plan", f"{case}.json"]), file=sys.stderr)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, *SETTINGS], cwd=here.folder, env=here.environment, text=True, capture_output=True,
-        check=False,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr
-    said = dict(zip(SETTINGS, re.split(r"case .* 2\n", done.stderr), strict=False))
+    _, errors = python("pipeline without a hub", ["-c", code, *SETTINGS], here.folder, here.environment).communicate()
+    assert "Traceback" not in errors
+    said = dict(zip(SETTINGS, re.split(r"case .* 2\n", errors), strict=False))
     assert said.keys() == SETTINGS.keys()
     for case, (_, message) in SETTINGS.items():
         assert re.search(message, said[case]), said[case]

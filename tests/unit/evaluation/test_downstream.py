@@ -267,7 +267,7 @@ def test_every_document_has_the_scores_of_lm_eval(mirror):
     hf = HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=3, max_length=SEQ_LEN)
     with downstream.load_tasks(part.study, part.data_id) as loaded:
         theirs = downstream.run_tasks(loaded, hf, limit=None).documents
-        ours = downstream.run_tasks(loaded, harness_model.open_harness_model(folder, part.study), limit=None).documents
+        ours = downstream.run_tasks(loaded, harness_model.HarnessModel(folder, part.study), limit=None).documents
     assert {task: len(documents) for task, documents in ours.items()} == {
         "hellaswag": 4, "winogrande": 3, "arc_easy": 5, "arc_challenge": 5, "truthfulqa_mc2": 2, "lambada_openai": 2,
         "race": 2,

@@ -29,7 +29,7 @@ def evaluation_of(part, cell_id: str) -> dict:
 
 def test_requests_are_built_and_tokenized_once(part, monkeypatch):
     built, tokenized = [], []
-    model_class = harness_model._model_class()
+    model_class = harness_model.HarnessModel
     encode = model_class._encode
     monkeypatch.setattr(
         model_class, "_encode", lambda self, request: tokenized.append(request.args) or encode(self, request)
@@ -165,7 +165,7 @@ def test_a_killed_job_keeps_the_cells_that_it_has_finished(part, capsys):
 )
 def test_one_crashed_cell_costs_only_itself(part, capsys, monkeypatch):
     first, second = part.cells
-    model_class = harness_model._model_class()
+    model_class = harness_model.HarnessModel
     score = model_class._score
 
     def crash(self, requests, encoded):

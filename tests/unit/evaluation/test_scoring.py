@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from coupled_adam_bench.config import Model, parse_study
 from coupled_adam_bench.evaluation import scoring
-from coupled_adam_bench.evaluation.harness_model import open_harness_model
+from coupled_adam_bench.evaluation.harness_model import HarnessModel
 from coupled_adam_bench.evaluation.prefix_trees import TokenRequest
 from coupled_adam_bench.evaluation.scoring import Scorer
 from coupled_adam_bench.files import read_json, write_json
@@ -206,7 +206,7 @@ def open_both(folder, tiny_study):
 
     settings = tiny_study(training={"seq_len": SEQ_LEN, "batch_sequences": 4, "warmup_steps": 0, "precision": "fp32"})
     hf = HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=SEQUENCES, max_length=SEQ_LEN)
-    return open_harness_model(folder, parse_study(settings)), hf
+    return HarnessModel(folder, parse_study(settings)), hf
 
 
 def test_whole_texts_have_the_log_likelihood_of_lm_eval(folder, tiny_study):
@@ -253,7 +253,7 @@ def test_scores_and_texts_have_the_cap_of_the_trained_model(folder, tmp_path, ti
     with torch.no_grad():
         expected = ours.logits(tokens)
         assert load_model(folder).logits(tokens).abs().max() > 3 > 2 >= expected.abs().max()
-        generator = open_harness_model(capped, parse_study(tiny_study()))._generator
+        generator = HarnessModel(capped, parse_study(tiny_study()))._generator
         torch.testing.assert_close(generator.model(tokens).logits, expected, rtol=0, atol=1e-4)
     log_p = expected[0, 2:7].log_softmax(-1).gather(1, tokens[0, 3:8, None]).sum().item()
     ((found, _),) = Scorer([ours], SEQ_LEN, 100).score([TokenRequest(np.arange(1, 9, dtype=np.int32), 5)])

@@ -1,15 +1,13 @@
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import Fork
 from planned import only
 
 from coupled_adam_bench import paths
@@ -18,64 +16,44 @@ from coupled_adam_bench.files import write_json
 from coupled_adam_bench.plan import Plan, make_plan
 
 
-@dataclass
 class Nursery:
-    """See nursery.py; ``processes`` of a group get what torchrun would give them."""
+    """Starts commands as forks of one process that has our training imported; their warnings are errors.
 
-    process: subprocess.Popen[str]
-    started: list[int] = field(default_factory=list)
+    The processes of a group get what torchrun would give them.
+    """
 
-    def _ask(self, command: dict[str, Any]) -> Any:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(command) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+    def __init__(self) -> None:
+        self.started: dict[int, Fork] = {}
 
     def start(self, argv: list[str], cwd: Path, processes: int = 1, env: dict[str, str] | None = None) -> list[int]:
-        pids = []
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(processes)}
+        command = ["-W", "error", "-m", "coupled_adam_bench", *argv]
+        forks = []
         for rank in range(processes):
-            own = {**group, "RANK": str(rank), "LOCAL_RANK": str(rank), **(env or {})}
-            command = {"argv": argv, "cwd": str(cwd), "env": own, "log": str(cwd / f"rank-{rank}.log")}
-            pids.append(self._ask({"start": command}))
-        self.started += pids
-        return pids
+            own = os.environ | group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | (env or {})
+            forks.append(Fork("training", command, cwd, own, cwd / f"rank-{rank}.log"))
+        self.started |= {fork.pid: fork for fork in forks}
+        return [fork.pid for fork in forks]
 
     def wait(self, pid: int) -> int:
-        status: int = self._ask({"wait": pid, "block": True})
-        self.started.remove(pid)
-        return status
+        return self.started.pop(pid).wait()
 
     def is_running(self, pid: int) -> bool:
-        """Tell without reaping."""
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return state != "Z"
+        return self.started[pid].poll() is None
 
     def kill(self, pids: list[int]) -> None:
         for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+            self.started[pid].send_signal(signal.SIGKILL)
         for pid in pids:
             self.wait(pid)
 
 
 @pytest.fixture(scope="session")
-def shared_nursery() -> Iterator[Nursery]:
-    process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("nursery.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    yield Nursery(process)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.close()
-    process.wait()
-    process.stdout.close()
+def shared_nursery() -> Nursery:
+    return Nursery()
 
 
 @pytest.fixture
