@@ -167,3 +167,11 @@ def python(libraries: str, arguments: list[str], folder: Path, environment: dict
         return Fork(libraries, arguments, folder, environment)
     pipes: Any = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment, **pipes)
+
+
+def run_group(program: str, processes: int, folder: Path) -> None:
+    """Run a program in each process of a group; its arguments are the address of a store of theirs, and its rank."""
+    command = ["-c", program, (folder / "store").as_uri()]
+    ranks = [python("training", [*command, str(rank)], folder, dict(os.environ)) for rank in range(processes)]
+    errors = [process.communicate(timeout=240)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [0] * processes, "\n".join(errors)

@@ -20,29 +20,34 @@ SECONDS = 600
 """Within which a start must end."""
 
 
+def _process(folder: Path, options: list[str], said: Path, first: str = "") -> Any:
+    """Start Snakemake, and let its jobs be forks as well; what they say goes to the file ``said``."""
+    program = f"{first}\nfrom snakemake.cli import main; import sys; sys.argv[0] = 'snakemake'; main(sys.argv[1:])"
+    if os.environ.get("CAB_REAL_STARTS") == "1":
+        command = [sys.executable, "-c", program, *options] if first else [*SNAKEMAKE[:1], *options]
+        with said.open("w") as file:
+            return subprocess.Popen(command, cwd=folder, stdout=file, stderr=file)
+    if "-n" not in options:
+        program = f"import sys; sys.executable = {python_of_jobs()!r}\n{program}"
+    return Fork("snakemake", ["-c", program, *options], folder, dict(os.environ), said)
+
+
 def snakemake(
     folder: Path, *arguments: str, study: str = "study.yaml", snakefile: str = SNAKEMAKE[2], first: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run Snakemake's command line to its end; all that it says is in ``stdout``. ``first`` is Python to run before."""
     cores = [] if "-n" in arguments else ["--cores", "2"]
     options = ["--snakefile", snakefile, "--nocolor", *arguments, *cores, "--configfile", study]
-    program = f"{first}\nfrom snakemake.cli import main; import sys; sys.argv[0] = 'snakemake'; main(sys.argv[1:])"
-    said = Path(tempfile.mkstemp(prefix="said-", dir=os.environ[FOLDER])[1])
-    if os.environ.get("CAB_REAL_STARTS") == "1":
-        command = [sys.executable, "-c", program, *options] if first else [*SNAKEMAKE[:1], *options]
-        with said.open("w") as file:
-            process: Any = subprocess.Popen(command, cwd=folder, stdout=file, stderr=file)
-    else:
-        if "-n" not in arguments:
-            program = f"import sys; sys.executable = {python_of_jobs()!r}\n{program}"
-        process = Fork("snakemake", ["-c", program, *options], folder, dict(os.environ), said)
+    number, name = tempfile.mkstemp(prefix="said-", dir=os.environ[FOLDER])
+    os.close(number)
+    process = _process(folder, options, Path(name), first)
     try:
         status = process.wait(SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         logs = "".join(path.read_text() for path in folder.glob("results/*/logs/*.log"))
-        raise AssertionError(f"no end after {SECONDS} s:\n{said.read_text()}\n{logs}") from None
-    return subprocess.CompletedProcess(options, status, stdout=said.read_text(encoding="utf-8"), stderr="")
+        raise AssertionError(f"no end after {SECONDS} s:\n{Path(name).read_text()}\n{logs}") from None
+    return subprocess.CompletedProcess(options, status, stdout=Path(name).read_text(encoding="utf-8"), stderr="")
 
 
 def jobs(result: subprocess.CompletedProcess[str], target: str = "all") -> dict[str, int]:
@@ -64,16 +69,17 @@ def finish(folder: Path, *targets: str, study: str = "study.yaml") -> str:
     return result.stdout
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the workflow up to its tables, first process of a group; what it says goes to ``said.txt``."""
-    command = [*SNAKEMAKE, "tables", "--cores", "2", "--configfile", "study.yaml"]
-    with (folder / "said.txt").open("w") as said:
-        return subprocess.Popen(command, cwd=folder, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+def start(folder: Path, *targets: str) -> Any:
+    """Start the workflow, which will run to its end; what it says goes to ``said.txt``."""
+    options = [*SNAKEMAKE[1:], *targets, "--cores", "2", "--configfile", "study.yaml"]
+    return _process(folder, options, folder / "said.txt")
 
 
 def begin(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the workflow and return when a cell is being trained."""
-    process = start(folder)
+    """Start the workflow as a user does, first process of a group, and return when a cell is being trained."""
+    command = [*SNAKEMAKE, "tables", "--cores", "2", "--configfile", "study.yaml"]
+    with (folder / "said.txt").open("w") as said:
+        process = subprocess.Popen(command, cwd=folder, stdout=said, stderr=said, start_new_session=True)
     deadline = time.monotonic() + 120
     while not any(path.stat().st_size for path in folder.glob("results/runs/*/history.jsonl")):
         assert process.poll() is None

@@ -542,7 +542,7 @@ def test_working_folders_with_one_results(finished, finished_twice, tmp_path, ti
     for name, study in (("one", settings), ("two", settings), ("three", other)):
         write(tmp_path / name, study)
         (tmp_path / name / "results").symlink_to(tmp_path / "shared")
-        runs[name] = start(tmp_path / name)
+        runs[name] = start(tmp_path / name, "tables")
     said = {}
     for name, process in runs.items():
         process.wait(timeout=300)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from finished import ROOT, SNAKEMAKE
-from starts import jobs, snakemake
+from finished import ROOT
+from starts import jobs, snakemake, start
 
 from coupled_adam_bench import tracking_live
 from coupled_adam_bench.locks import is_held
@@ -312,8 +312,7 @@ def test_two_snakemakes_at_once_do_not_write_over_each_other(tmp_path, tiny_stud
     settings["grid"][0] |= {"tokens": [{"steps": 800}], "seeds": [1, 2]}
     settings["execution"] |= {"train_cells_per_job": 2, "checkpoint_every": 200}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(settings))
-    command = [*SNAKEMAKE, "train", "--cores", "2", "--configfile", "study.yaml"]
-    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = start(tmp_path, "train")
     try:
         while not list(tmp_path.glob("results/runs/*/history.jsonl")):
             assert first.poll() is None

@@ -2,12 +2,10 @@
 
 import copy
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from forks import run_group
 
 from coupled_adam_bench.optim.ember import Ember
 
@@ -190,10 +188,4 @@ def test_what_is_no_matrix_is_refused(shape):
 
 
 def test_rows_in_shards_are_updated_as_if_they_were_whole(tmp_path):
-    script = tmp_path / "sharded.py"
-    script.write_text(SHARDED)
-    command = [sys.executable, str(script), (tmp_path / "store").as_uri()]
-    ranks = [subprocess.Popen([*command, str(rank)], env=os.environ, stderr=subprocess.PIPE) for rank in range(2)]
-    for rank in ranks:
-        _, errors = rank.communicate(timeout=240)
-        assert rank.returncode == 0, errors.decode()
+    run_group(SHARDED, 2, tmp_path)

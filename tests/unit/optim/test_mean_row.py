@@ -1,11 +1,8 @@
 """Mu-centering and mu-loss: the mean row by hand, what the softmax sees of a shift, gradients, and shards."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from forks import run_group
 
 from coupled_adam_bench.config import AdamWSettings, SgdSettings, Training
 from coupled_adam_bench.models.gpt2 import GPT2
@@ -132,10 +129,4 @@ def test_without_a_gradient_the_mu_loss_adds_none():
 
 
 def test_matrices_in_shards_are_centered_as_if_they_were_whole(tmp_path):
-    script = tmp_path / "sharded.py"
-    script.write_text(SHARDED)
-    command = [sys.executable, str(script), (tmp_path / "store").as_uri()]
-    ranks = [subprocess.Popen([*command, str(rank)], env=os.environ, stderr=subprocess.PIPE) for rank in range(2)]
-    for rank in ranks:
-        _, errors = rank.communicate(timeout=240)
-        assert rank.returncode == 0, errors.decode()
+    run_group(SHARDED, 2, tmp_path)

@@ -3,10 +3,9 @@
 So does its AdamW for parameters that are not coupled.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from forks import run_group
 
 BEGIN = """
 import itertools
@@ -119,10 +118,4 @@ os._exit(0)  # with torch 2.12 a process of a gloo group that exits by itself ab
 
 
 def test_shards_are_updated_like_the_whole(tmp_path: Path):
-    command = [sys.executable, "-c", BEGIN + CASES + MODEL + END, f"file://{tmp_path / 'store'}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True, env=environment) for rank in range(3)
-    ]
-    errors = [process.communicate(timeout=120)[1] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0, 0], "\n".join(errors)
+    run_group(BEGIN + CASES + MODEL + END, 3, tmp_path)
