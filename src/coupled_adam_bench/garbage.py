@@ -17,6 +17,16 @@ def not_collected_at_exit() -> None:
 
 
 @contextlib.contextmanager
+def collected_among_new_objects() -> Iterator[None]:
+    """Let each look for garbage pass over the objects that are there now: after imports, these are a million."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextlib.contextmanager
 def rarely_collected() -> Iterator[None]:
     """Look for garbage after 50,000 new objects, far more rarely than usual, as long as this is entered.
 

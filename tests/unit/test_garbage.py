@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from coupled_adam_bench.garbage import rarely_collected
+from coupled_adam_bench.garbage import collected_among_new_objects, rarely_collected
 
 
 def test_python_looks_for_garbage_as_before_at_the_end() -> None:
@@ -14,6 +14,13 @@ def test_python_looks_for_garbage_as_before_at_the_end() -> None:
         assert gc.isenabled()
         raise KeyError
     assert gc.get_threshold() == usual
+
+
+def test_objects_that_were_there_are_passed_over_only_within() -> None:
+    with pytest.raises(KeyError), collected_among_new_objects():
+        assert gc.get_freeze_count() > 10_000
+        raise KeyError
+    assert gc.get_freeze_count() == 0
 
 
 def test_the_command_line_starts_with_it_and_ends_as_usual() -> None:

@@ -27,6 +27,7 @@ from coupled_adam_bench.estimate.memory import pieces
 from coupled_adam_bench.estimate.resources import train_mem_mb
 from coupled_adam_bench.evaluation.logit_sums import LogitSums
 from coupled_adam_bench.evaluation.test_loss import mean_loss
+from coupled_adam_bench.garbage import collected_among_new_objects
 from coupled_adam_bench.models import cross_entropy
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.optim.coupled_adam.shards import local
@@ -135,6 +136,7 @@ def rehearse(combination: Combination, gpu_bytes: float, measured: Measured | No
     cpu_bytes = 1e6 * train_mem_mb(combination.cell, execution) / execution.processes
     device_bytes = gpu_bytes if execution.gpus else cpu_bytes
     with (
+        collected_among_new_objects(),  # what passes leave is measured, so it is looked for many times
         tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder,
         _settings_of_torch_kept(),
         fake_gpu.pretended_gpu() if on_gpu else _loss_as_on_gpus(execution.gpus > 0),
