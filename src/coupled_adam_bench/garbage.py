@@ -19,11 +19,13 @@ def not_collected_at_exit() -> None:
 @contextlib.contextmanager
 def collected_among_new_objects() -> Iterator[None]:
     """Let each look for garbage pass over the objects that are there now: after imports, these are a million."""
+    frozen_before = gc.get_freeze_count() > 0
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen_before:
+            gc.unfreeze()
 
 
 @contextlib.contextmanager
