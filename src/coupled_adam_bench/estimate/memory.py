@@ -163,8 +163,11 @@ def pieces(sequences: int, fitting: int) -> int:
 
 
 def largest_micro_batch(cell: Cell, execution: Execution, gpu_bytes: float) -> int | None:
-    """Return the largest micro-batch with which a cell fits into a GPU, None if it does not fit with one sequence."""
-    sequences, room = local_sequences(cell, execution), GPU_SHARE * gpu_bytes
+    """Return the largest micro-batch with which a cell fits into a GPU, None if it does not fit with one sequence.
+
+    Cells that a job trains at the same time share the GPU.
+    """
+    sequences, room = local_sequences(cell, execution), GPU_SHARE * gpu_bytes / execution.cells_at_once
     if memory_of(cell, execution, sequences).peak <= room:
         return sequences
     # More sequences never take less, apart from all of them at once.

@@ -106,9 +106,12 @@ def table(rehearsed: Sequence[Rehearsed], gpu_gb: float) -> str:
 def _verdict(result: Rehearsed, gpu_gb: float) -> str:
     if result.findings:
         return f"{len(result.findings)} found"
-    peak = max(result.peak_bytes or 0, result.evaluation_bytes or 0)
-    too_large = result.combination.execution.gpus and peak > gpu_gb * _GB
-    return f"ok, but more than {gpu_gb:g} GB" if too_large else "ok"
+    execution = result.combination.execution
+    together = execution.cells_at_once * (result.peak_bytes or 0)
+    if not execution.gpus or max(together, result.evaluation_bytes or 0) <= gpu_gb * _GB:
+        return "ok"
+    cells = f"{execution.cells_at_once} at once take " if together > max(result.peak_bytes or 0, gpu_gb * _GB) else ""
+    return f"ok, but {cells}more than {gpu_gb:g} GB"
 
 
 def _gb(size: int | None) -> str:
