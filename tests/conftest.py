@@ -30,8 +30,8 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 ROOT = Path(__file__).parent.parent
 # Whole studies come first, so that no worker waits for the other one's last study: those on SLURM, which begin with the
-# finished study, beside those that have a study of their own for all of their tests.
-LONG = tuple(str(ROOT / "tests" / folder) for folder in ("slurm", "workflow"))
+# finished study, beside those that have a study of their own for all of their tests. Then come the largest groups.
+FIRST = ("slurm", "workflow", "unit/training", "unit/report", "unit/optim", "unit/test_tracking")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,12 +44,27 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(os.environ.pop(FOLDER))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def order(item: pytest.Item) -> tuple[bool, bool]:
-        long = str(item.path).startswith(LONG)
-        return not long, item.get_closest_marker("xdist_group") is None
+    def order(item: pytest.Item) -> tuple[int, bool]:
+        path = item.path.relative_to(ROOT / "tests").as_posix()
+        number = next((number for number, start in enumerate(FIRST) if path.startswith(start)), len(FIRST))
+        return max(1, number), item.get_closest_marker("xdist_group") is None
 
     items.sort(key=order)
+    for item in items:
+        if (group := _group(item.path)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(path: Path) -> str | None:
+    """Name the tests that one worker runs with those of a file: they share fixtures, and libraries that load slowly."""
+    folder, *names = path.relative_to(ROOT / "tests").with_suffix("").parts
+    if folder != "unit":
+        return None
+    if names[0] in ("training", "data"):  # too many for one worker
+        return "/".join(names[:2])
+    return "test_tracking" if names[0].startswith("test_tracking") else names[0]
 
 
 def pytest_collection_finish() -> None:

@@ -88,7 +88,7 @@ class Fork:
             files = [file, file]
         else:
             self._files = files = [tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2)]  # noqa: SIM115 - closed when they are read
-        request = {"arguments": arguments, "folder": str(folder), "environment": environment}
+        request = {"arguments": arguments, "folder": str(folder.resolve()), "environment": environment}
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._server.connect(str(_socket_of(libraries)))
         with Path(os.devnull).open() as nothing:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import python
 
 from coupled_adam_bench import tracking_store
 from coupled_adam_bench.files import write_json
@@ -125,11 +126,12 @@ print(killed, time.monotonic() - start)
 
 
 def kill_often(n_kills: int, longest: float, seed: int) -> str:
-    command = [sys.executable, "-c", KILLER, str(n_kills), str(longest), str(seed)]
-    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
-    print(result.stdout, result.stderr)  # for a look with -s
-    return result.stderr
+    arguments = ["-c", KILLER, str(n_kills), str(longest), str(seed)]
+    process = python("pipeline", arguments, Path(), ENVIRONMENT)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, out + err
+    print(out, err)  # for a look with -s
+    return err
 
 
 @pytest.mark.fault(
