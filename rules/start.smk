@@ -4,6 +4,7 @@
 #      results/<study>/.lock, which one run of the study at a time holds: the others wait, and find its work done
 
 import os
+import re
 import subprocess
 
 from coupled_adam_bench.data.check import data_is_damaged, mark_damaged
@@ -145,6 +146,11 @@ onstart:
     for rules_kind, rule_names in (("evaluate", {*EVALUATION_RULES, "try_tasks"}), ("train", TRAINING_RULES)):
         if rules_kind in MISSING and planned & rule_names:
             raise WorkflowError(MISSING[rules_kind])
+    if not workflow.local_exec and not re.fullmatch(r"[\w@%+=:,./-]+", PYTHON):
+        raise WorkflowError(
+            f"{PYTHON}: no job of a cluster could start this Python, since Snakemake does not quote its path there; make "
+            "the environment in a folder whose path has no spaces, quotes or other signs of the shell"
+        )
     if workflow.local_exec:  # the machine that submits to a cluster says nothing of its nodes
         try:
             factors = "train_threads x train_processes x train_cells_at_once"

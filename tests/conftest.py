@@ -1,6 +1,7 @@
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,12 @@ FIRST = ("slurm", "workflow", "unit/training", "unit/report", "unit/optim", "uni
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if " " in sys.prefix:
+        pytest.exit(
+            f"{sys.prefix}: PyTorch's compiler and Snakemake's SLURM plugin cannot use an environment whose path has a "
+            "space; run the tests in another folder (studies that use neither run here)",
+            returncode=2,
+        )
     if not hasattr(config, "workerinput"):  # workers inherit it
         os.environ |= {FOLDER: tempfile.mkdtemp(prefix="coupled-adam-bench-"), OWNER: str(os.getpid())}
 

@@ -52,10 +52,12 @@ class StudyOnSlurm:
             if job.reason == "BeginTime":
                 self.slurm("scontrol", "update", f"job={job.number}", "StartTime=now")
 
-    def start(self, *arguments: str, profile: bool = True) -> subprocess.Popen[bytes]:
+    def start(
+        self, *arguments: str, profile: bool = True, python: Path = Path(sys.executable)
+    ) -> subprocess.Popen[bytes]:
         """Start Snakemake in a process group of its own, as from a terminal."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "snakemake", "--cores", "all", "--configfile", self.study]
+        command = [python, "-m", "snakemake", "--cores", "all", "--configfile", self.study]
         if profile:
             command += ["--profile", "slurm", "--slurm-init-seconds-before-status-checks", "1"]
         command += ["--directory", self.folder, *arguments]

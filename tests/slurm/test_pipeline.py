@@ -34,6 +34,23 @@ def test_a_study_has_the_tables_of_the_local_run(finished, slurm_cluster, tmp_pa
     assert len(jobs) == 4
 
 
+@pytest.mark.fault(
+    "cluster",
+    "The path of Python has a space or a quote, which Snakemake does not quote in the jobs of a cluster.",
+    "A sentence names the path and what to do before the first job.",
+)
+def test_a_python_that_no_job_could_start_is_refused(finished, slurm_cluster, tmp_path):
+    cluster = StudyOnSlurm(tmp_path / "slurm", finished / "study.yaml", slurm_cluster)
+    python = finished.parent / ".venv/bin/python"
+    process = cluster.start("tables", python=python)
+    with ended(process):
+        assert process.wait(60) == 1
+    said = cluster.log.read_text()
+    assert f"{python}: no job of a cluster could start this Python" in said
+    assert "Traceback" not in said
+    assert cluster.jobs("PENDING", "RUNNING") == []
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(1500)
 @pytest.mark.fault(
