@@ -149,7 +149,7 @@ onstart:
     if not workflow.local_exec and not re.fullmatch(r"[\w@%+=:,./-]+", PYTHON):
         raise WorkflowError(
             f"{PYTHON}: no job of a cluster could start this Python, since Snakemake does not quote its path there; make "
-            "the environment in a folder whose path has no spaces, quotes or other signs of the shell"
+            "the environment in a folder whose path has no spaces, quotes or other characters that mean something to a shell"
         )
     if workflow.local_exec:  # the machine that submits to a cluster says nothing of its nodes
         try:

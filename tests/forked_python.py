@@ -1,8 +1,8 @@
 """A Python that runs command lines in forks of itself, with libraries imported that would take each of them seconds.
 
 Its arguments are a socket's address, the process with which it ends, and the libraries. A request is a message of JSON
-(arguments of Python, working folder, environment) with the three standard files; the answers are the fork's number and,
-when it has ended, its status. See ``forks.py``, which asks.
+(arguments of Python, working folder, environment) with the three standard files. The answers are the fork's number and,
+when the fork has ended, its status. The requests come from ``forks.py``.
 """
 
 import atexit
@@ -27,23 +27,20 @@ LONGEST_REQUEST = 1 << 20
 
 
 def run(arguments: list[str]) -> None:
-    """Do what Python does with these arguments: ``-W error`` if it is there, then ``-m``, ``-c`` or a file."""
-    if arguments[0] == "-W":
-        warnings.simplefilter(arguments[1])  # type: ignore[arg-type]
+    """Do what Python does with these arguments: ``-W error`` if it is there, then ``-m MODULE`` or ``-c PROGRAM``."""
+    if arguments[:2] == ["-W", "error"]:
+        warnings.simplefilter("error")
         arguments = arguments[2:]
-    kind, sys.argv = arguments[0], arguments
-    if kind == "-m":
+    if arguments[0] == "-m":
         sys.argv = arguments[1:]
         sys.path.insert(0, str(Path.cwd()))
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    elif kind == "-c":
+    else:
+        assert arguments[0] == "-c", arguments
         sys.argv = ["-c", *arguments[2:]]
         sys.path.insert(0, "")
         main = sys.modules["__main__"] = ModuleType("__main__")
         exec(compile(arguments[1], "<string>", "exec"), vars(main))
-    else:
-        sys.path.insert(0, str(Path(kind).resolve().parent))
-        runpy.run_path(kind, run_name="__main__")
 
 
 def status_of(arguments: list[str]) -> int:
@@ -74,7 +71,7 @@ def become(request: dict[str, Any], files: list[int]) -> None:
     sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     status = status_of(request["arguments"])
     # As Python ends, but without the clearing of its modules: of so many, that takes half a second.
-    threading._shutdown()  # type: ignore[attr-defined]
+    threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -28,7 +28,7 @@ class Metric:
     high: float = inf
 
 
-# A correlation or a ratio of floats may pass its bound by rounding.
+# Arrows and digits are those of the paper's tables. A correlation or a ratio of floats may pass its bound by rounding.
 _ROUNDING = 1e-9
 _ONE = 1.0 + _ROUNDING
 
@@ -91,7 +91,6 @@ _LOGITS = (
         higher_is_better=False,
     ),
 )  # fmt: skip
-# Symbols and digits are those of the paper's tables.
 _EMBEDDINGS = (
     _embeddings("isotropy", r"$\mathrm{Iso}$", "Iso", "isotropy of the embeddings", higher_is_better=True, high=_ONE),
     _embeddings(

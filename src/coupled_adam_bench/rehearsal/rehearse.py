@@ -110,7 +110,8 @@ def _verdict(result: Rehearsed, gpu_gb: float) -> str:
     together = execution.cells_at_once * (result.peak_bytes or 0)
     if not execution.gpus or max(together, result.evaluation_bytes or 0) <= gpu_gb * _GB:
         return "ok"
-    cells = f"{execution.cells_at_once} at once take " if together > max(result.peak_bytes or 0, gpu_gb * _GB) else ""
+    several = execution.cells_at_once > 1 and together > gpu_gb * _GB
+    cells = f"{execution.cells_at_once} at once take " if several else ""
     return f"ok, but {cells}more than {gpu_gb:g} GB"
 
 
