@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from finished import HOSTILE, finish_in_hostile_folder, once, small, write
-from forks import FOLDER, OWNER
+from forks import FOLDER, OWNER, python_of_workers
 from planned import only, study_and_data
 from starts import finish
 
@@ -28,6 +28,7 @@ from coupled_adam_bench.results.study_results import StudyResults
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")  # else each process that compiles starts others that try the CPU
 
 ROOT = Path(__file__).parent.parent
 # Whole studies come first, so that no worker waits for the other one's last study: those on SLURM, which begin with the
@@ -49,6 +50,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and FOLDER in os.environ:
         shutil.rmtree(os.environ.pop(FOLDER))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    python = python_of_workers()
+    for spec in specs:
+        spec.python = python
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,8 +1,9 @@
 """A Python that runs command lines in forks of itself, with libraries imported that would take each of them seconds.
 
-Its arguments are a socket's address, the process with which it ends, and the libraries. A request is a message of JSON
-(arguments of Python, working folder, environment) with the three standard files. The answers are the fork's number and,
-when the fork has ended, its status. The requests come from ``forks.py``.
+Its arguments are a socket's address, the process with which it ends, and the libraries: modules, or with a colon
+functions of modules that it calls. A request is a message of JSON (arguments of Python, working folder, environment,
+what it takes for the path of Python) with the three standard files. The answers are the fork's number and, when the
+fork has ended, its status. Who asked may end sooner: then the fork is killed. The requests come from ``forks.py``.
 """
 
 import atexit
@@ -19,10 +20,12 @@ import threading
 import traceback
 import warnings
 from importlib import import_module
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+OURS = "coupled_adam_bench"
 LONGEST_REQUEST = 1 << 20
 
 
@@ -58,6 +61,14 @@ def status_of(arguments: list[str]) -> int:
     return 0
 
 
+def forget_other_code() -> None:
+    """Forget our package where the path of modules now has another one, as a test that changes its files asks for."""
+    ours, found = sys.modules.get(OURS), PathFinder.find_spec(OURS)
+    if ours is not None and (found is None or found.origin != ours.__file__):
+        for name in [name for name in sys.modules if name.partition(".")[0] == OURS]:
+            del sys.modules[name]
+
+
 def become(request: dict[str, Any], files: list[int]) -> None:
     """Be the process of a request, first of a group of its own, and end."""
     os.setsid()
@@ -69,6 +80,8 @@ def become(request: dict[str, Any], files: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.executable = request["python"] or sys.executable
+    forget_other_code()
     status = status_of(request["arguments"])
     # As Python ends, but without the clearing of its modules: of so many, that takes half a second.
     threading._shutdown()
@@ -89,27 +102,43 @@ def serve(address: str, owner: int) -> None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
         selector.register(server, selectors.EVENT_READ)
         selector.register(os.pidfd_open(owner), selectors.EVENT_READ, "owner")
+        running: set[int] = set()
         while True:
             for key, _ in selector.select():
-                if key.data == "owner":
-                    return
-                if key.fileobj is server:
-                    connection, _ = server.accept()
-                    request, files, _, _ = socket.recv_fds(connection, LONGEST_REQUEST, 3)
-                    if (child := os.fork()) == 0:
-                        server.close()
+                match key.data:
+                    case "owner":
+                        return
+                    case "asker", child:  # who says nothing more but its end
+                        if child in running:
+                            selector.unregister(key.fileobj)
+                            os.kill(child, signal.SIGKILL)
+                    case "fork", child, connection:
+                        running.remove(child)
+                        selector.unregister(key.fileobj)
+                        os.close(key.fd)
+                        with contextlib.suppress(KeyError):
+                            selector.unregister(connection)
+                        tell(connection, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
                         connection.close()
-                        become(json.loads(request), files)
-                    for file in files:
-                        os.close(file)
-                    tell(connection, child)
-                    selector.register(os.pidfd_open(child), selectors.EVENT_READ, (child, connection))
-                else:
-                    child, connection = key.data
-                    selector.unregister(key.fileobj)
-                    os.close(key.fd)
-                    tell(connection, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-                    connection.close()
+                    case _:
+                        connection, child = accept(server)
+                        running.add(child)
+                        selector.register(os.pidfd_open(child), selectors.EVENT_READ, ("fork", child, connection))
+                        selector.register(connection, selectors.EVENT_READ, ("asker", child))
+
+
+def accept(server: socket.socket) -> tuple[socket.socket, int]:
+    """Fork for a request; return where it came from, which is told the fork's number, and that number."""
+    connection, _ = server.accept()
+    request, files, _, _ = socket.recv_fds(connection, LONGEST_REQUEST, 3)
+    if (child := os.fork()) == 0:
+        server.close()
+        connection.close()
+        become(json.loads(request), files)
+    for file in files:
+        os.close(file)
+    tell(connection, child)
+    return connection, child
 
 
 def tell(connection: socket.socket, number: int) -> None:
@@ -119,6 +148,9 @@ def tell(connection: socket.socket, number: int) -> None:
 
 
 for library in sys.argv[3:]:
-    import_module(library)
+    module, _, function = library.partition(":")
+    loaded = import_module(module)
+    if function:
+        getattr(loaded, function)()
 gc.freeze()  # else the end of each fork would look at all of it
 serve(sys.argv[1], int(sys.argv[2]))

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +31,12 @@ _PIPELINE = (
     "multiprocess.pool",
     "requests",
     "sacrebleu",
+    "coupled_adam_bench.cli",
+    "coupled_adam_bench.evaluation.stage",
+    "coupled_adam_bench.report.figures",
+    "coupled_adam_bench.report.page",
+    "coupled_adam_bench.results.collect",
+    "coupled_adam_bench.training.loop",
 )
 LIBRARIES = {
     "pipeline": (
@@ -42,9 +49,17 @@ LIBRARIES = {
     ),
     # The hub's own libraries read at their import where it is.
     "pipeline without a hub": _PIPELINE,
-    # Those that Snakemake imports in each start come after it.
-    "snakemake": ("snakemake.cli", "smart_open", "snakemake.report.html_reporter"),
-    # With our own code, and torch's compiler as the first cell of a training loads it.
+    # With what its plugins are, and the code of ours that our rules import.
+    "snakemake": (
+        "snakemake.cli:get_argument_parser",
+        "smart_open",
+        "snakemake.report.html_reporter",
+        "coupled_adam_bench.evaluation.checks",
+        "coupled_adam_bench.report.figures",
+        "coupled_adam_bench.results.groups",
+        "coupled_adam_bench.training.checks",
+    ),
+    # With torch's compiler as the first cell of a training loads it.
     "training": (
         "torch._dynamo",
         "torch._inductor.config",
@@ -52,24 +67,32 @@ LIBRARIES = {
         "coupled_adam_bench.cli",
     ),
 }
+"""What the process of a name imports before it forks, and functions that it calls."""
 FOLDER = "CAB_FORKS"
 """The variable that names the folder of the sockets, which all workers of a run of tests share (conftest.py)."""
 OWNER = "CAB_FORKS_OWNER"
 """The variable with the process of that run."""
-# For whoever knows a Python by its path: jobs of a workflow are forks, and anything else is done by the real one.
+# For whoever knows a Python by its path: some command lines are done by forks, and others by the real one.
 STAND_IN = """
-import json, os, socket, sys
+import json, os, signal, socket, sys
 
-python, address, *arguments = sys.argv[1:]
-if arguments[:2] == ["-m", "coupled_adam_bench"] and arguments[2] != "follow":  # which outlives its workflow
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-        server.connect(address)
-        request = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
-        socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
-        server.recv(16)
-        status = int(server.recv(16))
-    sys.exit(status if status >= 0 else 128 - status)
-os.execv(python, [python, *arguments])
+python, address, forked, *arguments = sys.argv[1:]
+command = arguments[arguments[:1] == ["-u"] :]
+if command[: len(forked.split())] != forked.split() or "follow" in command:  # which outlives its workflow
+    os.execv(python, [python, *arguments])
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+    server.connect(address)
+    request = {"arguments": command, "folder": os.getcwd(), "environment": dict(os.environ), "python": None}
+    socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
+    fork = int(server.recv(16))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: os.kill(fork, number))
+    status = int(server.recv(16))
+if status < 0:  # it ended by a signal
+    if -status != signal.SIGKILL:
+        signal.signal(-status, signal.SIG_DFL)
+    os.kill(os.getpid(), -status)
+sys.exit(status)
 """
 
 
@@ -77,9 +100,18 @@ class Fork:
     """A process that was started as a fork, with what tests need of ``subprocess.Popen``."""
 
     def __init__(
-        self, libraries: str, arguments: list[str], folder: Path, environment: dict[str, str], said: Path | None = None
+        self,
+        libraries: str,
+        arguments: list[str],
+        folder: Path,
+        environment: dict[str, str],
+        said: Path | None = None,
+        jobs: str | None = None,
     ) -> None:
-        """Start it; what it says goes to the end of the file ``said``, or is returned by :meth:`communicate`."""
+        """Start it; what it says goes to the end of the file ``said``, or is returned by :meth:`communicate`.
+
+        The commands that it starts itself are forks as well where it is said with which libraries, as ``jobs``.
+        """
         self.args = arguments
         self.returncode: int | None = None
         self._files: list[IO[str]] = []
@@ -88,7 +120,12 @@ class Fork:
             files = [file, file]
         else:
             self._files = files = [tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2)]  # noqa: SIM115 - closed when they are read
-        request = {"arguments": arguments, "folder": str(folder.resolve()), "environment": environment}
+        request = {
+            "arguments": arguments,
+            "folder": str(folder.resolve()),
+            "environment": environment,
+            "python": None if jobs is None else python_of_jobs(jobs),
+        }
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._server.connect(str(_socket_of(libraries)))
         with Path(os.devnull).open() as nothing:
@@ -129,6 +166,10 @@ class Fork:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        """Ask it to end if it still runs."""
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         """Kill it and wait for its end."""
         self.send_signal(signal.SIGKILL)
@@ -148,25 +189,59 @@ def _socket_of(libraries: str) -> Path:
     return address
 
 
-def python_of_jobs() -> str:
-    """Return the path of a Python whose jobs of a workflow are forks."""
-    address = _socket_of("pipeline")
-    program, client = address.with_name("python"), address.with_name("client.py")
-    with folder_lock(address.parent):
+def real_starts() -> bool:
+    """Return whether processes are to be started as a user starts them."""
+    return os.environ.get("CAB_REAL_STARTS") == "1"
+
+
+def python_of_jobs(libraries: str) -> str:
+    """Return the path of a Python whose commands of ours are forks with these libraries."""
+    if real_starts():
+        return sys.executable
+    command = _stand_in(libraries, "-m coupled_adam_bench")
+    program = _socket_of(libraries).with_name("python")
+    with folder_lock(program.parent):
         if not program.exists():
-            client.write_text(STAND_IN)
-            command = shlex.join([sys.executable, "-SE", str(client), sys.executable, str(address)])
             program.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
             program.chmod(0o755)
     return str(program)
 
 
-def python(libraries: str, arguments: list[str], folder: Path, environment: dict[str, str]) -> Any:
-    """Start Python: a fork, or with CAB_REAL_STARTS=1 a process as a user starts it."""
-    if os.environ.get("CAB_REAL_STARTS") != "1":
-        return Fork(libraries, arguments, folder, environment)
-    pipes: Any = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment, **pipes)
+def python_of_workers() -> str:
+    """Return the command of a Python for pytest's workers, forks that have the libraries of most tests.
+
+    The first tests need other libraries as well, so these are loaded at the same time.
+    """
+    if real_starts():
+        return sys.executable
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(_socket_of, ("pipeline", "snakemake", "training")))
+    return _stand_in("pipeline", "-c")
+
+
+def _stand_in(libraries: str, forked: str) -> str:
+    """Return the command of a Python which forks for command lines that begin with ``forked``."""
+    address = _socket_of(libraries)
+    return shlex.join([sys.executable, "-SE", "-c", STAND_IN, sys.executable, str(address), forked])
+
+
+def python(
+    libraries: str,
+    arguments: list[str],
+    folder: Path,
+    environment: dict[str, str],
+    said: Path | None = None,
+    jobs: str | None = None,
+) -> Any:
+    """Start Python as :class:`Fork` does, or with CAB_REAL_STARTS=1 as a user does."""
+    if not real_starts():
+        return Fork(libraries, arguments, folder, environment, said, jobs)
+    command: Any = [sys.executable, *arguments]
+    options: Any = {"cwd": folder, "env": environment, "text": True, "start_new_session": True}
+    if said is None:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    with said.open("a") as file:
+        return subprocess.Popen(command, stdout=file, stderr=file, **options)
 
 
 def run_group(program: str, processes: int, folder: Path) -> None:

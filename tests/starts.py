@@ -1,8 +1,8 @@
 """Starts of the workflow, as a user starts it.
 
 A study that runs to its end starts Snakemake and a dozen jobs, which take most of their time to import libraries. Here
-they are forks of processes that have done so (``forks.py``), unless CAB_REAL_STARTS=1. Tests of kills, users and paths
-start commands of their own.
+they are forks of processes that have done so (``forks.py``), unless CAB_REAL_STARTS=1. Tests of users and paths start
+commands of their own.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from finished import SNAKEMAKE
-from forks import FOLDER, Fork, python_of_jobs
+from forks import FOLDER, Fork, real_starts
 
 SECONDS = 600
 """Within which a start must end."""
@@ -23,13 +23,12 @@ SECONDS = 600
 def _process(folder: Path, options: list[str], said: Path, first: str = "") -> Any:
     """Start Snakemake, and let its jobs be forks as well; what they say goes to the file ``said``."""
     program = f"{first}\nfrom snakemake.cli import main; import sys; sys.argv[0] = 'snakemake'; main(sys.argv[1:])"
-    if os.environ.get("CAB_REAL_STARTS") == "1":
+    if real_starts() or "LD_PRELOAD" in os.environ:  # which only a new process reads
         command = [sys.executable, "-c", program, *options] if first else [*SNAKEMAKE[:1], *options]
         with said.open("w") as file:
-            return subprocess.Popen(command, cwd=folder, stdout=file, stderr=file)
-    if "-n" not in options:
-        program = f"import sys; sys.executable = {python_of_jobs()!r}\n{program}"
-    return Fork("snakemake", ["-c", program, *options], folder, dict(os.environ), said)
+            return subprocess.Popen(command, cwd=folder, stdout=file, stderr=file, start_new_session=True)
+    jobs = None if "-n" in options else "pipeline"
+    return Fork("snakemake", ["-c", program, *options], folder, dict(os.environ), said, jobs)
 
 
 def snakemake(
@@ -70,16 +69,14 @@ def finish(folder: Path, *targets: str, study: str = "study.yaml") -> str:
 
 
 def start(folder: Path, *targets: str) -> Any:
-    """Start the workflow, which will run to its end; what it says goes to ``said.txt``."""
+    """Start the workflow, first process of a group, which will run to its end; what it says goes to ``said.txt``."""
     options = [*SNAKEMAKE[1:], *targets, "--cores", "2", "--configfile", "study.yaml"]
     return _process(folder, options, folder / "said.txt")
 
 
-def begin(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the workflow as a user does, first process of a group, and return when a cell is being trained."""
-    command = [*SNAKEMAKE, "tables", "--cores", "2", "--configfile", "study.yaml"]
-    with (folder / "said.txt").open("w") as said:
-        process = subprocess.Popen(command, cwd=folder, stdout=said, stderr=said, start_new_session=True)
+def begin(folder: Path) -> Any:
+    """Start the workflow as :func:`start` does, and return when a cell is being trained."""
+    process = start(folder, "tables")
     deadline = time.monotonic() + 120
     while not any(path.stat().st_size for path in folder.glob("results/runs/*/history.jsonl")):
         assert process.poll() is None

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.xdist_group("slurm")  # one cluster, in one worker
 ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "slurm" / "config.yaml"
 
-# The resources of rules/train.smk and rules/evaluate.smk, with jobs that say what they were given.
+# The resources of rules/train.smk and rules/evaluate.smk, with jobs that say what they were given. SLURM looks at the
+# time every 30 seconds and may warn as much too soon: at 20 seconds before the end, none of a job's first 10.
 SNAKEFILE = """
 PYTHON = {python!r}
 
@@ -27,7 +28,7 @@ for name, gpu, minutes in (("train_cells", 1, 1), ("test_loss", 1, 5), ("embeddi
         output: name + ".out"
         params: name=name
         threads: 2
-        resources: mem_mb=1000, runtime=minutes, gpu=gpu, slurm_extra="'--signal=TERM@45'"
+        resources: mem_mb=1000, runtime=minutes, gpu=gpu, slurm_extra="'--signal=TERM@20'"
         shell: "{{PYTHON}} job.py {{params.name}} {{threads}}"
 """
 JOB = """

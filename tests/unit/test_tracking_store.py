@@ -93,10 +93,7 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} - {"runs", "plan.json", "mlflow-artifacts"}
 
 
-def track(*prefix: str, **options) -> subprocess.Popen:
-    command = [*prefix, sys.executable, "-m", "coupled_adam_bench", "track", "--plan", "results/plan.json"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([*command, "--out", "results/mlflow.json"], env=ENVIRONMENT, **pipes, **options)
+TRACK = ["-m", "coupled_adam_bench", "track", "--plan", "results/plan.json", "--out", "results/mlflow.json"]
 
 
 # Import the study again and again in forked processes that are killed at random moments, then once in peace.
@@ -370,14 +367,14 @@ def test_no_right_to_write(folder, whole, what):
     path = DATABASE if what == "file" else DATABASE.parent
     path.chmod(0o444 if what == "file" else 0o555)
     try:
-        process = track(*prefix)
-        _, err = process.communicate(timeout=60)
+        command = [*prefix, sys.executable, *TRACK]
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
     finally:
         path.chmod(0o755)
-    assert process.returncode == 2
-    assert err.startswith("error: ")
-    assert "results/mlflow.db: it cannot be written" in err if what == "file" else "Permission denied" in err
-    assert "Traceback" not in err
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert ("results/mlflow.db: it cannot be written" if what == "file" else "Permission denied") in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.fault(
@@ -404,14 +401,17 @@ def test_a_database_locked_by_another_program(folder, tiny_plan, whole, monkeypa
     "one waits for the other, with a line that says so; both end well and each run is there once",
 )
 def test_two_importers_at_once(folder):
+    files = [Path("first.txt"), Path("second.txt")]
     with only_importer(destination(), Path("results")):
-        processes = [track(), track()]
-        lines = [process.stderr.readline() for process in processes]  # both have come to the lock
-    for line in lines:
+        processes = [python("pipeline", TRACK, Path(), ENVIRONMENT, file) for file in files]
+        deadline = time.monotonic() + 60
+        while not all(file.exists() and "\n" in file.read_text() for file in files):  # both have come to the lock
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert [process.wait(120) for process in processes] == [0, 0]
+    for file in files:
+        (line,) = file.read_text().splitlines()
         assert line.startswith(f"waiting for another import into sqlite:///results/mlflow.db (pid {os.getpid()} on ")
-    for process in processes:
-        out, err = process.communicate(timeout=120)
-        assert (process.returncode, out, err) == (0, "", "")
     assert query(DATABASE, "SELECT count(*), count(DISTINCT name) FROM runs") == [(7, 7)]  # of six cells and the study
     assert query(DATABASE, "SELECT count(*) FROM metrics") == [(6 * (2 * 5 + 1),)]
 

@@ -515,8 +515,8 @@ def test_results_made_for_other_settings(victim, change):
 )
 def test_a_killed_snakemake(number, jobs_too, target, tmp_path, tiny_study):
     settings = small(tiny_study())
-    settings["grid"][0]["tokens"] = [{"steps": 600}]
-    settings["execution"] |= {"train_cells_per_job": 2, "checkpoint_every": 100}
+    settings["grid"][0]["tokens"] = [{"steps": 200}]
+    settings["execution"] |= {"train_cells_per_job": 2, "checkpoint_every": 50}
     write(tmp_path, settings)
     process = begin(tmp_path)
     (os.killpg if jobs_too else os.kill)(process.pid, number)

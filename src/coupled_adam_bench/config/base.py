@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
@@ -137,11 +138,14 @@ class Settings(BaseModel):
         """Turn true and false into text where a number belongs, so that pydantic does not read them as 1 and 0."""
         if not isinstance(values, dict):
             return values
-        numbers = {name for name, field in cls.model_fields.items() if _is_number(field.annotation)}
-        return {
-            name: str(value).lower() if isinstance(value, bool) and name in numbers else value
-            for name, value in values.items()
-        }
+        wrong = {name: str(values[name]).lower() for name in _numbers(cls) if isinstance(values.get(name), bool)}
+        return values | wrong
+
+
+@cache
+def _numbers(settings: type[Settings]) -> frozenset[str]:
+    """Return the fields of a section that are numbers and cannot be true or false."""
+    return frozenset(name for name, field in settings.model_fields.items() if _is_number(field.annotation))
 
 
 class LaterSettings(Settings):

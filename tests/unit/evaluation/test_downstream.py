@@ -396,6 +396,26 @@ def test_a_group_counts_as_one_task(mirror):
     assert ("own_a", "acc") not in group["rows"]
 
 
+def test_which_groups_need_the_index_of_all_tasks(tmp_path):
+    from lm_eval.tasks import TaskManager
+
+    write_own_tasks(tmp_path / "tasks")
+    groups = {
+        "of_groups": ["own", "own_norm"],
+        "of_others": ["own_a", "arc_easy"],
+        "of_a_tag": ["mine"],
+        "of_overrides": [{"task": "own_a", "num_fewshot": 1}],
+        "of_itself": ["of_itself"],
+    }
+    for name, members in groups.items():
+        (tmp_path / "tasks" / f"{name}.yaml").write_text(yaml.safe_dump({"group": name, "task": members}))
+    (tmp_path / "tasks/tagged.yaml").write_text(yaml.safe_dump({"task": "tagged", "tag": "mine", **OWN_TASK}))
+    index = TaskManager(include_path=str(tmp_path / "tasks"), include_defaults=False).task_index
+    assert set(groups) | {"own", "mine"} <= set(index)
+    whole = {name for name in (*groups, "own", "mine", "mmlu") if downstream._has_members(index, name)}
+    assert whole == {"own", "of_groups"}
+
+
 def test_task_rows_by_hand():
     results = {
         "a": {"name": "a", "alias": "a", "sample_len": 9, "acc,none": 0.5, "acc_stderr,none": 0.3},

@@ -280,7 +280,7 @@ def test_word_lists_that_are_missing_or_damaged(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs the peak of memory that Linux keeps")
-def test_only_the_embedding_is_in_memory(tmp_path):
+def test_only_the_embedding_is_in_memory(saved, tmp_path):
     """Of a checkpoint of 120 MB the embedding is 1 MB: reading it all would be seen in the peak of memory."""
     from transformers import GPT2Config
 
@@ -294,10 +294,11 @@ def test_only_the_embedding_is_in_memory(tmp_path):
         (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1])
 
+    measured(saved("gpt2"))  # what it needs of libraries is in memory then
     Path("/proc/self/clear_refs").write_text("5")  # begins to count anew
     before = peak_kib()
     measured(tmp_path)
-    assert peak_kib() - before < 60_000
+    assert peak_kib() - before < 90_000  # 60,000 for the metrics
 
 
 def test_a_tokenizer_of_older_files(saved, pairs_file, tmp_path):

@@ -262,9 +262,9 @@ print(peaks[1] - peaks[0])
 def test_memory_is_that_of_a_real_process(one_optimizer, tmp_path):
     """The real process, which first trains a tiny model to load its code, also has what its allocator keeps unused."""
     settings = one_optimizer("coupled_adam")
-    settings["training"] |= {"seq_len": 256, "batch_sequences": 16}
+    settings["training"] |= {"seq_len": 256, "batch_sequences": 8}
     tiny = json.loads(json.dumps(settings))
-    settings["models"][0] |= {"n_layer": 6, "n_head": 4, "d_model": 384}
+    settings["models"][0] |= {"n_layer": 4, "n_head": 4, "d_model": 256}
     arguments = [sys.executable, "-c", REAL, json.dumps([tiny, settings]), str(tmp_path)]
     result = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -246,6 +246,7 @@ def test_manifest(fake: Any) -> None:
     assert manifest["git_revision"] is None or re.fullmatch(r"[0-9a-f]{40}(-dirty)?", manifest["git_revision"])
 
 
+@pytest.mark.usefixtures("no_pdf")
 def test_runs_that_are_not_there_are_said_to_be_missing(
     fake: Any, tiny_plan: Plan, tmp_path: Path, templates: Path
 ) -> None:

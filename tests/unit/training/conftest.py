@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from forks import Fork
 from planned import only
 
 from coupled_adam_bench import paths
+from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.files import write_json
 from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.training.distributed import WorkerGroup
+from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.trainer import Trainer
 
 
 class Nursery:
@@ -37,6 +42,15 @@ class Nursery:
             forks.append(Fork("training", command, cwd, own, cwd / f"rank-{rank}.log"))
         self.started |= {fork.pid: fork for fork in forks}
         return [fork.pid for fork in forks]
+
+    def train(self, workspace: "Workspace", *command: str) -> "Workspace":
+        """Run a command, or the training of all cells, in as many processes as the study asks for; it must end well."""
+        processes = only(workspace.plan).study.execution.processes
+        command = command or tuple(workspace.command(*workspace.plan.cells))
+        statuses = [self.wait(pid) for pid in self.start([*command], workspace.folder, processes)]
+        logs = [(workspace.folder / f"rank-{rank}.log").read_text() for rank in range(processes)]
+        assert statuses == [0] * processes, "\n".join(logs)
+        return workspace
 
     def wait(self, pid: int) -> int:
         return self.started.pop(pid).wait()
@@ -74,6 +88,29 @@ class Workspace:
 
     def command(self, *cell_ids: str) -> list[str]:
         return ["train", "--plan", "plan.json", "--device", "cpu", "--cells", *cell_ids]
+
+
+@pytest.fixture
+def goes_on(tiny_data: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Train a cell twice, once stopped after some steps: the weights are the same bits. Return the undisturbed run."""
+
+    def goes_on(cell: Cell, steps: int) -> Path:
+        alone, execution = WorkerGroup(torch.device("cpu")), cell.study.execution
+        whole, stopped = (tmp_path / f"{cell.id}-{name}" for name in ("whole", "stopped"))
+        assert train(cell, execution, tiny_data, whole, alone) == 0
+        trainer = Trainer(cell, execution, tiny_data, stopped, alone)
+        trainer.resume()
+        for step in range(steps):
+            trainer.train_step(step)
+            trainer.state.step += 1
+        trainer.save()
+        trainer.checkpoints.wait()
+        assert train(cell, execution, tiny_data, stopped, alone) == 0
+        weights = [folder / "model" / "model.safetensors" for folder in (whole, stopped)]
+        assert weights[0].read_bytes() == weights[1].read_bytes()
+        return whole
+
+    return goes_on
 
 
 @pytest.fixture(scope="session")

@@ -7,12 +7,11 @@ import contextlib
 import os
 import shutil
 import socket
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
+from forks import python
 from planned import only
 
 from coupled_adam_bench import paths
@@ -67,18 +66,7 @@ def prepare(make_workspace, tiny_study):
 
 @pytest.fixture
 def run(nursery):
-    """Run a command in as many processes as the study asks for; without one, train all cells."""
-
-    def run(workspace, *command):
-        processes = only(workspace.plan).study.execution.processes
-        command = command or workspace.command(*workspace.plan.cells)
-        pids = nursery.start(list(command), workspace.folder, processes)
-        statuses = [nursery.wait(pid) for pid in pids]
-        logs = [(workspace.folder / f"rank-{rank}.log").read_text() for rank in range(processes)]
-        assert statuses == [0] * processes, "\n".join(logs)
-        return workspace
-
-    return run
+    return nursery.train
 
 
 def curves(workspace, key):
@@ -157,7 +145,7 @@ for folder, port in zip(sys.argv[1:3], sys.argv[3:5]):
 """
 
 
-def test_layers_compiled_for_two_processes_give_the_curve_and_checkpoints_of_plain_ones(prepare, run):
+def test_layers_compiled_for_two_processes_give_the_curve_and_checkpoints_of_plain_ones(prepare, run, tmp_path):
     # Not from the nursery, whose warnings are errors: torch hides one of its own from all but strict filters.
     pairs = [("untied", ["coupled_adam"])]
     alone = run(prepare("alone", pairs, steps=[4], training={"warmup_steps": 2}))
@@ -167,12 +155,12 @@ def test_layers_compiled_for_two_processes_give_the_curve_and_checkpoints_of_pla
         for parallel in ("ddp", "fsdp")
     ]
     folders, command = [str(workspace.folder) for workspace in compiled], alone.command(*alone.plan.cells)
-    arguments = [sys.executable, "-c", COMPILED, *folders, *free_ports(2), *command]
-    group = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
-    workers = [
-        subprocess.Popen(arguments, env=os.environ | group | {"RANK": rank, "LOCAL_RANK": rank}) for rank in ("0", "1")
-    ]
-    assert [worker.wait(300) for worker in workers] == [0, 0]
+    arguments = ["-c", COMPILED, *folders, *free_ports(2), *command]
+    group = os.environ | {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
+    groups = [group | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+    workers = [python("training", arguments, tmp_path, environment) for environment in groups]
+    errors = [worker.communicate(timeout=300)[1] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(errors)
     for workspace in compiled:
         assert_same_curves(workspace, alone, "fp32")
         plain = prepare(f"{workspace.folder.name}-plain", pairs, steps=[4], training={"warmup_steps": 2})

@@ -12,15 +12,12 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from planned import only
 
 from coupled_adam_bench.config import AdamWSettings, CustomSettings, Training, parse_study
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.training import environment
 from coupled_adam_bench.training.checks import check_optimizers
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.loop import train
-from coupled_adam_bench.training.trainer import Trainer
 from coupled_adam_bench.training.trial import try_optimizer, try_optimizers
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +32,7 @@ LION = {
 }
 
 
-def settings_of(tiny_study, *optimizers, steps=60, **execution):
+def settings_of(tiny_study, *optimizers, steps=30, **execution):
     settings = tiny_study()
     settings["grid"][0] |= {"table": None, "optimizers": [*optimizers], "tokens": [{"steps": steps}], "seeds": [1]}
     settings["execution"] |= execution
@@ -124,23 +121,11 @@ def test_the_documentation_s_forms_are_what_it_says(tiny_study):
 
 
 @pytest.mark.parametrize("name", ["Lion", "Prodigy", "SOAP"])
-def test_a_stopped_cell_goes_on_with_the_same_bits(name, tiny_study, tiny_data, tmp_path):
+def test_a_stopped_cell_goes_on_with_the_same_bits(name, tiny_study, goes_on):
     optimizer = {**LION, "path": f"pytorch_optimizer.{name}", "arguments": {}}
-    plan = make_plan(parse_study(settings_of(tiny_study, optimizer)))
-    (cell,) = plan.cells.values()
-    execution = only(plan).study.execution
-    assert train(cell, execution, tiny_data, tmp_path / "undisturbed", ALONE) == 0
-    trainer = Trainer(cell, execution, tiny_data, tmp_path / "stopped", ALONE)
-    trainer.resume()
-    for step in range(23):
-        trainer.train_step(step)
-        trainer.state.step += 1
-    trainer.save()
-    trainer.checkpoints.wait()
-    assert train(cell, execution, tiny_data, tmp_path / "stopped", ALONE) == 0
-    weights = [tmp_path / run / "model" / "model.safetensors" for run in ("undisturbed", "stopped")]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-    losses = [json.loads(line)["loss"] for line in (tmp_path / "undisturbed/history.jsonl").read_text().splitlines()]
+    (cell,) = make_plan(parse_study(settings_of(tiny_study, optimizer, steps=60))).cells.values()
+    history = goes_on(cell, 23) / "history.jsonl"
+    losses = [json.loads(line)["loss"] for line in history.read_text().splitlines()]
     assert name == "Prodigy" or losses[-1] < losses[0] - 0.1  # which finds its rate slowly
 
 
@@ -151,8 +136,7 @@ def test_two_processes_give_the_same_curve(parallel, make_workspace, nursery, ti
         settings = settings_of(tiny_study, LION, parallel=parallel, train_processes=processes)
         workspace = make_workspace(settings, str(processes))
         (cell_id,) = workspace.plan.cells
-        pids = nursery.start(workspace.command(cell_id), workspace.folder, processes)
-        assert [nursery.wait(pid) for pid in pids] == [0] * processes, (workspace.folder / "rank-0.log").read_text()
+        nursery.train(workspace)
         lines = (workspace.run_dir(cell_id) / "history.jsonl").read_text().splitlines()
         losses.append([json.loads(line)["loss"] for line in lines])
     np.testing.assert_allclose(*losses, rtol=1e-4)  # the sign of a gradient near 0 is a matter of rounding

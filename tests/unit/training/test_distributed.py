@@ -4,12 +4,11 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
+from forks import python
 from safetensors.numpy import load_file
 
 from coupled_adam_bench.files import read_json
@@ -21,7 +20,7 @@ OPTIMIZERS = ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 20}]
 KEYS = ["adamw", "coupled_adam", "sgd_f20"]
 
 
-def settings_of(tiny_study, steps=40, optimizers=OPTIMIZERS, **execution):
+def settings_of(tiny_study, steps=20, optimizers=OPTIMIZERS, **execution):
     settings = tiny_study()
     settings["grid"][0] |= {"table": None, "optimizers": optimizers, "tokens": [{"steps": steps}], "seeds": [1]}
     settings["execution"] |= execution
@@ -31,12 +30,6 @@ def settings_of(tiny_study, steps=40, optimizers=OPTIMIZERS, **execution):
 def losses_of(workspace, cell_id):
     lines = (workspace.run_dir(cell_id) / "history.jsonl").read_text().splitlines()
     return [json.loads(line)["loss"] for line in lines]
-
-
-def train_all(nursery, workspace, processes):
-    pids = nursery.start(workspace.command(*workspace.plan.cells), workspace.folder, processes)
-    statuses = [nursery.wait(pid) for pid in pids]
-    assert statuses == [0] * processes, (workspace.folder / "rank-0.log").read_text()
 
 
 def weights_of(workspace, cell_id):
@@ -51,8 +44,7 @@ def first_cell(workspace):
 def alone(make_workspace_in, shared_nursery, tiny_study, tmp_path_factory):
     """The cells trained by one process, to compare with; do not write into it."""
     workspace = make_workspace_in(tmp_path_factory.mktemp("alone"), settings_of(tiny_study))
-    train_all(shared_nursery, workspace, 1)
-    return workspace
+    return shared_nursery.train(workspace)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +56,7 @@ def test_any_number_of_processes_gives_the_same_curve(
     execution = {"parallel": parallel, "train_processes": processes, "micro_batch_sequences": micro}
     workspace = make_workspace(settings_of(tiny_study, **execution))
     assert list(workspace.plan.cells) == list(alone.plan.cells)
-    train_all(nursery, workspace, processes)
+    nursery.train(workspace)
     assert [cell.optimizer.key for cell in workspace.plan.cells.values()] == KEYS
     for cell_id in workspace.plan.cells:
         np.testing.assert_allclose(losses_of(workspace, cell_id), losses_of(alone, cell_id), rtol=2e-5)
@@ -82,18 +74,18 @@ def test_a_stopped_cell_goes_on_with_another_number_of_processes(
     first, then, alone, make_workspace, nursery, tiny_study
 ):
     """As if a job had been killed: the first run's last checkpoint is taken away."""
-    execution = {"checkpoint_every": 20, "parallel": first[0], "train_processes": first[1]}
+    execution = {"checkpoint_every": 10, "parallel": first[0], "train_processes": first[1]}
     workspace = make_workspace(settings_of(tiny_study, **execution))
-    train_all(nursery, workspace, first[1])
+    nursery.train(workspace)
     second = make_workspace(settings_of(tiny_study, parallel=then[0], train_processes=then[1]), "second")
     for cell_id in workspace.plan.cells:
         run_dir = second.run_dir(cell_id)
         (run_dir / "checkpoints").mkdir(parents=True)
-        half = workspace.run_dir(cell_id) / "checkpoints/step-00000020"
+        half = workspace.run_dir(cell_id) / "checkpoints/step-00000010"
         half.rename(run_dir / "checkpoints" / half.name)
         lines = (workspace.run_dir(cell_id) / "history.jsonl").read_text().splitlines(keepends=True)
-        (run_dir / "history.jsonl").write_text("".join(lines[:4]))
-    train_all(nursery, second, then[1])
+        (run_dir / "history.jsonl").write_text("".join(lines[:2]))
+    nursery.train(second)
     for cell_id in second.plan.cells:
         np.testing.assert_allclose(losses_of(second, cell_id), losses_of(alone, cell_id), rtol=2e-5)
 
@@ -105,7 +97,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(n_kills, processes,
         tiny_study, steps=50 * n_kills, optimizers=["coupled_adam"], checkpoint_every=10, train_processes=processes
     )
     calm, disturbed = make_workspace(settings, "calm"), make_workspace(settings, "disturbed")
-    train_all(nursery, calm, processes)
+    nursery.train(calm)
     cell_id = first_cell(calm)
     moments = random.Random(processes)
     folder = disturbed.run_dir(cell_id) / "checkpoints"
@@ -122,7 +114,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(n_kills, processes,
         time.sleep(moments.uniform(0, 0.03))
         assert nursery.is_running(pids[0]), "done before the last kill: train longer"
         nursery.kill(pids)
-    train_all(nursery, disturbed, processes)
+    nursery.train(disturbed)
     name = "model/model.safetensors"
     assert (disturbed.run_dir(cell_id) / name).read_bytes() == (calm.run_dir(cell_id) / name).read_bytes()
     assert losses_of(disturbed, cell_id) == losses_of(calm, cell_id)
@@ -168,19 +160,15 @@ def test_the_command_starts_the_processes_itself_and_forwards_a_request_to_stop(
     settings = settings_of(tiny_study, steps=80, optimizers=["coupled_adam"], parallel="fsdp", train_processes=2)
     workspace = make_workspace(settings)
     cell_id = first_cell(workspace)
-    command = [sys.executable, "-m", "coupled_adam_bench", *workspace.command(cell_id)]
-    process = subprocess.Popen(command, cwd=workspace.folder, stderr=subprocess.PIPE, text=True)
+    command = ["-m", "coupled_adam_bench", *workspace.command(cell_id)]
+    process = python("training", command, workspace.folder, dict(os.environ), jobs="training")
     wait_for_history(workspace, cell_id, lambda: process.poll() is None)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == RESUME_ME, errors
     assert checkpoints(workspace.run_dir(cell_id) / "checkpoints")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    result = subprocess.run(
-        [*torchrun, "coupled_adam_bench", *workspace.command(cell_id)],
-        cwd=workspace.folder,
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *command]
+    process = python("training", torchrun, workspace.folder, dict(os.environ), jobs="training")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
     assert read_json(workspace.run_dir(cell_id) / "run.json")["train"]["processes"] == 2

@@ -4,14 +4,13 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 import torch
+from forks import python
 from planned import only
 
 from coupled_adam_bench.config import parse_study
@@ -95,8 +94,8 @@ def rank_of(pid):
 def test_the_launcher_names_a_killed_process(make_workspace, tiny_study):
     workspace = make_workspace(settings_of(tiny_study, steps=100_000, train_processes=2, checkpoint_every=1))
     (cell,) = workspace.plan.cells
-    command = [sys.executable, "-m", "coupled_adam_bench", *workspace.command(cell)]
-    process = subprocess.Popen(command, cwd=workspace.folder, stderr=subprocess.PIPE, text=True)
+    command = ["-m", "coupled_adam_bench", *workspace.command(cell)]
+    process = python("training", command, workspace.folder, dict(os.environ), jobs="training")
     wait_for_checkpoint(workspace, cell, lambda: process.poll() is None)
     (victim,) = (pid for pid in children_of(process.pid) if rank_of(pid) == 1)
     os.kill(victim, signal.SIGKILL)

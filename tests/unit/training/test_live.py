@@ -207,9 +207,7 @@ def test_several_processes_measure_the_same(parallel, micro, runs, make_workspac
         several = {"parallel": parallel, "train_processes": 2, "micro_batch_sequences": micro}
         workspace = make_workspace(settings_of(tiny_study, **execution, **several), name)
         (cell_id,) = workspace.plan.cells
-        pids = nursery.start(workspace.command(cell_id), workspace.folder, 2)
-        assert [nursery.wait(pid) for pid in pids] == [0, 0], (workspace.folder / "rank-0.log").read_text()
-        return workspace.run_dir(cell_id)
+        return nursery.train(workspace).run_dir(cell_id)
 
     measured = trained("measured", **MEASURED)
     for name in ("val_loss", "isotropy", "mean_norm_ratio", "row_step_rare"):

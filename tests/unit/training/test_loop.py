@@ -3,8 +3,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from forks import python
 from planned import only
 
 from coupled_adam_bench import paths
@@ -52,8 +51,15 @@ def workspace(tiny_plan, tiny_data, tmp_path):
     (folder / paths.data_dir(cell.data_id)).symlink_to(tiny_data)
     plan_file = paths.study_dir("tiny") / "plan.json"
     write_json(folder / plan_file, tiny_plan.to_json())
-    command = [sys.executable, "-m", "coupled_adam_bench", "train", "--plan", str(plan_file), "--cells", cell.id]
+    command = ["-m", "coupled_adam_bench", "train", "--plan", str(plan_file), "--cells", cell.id]
     return folder, folder / paths.run_dir(cell.id), [*command, "--device", "cpu"]
+
+
+def outcome(command, folder):
+    """Run a command of the command line; return its status and what it said about errors."""
+    process = python("training", command, folder, dict(os.environ))
+    _, errors = process.communicate(timeout=120)
+    return process.returncode, errors
 
 
 def test_a_completed_run_leaves_what_the_contract_names(undisturbed, tiny_plan):
@@ -204,13 +210,14 @@ def test_sigterm_checkpoints_and_asks_to_be_resumed(tiny_study, tiny_data, tmp_p
     (tmp_path / paths.data_dir(cell.data_id)).symlink_to(tiny_data)
     write_json(tmp_path / "plan.json", plan.to_json())
     run_dir = tmp_path / paths.run_dir(cell.id)
-    command = [sys.executable, "-m", "coupled_adam_bench", "train", "--plan", "plan.json", "--cells", cell.id]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    command = ["-m", "coupled_adam_bench", "train", "--plan", "plan.json", "--cells", cell.id]
+    process = python("training", command, tmp_path, dict(os.environ))
     while not ((run_dir / "history.jsonl").exists() and history_of(run_dir)):
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == RESUME_ME
+    process.communicate(timeout=20)
+    assert process.returncode == RESUME_ME
     (checkpoint,) = checkpoints(run_dir / "checkpoints")
     assert not (run_dir / "run.json").exists()
     trainer = Trainer(cell, only(plan).study.execution, tiny_data, run_dir, ALONE)
@@ -221,14 +228,15 @@ def test_sigterm_checkpoints_and_asks_to_be_resumed(tiny_study, tiny_data, tmp_p
 def test_a_full_disk_keeps_the_earlier_checkpoints(workspace, tmp_path):
     # A limit on file sizes fails writes as a full disk does; the kernel applies it to checkpoints, not to small files.
     folder, run_dir, command = workspace
-    limited = ["bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "limited", *command]
-    result = subprocess.run(limited, cwd=folder, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert "cannot write the checkpoint" in result.stderr
-    assert "free disk space and start again" in result.stderr
-    assert "Traceback" not in result.stderr
+    limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))"
+    program = f"{limit}; from coupled_adam_bench.cli import main; sys.exit(main(sys.argv[1:]))"
+    status, errors = outcome(["-c", program, *command[2:]], folder)
+    assert status == 2
+    assert "cannot write the checkpoint" in errors
+    assert "free disk space and start again" in errors
+    assert "Traceback" not in errors
     assert not list((run_dir / "checkpoints").iterdir())
-    assert subprocess.run(command, cwd=folder, capture_output=True).returncode == 0
+    assert outcome(command, folder)[0] == 0
 
 
 def test_a_bin_that_does_not_match_its_checksum_is_refused(tiny_plan, tiny_data, tmp_path):
@@ -246,17 +254,17 @@ def test_a_bin_that_does_not_match_its_checksum_is_refused(tiny_plan, tiny_data,
 
 def test_an_unknown_cell_is_named(workspace):
     folder, _, command = workspace
-    result = subprocess.run([*command[:7], "nonsense"], cwd=folder, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert "--cells: nonsense not among the cells" in result.stderr
+    status, errors = outcome([*command[:6], "nonsense"], folder)
+    assert status == 2
+    assert "--cells: nonsense not among the cells" in errors
 
 
 def test_cuda_is_refused_where_there_is_none(workspace):
     if not torch.cuda.is_available():
         folder, _, command = workspace
-        result = subprocess.run([*command[:-1], "cuda"], cwd=folder, capture_output=True, text=True)
-        assert result.returncode == 2
-        assert "torch sees no GPU" in result.stderr
+        status, errors = outcome([*command[:-1], "cuda"], folder)
+        assert status == 2
+        assert "torch sees no GPU" in errors
 
 
 def test_bf16_autocast_keeps_fp32_weights_and_trains(tiny_study, tiny_data, tmp_path):
@@ -298,10 +306,11 @@ def test_the_same_bits_again_and_with_the_switch_for_determinism(undisturbed, ti
 def test_compiled_layers_give_the_same_curve(undisturbed, workspace):
     folder, run_dir, command = workspace
     plan = read_json(folder / "results/tiny/plan.json")
-    plan["studies"][0]["study"]["execution"]["compile"] = True
+    # In the pieces of a process of two, whose kernels test_combinations.py compiles too.
+    plan["studies"][0]["study"]["execution"] |= {"compile": True, "micro_batch_sequences": 2}
     write_json(folder / "results/tiny/plan.json", plan)
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+    status, errors = outcome(command, folder)
+    assert status == 0, errors
     losses, expected = ([row["loss"] for row in history_of(run)] for run in (run_dir, undisturbed))
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     assert read_json(run_dir / "run.json")["train"]["compile"] is True

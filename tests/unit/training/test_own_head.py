@@ -6,15 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from planned import only
 
 from coupled_adam_bench.config import Training, parse_study
 from coupled_adam_bench.config.optimizers import AdamWSettings, CoupledAdamSettings, EmberSettings, SgdSettings
 from coupled_adam_bench.optim.build import build_embedding_optimizer
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.loop import train
-from coupled_adam_bench.training.trainer import Trainer
 
 ALONE = WorkerGroup(torch.device("cpu"))
 TRAINING = Training(
@@ -121,22 +118,9 @@ def untied(tiny_study: Any, steps: int, **execution: Any) -> dict[str, Any]:
     return settings
 
 
-def test_stopped_cells_go_on_with_the_same_bits(tiny_study: Any, tiny_data: Any, tmp_path: Any) -> None:
-    plan = make_plan(parse_study(untied(tiny_study, 12)))
-    execution = only(plan).study.execution
-    for cell in plan.cells.values():
-        whole, stopped = (tmp_path / f"{cell.id}-{name}" for name in ("whole", "stopped"))
-        assert train(cell, execution, tiny_data, whole, ALONE) == 0
-        trainer = Trainer(cell, execution, tiny_data, stopped, ALONE)
-        trainer.resume()
-        for step in range(7):
-            trainer.train_step(step)
-            trainer.state.step += 1
-        trainer.save()
-        trainer.checkpoints.wait()
-        assert train(cell, execution, tiny_data, stopped, ALONE) == 0
-        weights = [folder / "model" / "model.safetensors" for folder in (whole, stopped)]
-        assert weights[0].read_bytes() == weights[1].read_bytes()
+def test_stopped_cells_go_on_with_the_same_bits(tiny_study: Any, goes_on: Any) -> None:
+    for cell in make_plan(parse_study(untied(tiny_study, 12))).cells.values():
+        goes_on(cell, 7)
 
 
 def test_cells_in_shards_have_the_same_curve(make_workspace: Any, nursery: Any, tiny_study: Any) -> None:
@@ -144,8 +128,7 @@ def test_cells_in_shards_have_the_same_curve(make_workspace: Any, nursery: Any, 
     for processes, name in ((1, "alone"), (2, "shards")):
         execution = {"parallel": "fsdp", "train_processes": 2} if processes > 1 else {}
         workspace = make_workspace(untied(tiny_study, 20, **execution), name)
-        pids = nursery.start(workspace.command(*workspace.plan.cells), workspace.folder, processes)
-        assert [nursery.wait(pid) for pid in pids] == [0] * processes
+        nursery.train(workspace)
         histories = [(workspace.run_dir(cell) / "history.jsonl").read_text() for cell in workspace.plan.cells]
         curves.append([[json.loads(line)["loss"] for line in history.splitlines()] for history in histories])
     np.testing.assert_allclose(curves[1], curves[0], rtol=1e-5)

@@ -11,7 +11,6 @@ from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.loop import train
 from coupled_adam_bench.training.trainer import Trainer
 
 ALONE = WorkerGroup(torch.device("cpu"))
@@ -39,44 +38,24 @@ def curves_of(workspace):
     return np.array([[json.loads(line)["loss"] for line in history.splitlines()] for history in histories])
 
 
-def train_all(nursery, workspace, processes):
-    pids = nursery.start(workspace.command(*workspace.plan.cells), workspace.folder, processes)
-    assert [nursery.wait(pid) for pid in pids] == [0] * processes, (workspace.folder / "rank-0.log").read_text()
-    return workspace
-
-
 def test_cells_in_shards_have_the_same_curve_and_go_on_alone(make_workspace, nursery, tiny_study):
-    alone = train_all(nursery, make_workspace(settings_of(tiny_study), "alone"), 1)
+    alone = nursery.train(make_workspace(settings_of(tiny_study), "alone"))
     execution = {"parallel": "fsdp", "train_processes": 2, "checkpoint_every": 10}
-    shards = train_all(nursery, make_workspace(settings_of(tiny_study, **execution), "shards"), 2)
+    shards = nursery.train(make_workspace(settings_of(tiny_study, **execution), "shards"))
     np.testing.assert_allclose(curves_of(shards), curves_of(alone), rtol=1e-5)
     rest = make_workspace(settings_of(tiny_study), "rest")
     for cell in rest.plan.cells:
         checkpoints = rest.run_dir(cell) / "checkpoints"
         checkpoints.mkdir(parents=True)
         (shards.run_dir(cell) / "checkpoints/step-00000010").rename(checkpoints / "step-00000010")
-    train_all(nursery, rest, 1)
+    nursery.train(rest)
     np.testing.assert_allclose(curves_of(rest), curves_of(alone), rtol=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_stopped_cells_go_on_with_the_same_bits(precision, tiny_study, tiny_data, tmp_path):
-    plan = make_plan(parse_study(settings_of(tiny_study, steps=12, precision=precision)))
-    execution = only(plan).study.execution
-    for cell in plan.cells.values():
-        whole, stopped = (tmp_path / f"{cell.id}-{name}" for name in ("whole", "stopped"))
-        assert train(cell, execution, tiny_data, whole, ALONE) == 0
-        trainer = Trainer(cell, execution, tiny_data, stopped, ALONE)
-        trainer.resume()
-        for step in range(7):
-            trainer.train_step(step)
-            trainer.state.step += 1
-        trainer.save()
-        trainer.checkpoints.wait()
-        assert train(cell, execution, tiny_data, stopped, ALONE) == 0
-        weights = [folder / "model" / "model.safetensors" for folder in (whole, stopped)]
-        assert weights[0].read_bytes() == weights[1].read_bytes()
-        model = load_model(whole / "model")
+def test_stopped_cells_go_on_with_the_same_bits(precision, tiny_study, goes_on):
+    for cell in make_plan(parse_study(settings_of(tiny_study, steps=12, precision=precision))).cells.values():
+        model = load_model(goes_on(cell, 7) / "model")
         assert model.soft_cap == cell.optimizer.soft_cap
         weight = model.head_weight.detach()
         assert (weight.mean(0).norm() < 1e-6 * weight.norm(dim=1).mean()) == cell.optimizer.mu_centering
