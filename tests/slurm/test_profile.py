@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "slurm" / "config.yaml"
 
 # The resources of rules/train.smk and rules/evaluate.smk, with jobs that say what they were given. SLURM looks at the
-# time every 30 seconds and may warn as much too soon: at 20 seconds before the end, none of a job's first 10.
+# time every 30 seconds and may warn as much too soon, so a second attempt has a minute more, in which it ends unwarned.
 SNAKEFILE = """
 PYTHON = {python!r}
 
@@ -28,7 +28,9 @@ for name, gpu, minutes in (("train_cells", 1, 1), ("test_loss", 1, 5), ("embeddi
         output: name + ".out"
         params: name=name
         threads: 2
-        resources: mem_mb=1000, runtime=minutes, gpu=gpu, slurm_extra="'--signal=TERM@20'"
+        resources:
+            mem_mb=1000, gpu=gpu, slurm_extra="'--signal=TERM@20'",
+            runtime=lambda wildcards, attempt, minutes=minutes: minutes - 1 + attempt
         shell: "{{PYTHON}} job.py {{params.name}} {{threads}}"
 """
 JOB = """

@@ -406,6 +406,7 @@ def test_which_groups_need_the_index_of_all_tasks(tmp_path):
         "of_a_tag": ["mine"],
         "of_overrides": [{"task": "own_a", "num_fewshot": 1}],
         "of_itself": ["of_itself"],
+        "of_none": None,
     }
     for name, members in groups.items():
         (tmp_path / "tasks" / f"{name}.yaml").write_text(yaml.safe_dump({"group": name, "task": members}))
@@ -413,7 +414,7 @@ def test_which_groups_need_the_index_of_all_tasks(tmp_path):
     index = TaskManager(include_path=str(tmp_path / "tasks"), include_defaults=False).task_index
     assert set(groups) | {"own", "mine"} <= set(index)
     whole = {name for name in (*groups, "own", "mine", "mmlu") if downstream._has_members(index, name)}
-    assert whole == {"own", "of_groups"}
+    assert whole == {"own", "of_groups", "of_none"}
 
 
 def test_task_rows_by_hand():
