@@ -26,7 +26,7 @@ RESULTS = ("--results", "results/tiny/results.csv")
         ("tests", RESULTS, "tests.csv", STATISTICAL),
         ("statistics", RESULTS, ".", STATISTICAL),
         ("tables", (*RESULTS, "--tests", "results/tiny/tests.csv"), "tables", {"numpy", "pandas", "jinja2"}),
-        ("figures", (*RESULTS, "--svg-only"), "figures", {"numpy", "pandas", "matplotlib"}),
+        ("figures", (*RESULTS, "--noise", "results/tiny/noise.csv"), "figures", {"numpy", "pandas", "matplotlib"}),
         ("track", ("--uri", "sqlite:///{}/new.db"), "mlflow.json", NUMERICAL | {"mlflow"}),
     ],
 )

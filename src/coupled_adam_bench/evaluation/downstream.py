@@ -235,7 +235,7 @@ def _has_members(index: dict[str, Any], name: str, groups: tuple[str, ...] = ())
     entry = index.get(name)
     if entry is None or entry.kind.name == "TAG" or name in groups:
         return False
-    members = entry.cfg.get("task") or [] if entry.kind.name == "GROUP" else []
+    members = (entry.cfg.get("task") or []) if entry.kind.name == "GROUP" else []
     return all(isinstance(member, str) and _has_members(index, member, (*groups, name)) for member in members)
 
 

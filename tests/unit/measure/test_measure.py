@@ -281,12 +281,12 @@ def test_word_lists_that_are_missing_or_damaged(tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs the peak of memory that Linux keeps")
 def test_only_the_embedding_is_in_memory(saved, tmp_path):
-    """Of a checkpoint of 120 MB the embedding is 1 MB: reading it all would be seen in the peak of memory."""
+    """A checkpoint has 120 MB and its embedding less than 1: reading it all would be seen in the peak of memory."""
     from transformers import GPT2Config
 
-    config = GPT2Config(vocab_size=200, n_embd=1000, n_layer=1, n_head=2, architectures=["GPT2LMHeadModel"])
+    config = GPT2Config(vocab_size=200, n_embd=500, n_layer=1, n_head=2, architectures=["GPT2LMHeadModel"])
     config.save_pretrained(tmp_path)
-    weights = {"transformer.wte.weight": torch.randn(200, 1000), "transformer.h.0.x": torch.zeros(1000, 30_000)}
+    weights = {"transformer.wte.weight": torch.randn(200, 500), "transformer.h.0.x": torch.zeros(1000, 30_000)}
     save_file(weights, tmp_path / "model.safetensors")
     del weights
 
@@ -298,7 +298,7 @@ def test_only_the_embedding_is_in_memory(saved, tmp_path):
     Path("/proc/self/clear_refs").write_text("5")  # begins to count anew
     before = peak_kib()
     measured(tmp_path)
-    assert peak_kib() - before < 90_000  # 60,000 for the metrics
+    assert peak_kib() - before < 60_000
 
 
 def test_a_tokenizer_of_older_files(saved, pairs_file, tmp_path):

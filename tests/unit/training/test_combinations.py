@@ -157,8 +157,8 @@ def test_layers_compiled_for_two_processes_give_the_curve_and_checkpoints_of_pla
     folders, command = [str(workspace.folder) for workspace in compiled], alone.command(*alone.plan.cells)
     arguments = ["-c", COMPILED, *folders, *free_ports(2), *command]
     group = os.environ | {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
-    groups = [group | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
-    workers = [python("training", arguments, tmp_path, environment) for environment in groups]
+    environments = [group | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+    workers = [python("training", arguments, tmp_path, environment) for environment in environments]
     errors = [worker.communicate(timeout=300)[1] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], "\n".join(errors)
     for workspace in compiled:
