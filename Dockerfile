@@ -1,5 +1,5 @@
 # Untested. The demo: docker run --rm -v "$PWD/results:/bench/results" coupled-adam-bench
-# With GPUs: docker run --gpus all ... coupled-adam-bench --cores all --configfile workflow/config/NAME.yaml
+# With GPUs: docker run --gpus all --ipc=host ... coupled-adam-bench --cores all --configfile workflow/config/NAME.yaml
 FROM python:3.12-slim-bookworm
 # git names the commit in the record of a run; a compiler is for `execution.compile` on CPUs.
 RUN apt-get update \

@@ -6,13 +6,15 @@
 PYTHON ?= python3 python3.13 python3.12 python3.11
 STAMP := .venv/.installed
 DEV_STAMP := .venv/.installed-dev
+CUDA_STAMP := .venv-cuda/.installed
 
 # Recipes and what they start find the virtual environment first.
-RUN := PATH="$$PWD/.venv/bin:$$PATH"
+VENV := .venv
+RUN = PATH="$$PWD/$(VENV)/bin:$$PATH"
 SNAKEFILES := Snakefile rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test nightly attack lint check schema reliability rulegraph clean-venv
+.PHONY: help install install-dev demo test nightly test-cuda attack lint check schema reliability rulegraph clean-venv
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -25,15 +27,19 @@ demo: $(STAMP)  ## Run the demo study: minutes on 2 CPU cores, nothing from outs
 	$(RUN) snakemake --cores all
 
 # One thread per worker: the models of the tests are tiny. With files of bytecode, the many jobs of the tests start sooner.
-TEST := $(RUN) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true PYTHONDONTWRITEBYTECODE=
+TEST = $(RUN) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true PYTHONDONTWRITEBYTECODE=
 # A worker more than cores: tests also wait, for servers, limits of time and each other.
 PYTEST := python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
 test: $(DEV_STAMP)  ## Run the tests: each proof once, 9 minutes on 2 cores
 	$(TEST) $(PYTEST) -m "not nightly"
 
-nightly: $(DEV_STAMP)  ## Run all tests, with those that repeat a proof under stress
-	$(TEST) CAB_REAL_STARTS=1 $(PYTEST)
+nightly: $(DEV_STAMP) test-cuda  ## Run all tests on draws of its own, with those that repeat a proof under stress
+	$(TEST) CAB_REAL_STARTS=1 $(PYTEST) --hypothesis-profile=other-draws
+
+test-cuda: VENV := .venv-cuda
+test-cuda: $(CUDA_STAMP)  ## Run the tests of training and rehearsal with the newest PyTorch for CUDA: 7 GB, no GPU needed
+	$(TEST) $(PYTEST) tests/unit/rehearsal tests/unit/optim tests/unit/models tests/unit/training
 
 # Where the draws begin: `make attack FIRST=$(date +%Y%m%d)` has others every day.
 FIRST ?= 0
@@ -63,8 +69,8 @@ rulegraph: $(STAMP)  ## Draw the rules of the demo for the README anew; needs gr
 	  | sed 's/bgcolor=white, margin=0/bgcolor=transparent, margin=0, rankdir=LR, ranksep=0.3/; s/style="rounded"/style="rounded,filled", fillcolor="#f6f8fa"/' \
 	  | tred | dot -Tsvg > docs/images/rulegraph.svg
 
-clean-venv:  ## Delete .venv
-	rm -rf .venv
+clean-venv:  ## Delete .venv and .venv-cuda
+	rm -rf .venv .venv-cuda
 
 # The stamps make a second call quick and independent of the network.
 $(STAMP): pyproject.toml constraints.txt
@@ -85,4 +91,14 @@ $(STAMP): pyproject.toml constraints.txt
 $(DEV_STAMP): $(STAMP)
 	@echo "Installing what tests and lint need."
 	.venv/bin/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[pipeline,dev]'
+	@touch $@
+
+# The newest PyTorch, with its own Triton, and not from the index of the CPU build: what a user gets without our pins.
+$(CUDA_STAMP): $(STAMP)
+	@echo "Installing PyTorch for CUDA into .venv-cuda: 7 GB."
+	.venv/bin/python -m venv .venv-cuda
+	grep -Ev '^(torch|triton)==' constraints.txt > .venv-cuda/constraints.txt
+	env -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS .venv-cuda/bin/python -m pip install --quiet \
+	  -c .venv-cuda/constraints.txt --upgrade torch -e '.[pipeline,dev]'
+	.venv-cuda/bin/python -c 'import torch; assert torch.version.cuda, f"PyTorch {torch.__version__} is not built for CUDA"'
 	@touch $@

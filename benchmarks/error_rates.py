@@ -2,18 +2,22 @@
 
     python benchmarks/error_rates.py [--studies 10000]
 
-A study is two optimizers with S seeds each. Values are normal with standard deviation 1; ``correlation`` is that of
-two runs of one seed, which share data and initial weights. Tests and intervals are those of ``tests.csv``.
+A study is two optimizers with S seeds each, a table several optimizers and metrics. Values are normal with standard
+deviation 1, in tables also with another ``spread`` of one optimizer. ``correlation`` is that of two runs of one seed,
+which share data and initial weights. Tests, intervals and corrections are those of ``tests.csv``.
 """
 
 import argparse
 import math
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from coupled_adam_bench.catalog.metrics import METRICS
+from coupled_adam_bench.statistics.compare import compare_all, correct
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.student import ALPHA, equivalence_p
 from coupled_adam_bench.statistics.t_test import t_test
@@ -21,6 +25,7 @@ from coupled_adam_bench.statistics.t_test import t_test
 Floats = NDArray[np.float64]
 TESTS = ("t-test", "Welch", "paired", "sign flips")
 INTERVALS = ("pooled", "paired", "bootstrap")
+CORRECTED = ("p_holm", "p_bh", "p_paired_holm")
 
 
 @dataclass(frozen=True)
@@ -35,10 +40,12 @@ class Rates:
     equivalent: float
 
 
-def draw(n_studies: int, n_seeds: int, correlation: float, difference: float, rng: np.random.Generator) -> Floats:
-    """Return values of shape (studies, 2, seeds); the first optimizer is better by ``difference``, higher is better."""
+def draw(
+    n_studies: int, n_seeds: int, correlation: float, difference: float, rng: np.random.Generator, n_optimizers: int = 2
+) -> Floats:
+    """Return values of shape (studies, optimizers, seeds); the first optimizer is better by ``difference``."""
     common = rng.normal(size=(n_studies, 1, n_seeds)) * math.sqrt(correlation)
-    values = common + rng.normal(size=(n_studies, 2, n_seeds)) * math.sqrt(1 - correlation)
+    values = common + rng.normal(size=(n_studies, n_optimizers, n_seeds)) * math.sqrt(1 - correlation)
     values[:, 0] += difference
     return np.asarray(values)
 
@@ -64,6 +71,28 @@ def rates(values: Floats, difference: float, margin: float) -> Rates:
         {name: count / n for name, count in covered.items()},
         equivalent / n,
     )
+
+
+def corrected(values: Floats) -> dict[str, tuple[float, float]]:
+    """Return by column the share of drawn tables of shape (tables, metrics, optimizers, seeds) with a p < 5 %.
+
+    The first share is over all pairs of optimizers, the second over those that ``tests.csv`` shows.
+    """
+    counts = {name: [0, 0] for name in CORRECTED}
+    for of_table in values.tolist():
+        table = [
+            compare_all(
+                {str(key): dict(enumerate(seeds)) for key, seeds in enumerate(each)}, METRICS["acc"], True, math.nan
+            )
+            for each in of_table
+        ]
+        rows = [row for of_metric in table for row in of_metric]
+        shown = [row for pairs in table for row in pairs if row["optimizer"] == pairs[0]["optimizer"]]
+        correct(rows)
+        for name, count in counts.items():
+            count[0] += any(row[name] < ALPHA for row in rows)
+            count[1] += any(row[name] < ALPHA for row in shown)
+    return {name: (every / len(values), best / len(values)) for name, (every, best) in counts.items()}
 
 
 def power(difference: float, n_seeds: int) -> float:
@@ -100,6 +129,17 @@ def main() -> None:
             print(
                 f"| {n_seeds} | {difference:g} | {' | '.join(f'{100 * share:.1f}' for share in shares)} |", flush=True
             )
+    print(f"\nSome p < 5 % among all pairs (among those shown), {n_studies:,} tables of equal optimizers")
+    columns = ["optimizers", "metrics", "seeds", "correlation", "spread", "Holm", "Benjamini-Hochberg", "Holm, paired"]
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    alike, unlike = product((2, 4, 8), (1, 8), (3, 5), (0.0, 0.5), (1,)), product((2, 4), (8,), (3,), (0.0,), (3, 10))
+    for n_optimizers, n_metrics, n_seeds, correlation, spread in (*alike, *unlike):
+        values = draw(n_studies * n_metrics, n_seeds, correlation, 0.0, rng, n_optimizers)
+        values[:, 0] *= spread
+        found = corrected(values.reshape(n_studies, n_metrics, n_optimizers, n_seeds))
+        shares = (f"{100 * every:.1f} ({100 * shown:.1f})" for every, shown in found.values())
+        row = (n_optimizers, n_metrics, n_seeds, f"{correlation:g}", spread, *shares)
+        print(f"| {' | '.join(map(str, row))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.evaluation.documents import FILE, Document, documents_bytes
 from coupled_adam_bench.evaluation.stored import beside, measured_cells
-from coupled_adam_bench.files import write_json, write_sealed
+from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.collect import results_frame, write_results
 
@@ -115,7 +115,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, study = Path(name), Path(name) / "results" / "many"
         plan = plan_of(arguments.cells)
-        write_json(study / "plan.json", plan.to_json())
+        write_sealed(study / "plan.json", plan.to_json())
         write_drawn_results(plan, study / "results.csv")
         lines = (study / "results.csv").read_text().count("\n") - 1
         print(f"{len(plan.cells):,} cells, {lines:,} rows of results.csv\n\n| stage | CPU s | MiB |\n|---|---|---|")
@@ -125,7 +125,7 @@ def main() -> None:
         tables = ["--tests", "results/many/tests.csv", "--templates", str(TEMPLATES), "--out", "results/many/tables"]
         timed(folder, "tables", *given, *results, *tables)
         small = plan_of(arguments.document_cells)
-        write_json(study / "plan.json", small.to_json())
+        write_sealed(study / "plan.json", small.to_json())
         write_documents(small, folder / "results" / "runs", arguments.documents)
         print(f"\n{len(small.cells)} cells with {arguments.documents:,} documents each:\n")
         write_drawn_results(small, study / "results.csv")

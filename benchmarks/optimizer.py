@@ -2,8 +2,9 @@
 
 It compares Coupled Adam with torch's own operations, Coupled Adam as one kernel (by torch.compile on a CPU, by Triton
 on a GPU), the paper's form with a second moment per element, and Ember. ``step`` is a step alone, ``clip_step`` a step
-with clipping before it, whose column sums Coupled Adam reuses, and ``step_after_clip`` the step's share of
-``clip_step``. All optimizers take turns in one process, and ratios are medians over the rounds. Prints JSON.
+with clipping before it, whose column sums Coupled Adam reuses, and ``step_after_clip`` what a step adds to clipping. On
+a GPU each time is that of 50 calls, which are queued between two events. All optimizers take turns in one process, and
+ratios are medians over the rounds. Prints JSON.
 
     python benchmarks/optimizer.py
     python benchmarks/optimizer.py --shapes 50304x768 --dtypes bfloat16 --threads 1
@@ -12,13 +13,12 @@ with clipping before it, whose column sums Coupled Adam reuses, and ``step_after
 import argparse
 import json
 import statistics
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_checks.common import seconds
 from torch import Tensor, nn
 
 from coupled_adam_bench.device import pick_device
@@ -27,6 +27,8 @@ from coupled_adam_bench.optim.ember import Ember
 
 SETTINGS: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}
 REFERENCE = "adamw_fused"
+QUEUED = {"cpu": 1, "cuda": 50}
+"""Calls that are timed together."""
 
 
 class FullCoupledAdam(torch.optim.Optimizer):
@@ -64,22 +66,17 @@ def build(name: str, parameter: nn.Parameter) -> torch.optim.Optimizer:
             return CoupledAdam([parameter], **SETTINGS, fused=name == "coupled_adam_fused")
 
 
-def seconds(function: Callable[[], object], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    function()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
 def clip(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> None:
     # The limit of 1e9 is never reached, so clipping reads the gradient and multiplies it by 1, as it does in training.
     if isinstance(optimizer, CoupledAdam):
         optimizer.clip_grad_norm_([parameter], 1e9)
     else:
         torch.nn.utils.clip_grad_norm_([parameter], 1e9)
+
+
+def clip_and_step(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> None:
+    clip(optimizer, parameter)
+    optimizer.step()
 
 
 def measure(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, rounds: int) -> dict[str, Any]:
@@ -90,14 +87,17 @@ def measure(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, ro
         parameter = nn.Parameter(torch.randn(shape, device=device).to(dtype))
         parameter.grad = gradient.clone()
         optimizers[name] = (build(name, parameter), parameter)
-    times: dict[str, dict[str, list[float]]] = {name: {"step": [], "clip": [], "step_after_clip": []} for name in names}
+    times: dict[str, dict[str, list[float]]] = {
+        name: {"step": [], "clip_step": [], "step_after_clip": []} for name in names
+    }
     for _ in range(rounds + 2):
         for name, (optimizer, parameter) in optimizers.items():
-            times[name]["step"].append(seconds(optimizer.step, device))
-            times[name]["clip"].append(seconds(partial(clip, optimizer, parameter), device))
-            times[name]["step_after_clip"].append(seconds(optimizer.step, device))
-    for each in times.values():
-        each["clip_step"] = [a + b for a, b in zip(each.pop("clip"), each["step_after_clip"], strict=True)]
+            queued = QUEUED[device.type]
+            step = seconds(device, optimizer.step, queued)
+            clipping = seconds(device, partial(clip, optimizer, parameter), queued)
+            both = seconds(device, partial(clip_and_step, optimizer, parameter), queued)
+            for what, value in (("step", step), ("clip_step", both), ("step_after_clip", both - clipping)):
+                times[name][what].append(value)
     result = {}
     for name, (optimizer, _) in optimizers.items():
         tensors = {

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import read_json, write_json
+from coupled_adam_bench.files import read_json, write_sealed
 from coupled_adam_bench.paths import run_dir
 from coupled_adam_bench.plan import make_plan
 
@@ -127,7 +127,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         plan = make_plan(parse_study(settings(arguments.model, arguments.steps)))
-        write_json(PLAN, plan.to_json())
+        write_sealed(PLAN, plan.to_json())
         (cell_id,), (data_id,) = plan.cells, plan.data_ids
         subprocess.run([*COMMAND, "prepare", "--plan", str(PLAN), "--data", data_id, "--done", "data.done"], check=True)
         for number in range(arguments.rounds):

@@ -2,10 +2,12 @@
 
 Prints JSON: tokens/s of both, the medians of their ratio over blocks of steps by the clock and by CPU time, MFU, peak
 memory, and the largest relative difference of the losses. On a machine that others use, CPU time is the fairer measure.
-The reference is a simple script: the eager model, all logits and torch.nn.functional.cross_entropy, clip_grad_norm_ and
-torch.optim.AdamW with PyTorch's defaults, with --threads threads and the system's allocator settings. Ours is one
+The reference is a simple script: all logits and torch.nn.functional.cross_entropy, clip_grad_norm_ and
+torch.optim.AdamW, with --threads threads and the system's allocator settings. On a CPU it is eager with PyTorch's
+defaults. On a GPU it is nanoGPT's published recipe: a compiled model, fused AdamW, bf16 autocast and TF32. Ours is one
 process per GPU, or --processes of --threads / --processes threads each, with the allocator settings of
-rules/common.smk. The two run in separate processes and take turns.
+rules/common.smk. The two run in separate processes. On a CPU they take turns, since others may use the machine. On a
+GPU they run one after the other, each with the whole memory.
 
     python benchmarks/training.py [--cases NAME ...] [--blocks 7] [--out FILE]
 """
@@ -20,32 +22,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from allocator import SETTINGS
-from torch import Tensor
-from torch.nn import functional as F
+from gpu_checks.reference import Step, reference_step
 
-from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.data.bins import open_tokens
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.device import pick_device
-from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.training.distributed import open_group
 from coupled_adam_bench.training.monitor import peak_flops, peak_memory_bytes
-from coupled_adam_bench.training.order import WindowOrder
 from coupled_adam_bench.training.trainer import Trainer
 
 # A block counts if other processes keep at most _QUIET CPUs busy; at most _MOST blocks are tried for each one wanted.
 _QUIET, _MOST = 0.15, 8
 SMALL = {"name": "gpt2-4x128", "n_layer": 4, "n_head": 4, "d_model": 128, "learning_rate": 1e-3}
-Step = Callable[[int], tuple[Tensor, Any]]
 
 
 class Case(NamedTuple):
@@ -108,42 +103,6 @@ def make_case(case: Case, execution: dict[str, Any]) -> Plan:
     return make_plan(parse_study(values))
 
 
-def reference_step(cell: Cell, data: Path, micro: int, device: torch.device) -> Step:
-    """Return the training step of a plain loop, which shares model, weights, batches and settings with ours."""
-    training = cell.training
-    tokens = torch.from_numpy(open_tokens(data, "train").astype("int64"))
-    order = WindowOrder(len(tokens), training, cell.seed)
-    model = build_model(cell.model, cell.vocab_size, training.seq_len)
-    model.init_weights(cell.seed, training.init_std)
-    model.to(device)
-    groups = [
-        {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": training.weight_decay},
-        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, betas=(training.beta1, training.beta2), eps=training.eps)
-
-    def step(number: int) -> tuple[Tensor, None]:
-        for group in optimizer.param_groups:
-            group["lr"] = cell.model.learning_rate * learning_rate_factor(number, cell.steps, training)
-        starts = order.starts(number).tolist()
-        loss = torch.zeros((), device=device)
-        for begin in range(0, len(starts), micro):
-            micro_starts = starts[begin : begin + micro]
-            windows = torch.stack([tokens[start : start + training.seq_len + 1] for start in micro_starts]).to(device)
-            with torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "bf16"):
-                logits = model.logits(windows[:, :-1])
-                mean_loss = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
-                micro_loss = mean_loss * len(micro_starts) / len(starts)
-            micro_loss.backward()
-            loss += micro_loss.detach()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), training.grad_clip)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss, None
-
-    return step
-
-
 def busy_seconds() -> float | None:
     """Return the busy time of all CPUs since the machine's start; ``None`` if the system does not report it."""
     stat = Path("/proc/stat")
@@ -173,8 +132,6 @@ def work(setting: dict[str, Any], folder: Path) -> None:
     cell = next(iter(plan.cells.values()))
     execution = cell.study.execution
     with open_group(setting["device"], execution.stall_seconds) as group:
-        if group.device.type == "cuda":
-            torch.set_float32_matmul_precision("high")  # TF32, as in the Trainer
         step: Step
         if setting["ours"]:
             step = Trainer(cell, execution, folder / "data", folder / "run", group).train_step
@@ -234,7 +191,10 @@ class Workers:
 
 
 @contextlib.contextmanager
-def both(case: Case, arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Workers]]:
+def loops(
+    names: Sequence[str], case: Case, arguments: argparse.Namespace, folder: Path
+) -> Iterator[dict[str, Workers]]:
+    """Yield the workers of the named loops, ``reference`` and ``ours``, and end them."""
     device, processes = pick_device(arguments.device), arguments.processes
     execution: dict[str, Any] = {"train_threads": max(1, arguments.threads // processes), "compile": arguments.compile}
     if device == "cuda":
@@ -244,18 +204,18 @@ def both(case: Case, arguments: argparse.Namespace, folder: Path) -> Iterator[di
     cell = next(iter(make_case(case, execution).cells.values()))
     prepare(cell.study, cell.data_id, folder / "data", 1)
     plain = {name: value for name, value in os.environ.items() if name not in SETTINGS and name != "OMP_NUM_THREADS"}
-    product = plain | SETTINGS | {"OMP_NUM_THREADS": str(execution["train_threads"])}
+    environments = {
+        "reference": plain | SETTINGS if arguments.same_allocator else plain,
+        "ours": plain | SETTINGS | {"OMP_NUM_THREADS": str(execution["train_threads"])},
+    }
     setting = {"case": case, "execution": execution, "device": device}
     workers: dict[str, Workers] = {}
     try:
-        workers["reference"] = Workers(
-            setting | {"ours": False, "threads": arguments.threads},
-            folder,
-            1,
-            plain | SETTINGS if arguments.same_allocator else plain,
-        )
-        ours = setting | {"ours": True, "threads": execution["train_threads"]}
-        workers["ours"] = Workers(ours, folder, processes, product)
+        for name in names:
+            ours = name == "ours"
+            threads = execution["train_threads"] if ours else arguments.threads
+            each = setting | {"ours": ours, "threads": threads}
+            workers[name] = Workers(each, folder, processes if ours else 1, environments[name])
         yield workers
     finally:
         for each in workers.values():
@@ -280,19 +240,32 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     peak_bytes: dict[str, int] = {}
     peaks: list[float] = []
     blocks: list[dict[str, float]] = []
-    with tempfile.TemporaryDirectory() as name, both(case, arguments, Path(name)) as workers:
-        while len(blocks) <= _MOST * arguments.blocks and sum(each["quiet"] for each in blocks[1:]) < arguments.blocks:
-            row: dict[str, float] = {"quiet": True}
-            for loop in ("reference", "ours") if len(blocks) % 2 else ("ours", "reference"):
-                answers, others = block(workers[loop], n_steps)
-                losses[loop] += answers[0]["losses"]
-                peak_bytes[loop] = sum(answer["peak_bytes"] for answer in answers)
-                seconds = max(answer["seconds"] for answer in answers)
-                row[loop] = n_steps * case.batch_sequences * case.seq_len / seconds
-                row[f"{loop}_cpu"] = sum(answer["cpu_seconds"] for answer in answers) / n_steps
-                row["quiet"] &= others < _QUIET
-                peaks += filter(None, [answers[0]["peak_flops"]])
-            blocks.append(row)
+
+    def run(workers: Workers, loop: str, row: dict[str, float]) -> None:
+        answers, others = block(workers, n_steps)
+        losses[loop] += answers[0]["losses"]
+        peak_bytes[loop] = sum(answer["peak_bytes"] for answer in answers)
+        seconds = max(answer["seconds"] for answer in answers)
+        row[loop] = n_steps * case.batch_sequences * case.seq_len / seconds
+        row[f"{loop}_cpu"] = sum(answer["cpu_seconds"] for answer in answers) / n_steps
+        row["quiet"] = row.get("quiet", True) and others < _QUIET
+        peaks.extend(filter(None, [answers[0]["peak_flops"]]))
+
+    with tempfile.TemporaryDirectory() as name:
+        if pick_device(arguments.device) == "cuda":
+            blocks += [{} for _ in range(1 + arguments.blocks)]
+            for loop in losses:
+                with loops([loop], case, arguments, Path(name)) as workers:
+                    for row in blocks:
+                        run(workers[loop], loop, row)
+        else:
+            with loops(list(losses), case, arguments, Path(name)) as workers:
+                while (
+                    len(blocks) <= _MOST * arguments.blocks and sum(b["quiet"] for b in blocks[1:]) < arguments.blocks
+                ):
+                    blocks.append({})
+                    for loop in ("reference", "ours") if len(blocks) % 2 == 0 else ("ours", "reference"):
+                        run(workers[loop], loop, blocks[-1])
     measured = blocks[1:]  # the first block is a warmup
     quiet = [row for row in measured if row["quiet"]] or measured
     speeds = {loop: statistics.median(row[loop] for row in quiet) for loop in losses}

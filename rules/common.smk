@@ -2,6 +2,7 @@
 # in:  config (a study, see workflow/schemas/study.schema.json, and the switch `partial`)
 
 import math
+import os
 import re
 import sys
 from pathlib import Path
@@ -13,18 +14,23 @@ from coupled_adam_bench import paths, versions
 from coupled_adam_bench.catalog.stages import STAGES, VALIDATION_LOSS
 from coupled_adam_bench.config import parse_any_study
 from coupled_adam_bench.config.reading import read_study_file
-from coupled_adam_bench.estimate.resources import LONGEST_MINUTES, job_mem_mb, train_minutes
+from coupled_adam_bench.estimate.resources import LONGEST_MINUTES, job_mem_mb, stop_seconds, train_minutes
 from coupled_adam_bench.estimate.speed import read_speeds
 from coupled_adam_bench.estimate.cell import own_parts, trunk_part
+from coupled_adam_bench.data.check import TREES
 from coupled_adam_bench.evaluation.checks import check_evaluation
 from coupled_adam_bench.evaluation.stored import measurement_of
 from coupled_adam_bench.files import await_files, digest
-from coupled_adam_bench.guard import check_readable
+from coupled_adam_bench.gpu_leases import visible_gpus
+from coupled_adam_bench.guard import check_readable, clear_folder
 from coupled_adam_bench.plan import make_plan, read_plan_file
 from coupled_adam_bench.runs import killed_attempts
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.training.checks import check_optimizers
 from coupled_adam_bench.tuning import choice_file, chosen_values
+
+# No Python that a job starts takes a user's `random.py` in the working folder for its own.
+os.environ["PYTHONSAFEPATH"] = "1"
 
 # With `--config partial=true` the tables are made from the evaluations that are there, and nothing is trained.
 SWITCHES = {"true": True, "false": False}
@@ -60,10 +66,11 @@ try:
 except ValueError as error:
     raise WorkflowError(str(error)) from None
 
-# Everything that `snakemake --lint` finds is on purpose. Rules use PYTHON, PLAN_FILE and TEMPLATES without naming them as parameters:
-# these are the same in all rules, and the plan's contents reach a rule through its ids and parameters. No rule names an
-# environment of its own: all run in the one that Snakemake runs in (environment.yml). Functions stand beside the rules
-# whose files they name. `ENVIRONMENT +` joins no path. The rules `plan` and `fetch` have no log: they print.
+# Everything that `snakemake --lint` finds is on purpose. Rules use PYTHON, PLAN_FILE, TEMPLATES and MADE_FOR without
+# naming them as parameters: these are the same in all rules, and the plan's contents reach a rule through its ids and
+# parameters. No rule names an environment of its own: all run in the one that Snakemake runs in (environment.yml).
+# Functions stand beside the rules whose files they name. `ENVIRONMENT +` joins no path. PYTHONSAFEPATH is set here, not
+# asked for. The rules `plan` and `fetch` have no log: they print.
 PYTHON = sys.executable
 STUDY_DIR = paths.study_dir(PLAN.name)
 PLAN_FILE = paths.plan_file(PLAN.name)
@@ -79,6 +86,25 @@ def chosen(plan):
         return plan.with_choices(chosen_values(plan.tunings.values(), CHOICES))
     except ValueError:  # a damaged choice, which rules/start.smk sets aside
         return plan
+
+
+def clear_places():
+    """Set aside what stands where a file or a folder of this study belongs and is none; yield a sentence for each."""
+    yield from clear_folder(STUDY_DIR, paths.STUDY_FOLDERS)
+    for data in PLAN.data_ids:
+        yield from clear_folder(paths.data_dir(data), TREES)
+    for folder in (*map(paths.run_dir, chosen(PLAN).trained), *map(paths.trunk_dir, PLAN.trunks)):
+        yield from clear_folder(folder, paths.RUN_FOLDERS)
+
+
+# Before anything there is read: to open a pipe may take for ever.
+if workflow.is_main_process:
+    try:
+        for said in clear_places():
+            logger.warning(said)
+    except OSError as error:
+        if not workflow.output_settings.dryrun:  # a dry run may look at results that this user may only read
+            raise WorkflowError(f"{error}: the results must be writable to run a study; `snakemake -n` only reads")
 
 
 def ids(jobs_cells):
@@ -207,6 +233,28 @@ def growing(setting):
     return lambda wildcards, attempt: attempt * getattr(study_of_job(wildcards).execution, setting)
 
 
+def kills(rulename, wildcards, attempt):
+    """Return how many attempts at a job were killed without a word, by what :func:`watched` has noted.
+
+    An attempt that the cluster refused has noted nothing. Before a job fails for the first time in this run of the
+    workflow, none counts: one that a killed run has left may still be alive.
+    """
+    log = str(getattr(rules, rulename).log[0]).format(**wildcards)
+    note = Path(f"{log}.attempts")
+    words = note.read_text().split() if note.is_file() else []
+    return min(attempt - 1, words.count("begun") - words.count("ended"))
+
+
+def memory(mb):
+    """Return the function of a job's memory: ``mb`` or the setting of that name, as much again for each kill."""
+
+    def mem_mb(wildcards, attempt, rulename):
+        least = mb if isinstance(mb, int) else getattr(study_of_job(wildcards).execution, mb)
+        return (1 + kills(rulename, wildcards, attempt)) * least
+
+    return mem_mb
+
+
 ONE_GPU = by_study(lambda study: min(study.execution.gpus, 1))
 
 
@@ -228,17 +276,17 @@ def parts_of_job(wildcards):
 def training_memory(run_dirs=lambda wildcards: ()):
     """Return the function of a job's memory, which grows by half for each attempt that was killed without a word.
 
-    ``run_dirs`` gives the job's run folders, in which the attempts are counted. Snakemake's own count is taken where it
+    ``run_dirs`` gives the job's run folders, in which the attempts are counted. The job's own count is taken where it
     is higher: a job may be killed before it trains.
     """
 
-    def memory(wildcards, attempt):
-        killed = max(attempt - 1, *map(killed_attempts, run_dirs(wildcards)), 0)
+    def mem_mb(wildcards, attempt, rulename):
+        killed = max(kills(rulename, wildcards, attempt), *map(killed_attempts, run_dirs(wildcards)), 0)
         execution = study_of_job(wildcards).execution
         at_once = 1 if "batch" in dict(wildcards.items()) else execution.cells_at_once
         return round(job_mem_mb(parts_of_job(wildcards), execution, at_once) * 1.5**killed)
 
-    return memory
+    return mem_mb
 
 
 def training_minutes(wildcards, attempt):
@@ -253,7 +301,10 @@ ENVIRONMENT = (
     " MALLOC_TOP_PAD_=67108864"
 )
 
-# On a cluster a job has its GPUs from there. On one machine, jobs that run at once agree on theirs.
+# On a cluster a job has its GPUs from there. On one machine, no more jobs run at once than there are GPUs for, and they
+# agree on theirs.
+if workflow.local_exec and "gpu" not in workflow.global_resources and (n_gpus := len(visible_gpus())):
+    workflow.register_resource("gpu", n_gpus)
 LEASE_GPUS = "" if workflow.remote_exec else " --lease-gpus {resources.gpu}"
 
 
@@ -266,9 +317,17 @@ wildcard_constraints:
     batch=r"[^/]+",
 
 
-def say_if_killed(setting):
-    """Return the end of a command, which notes in the log why a job was most likely killed without a word."""
+def watched(command, setting):
+    """Return a job's command with its log, and a note beside it of each attempt that begins and that ends in order.
+
+    An attempt that was killed without a word has not ended; the log says so, and names a ``setting`` of execution.
+    """
+    said = "killed, most likely for lack of memory" + (f" (execution.{setting})" if setting else "")
     return (
-        " || {{ status=$?; if [ $status = 137 ]; then"
-        f" echo 'killed, most likely for lack of memory (execution.{setting})' >> {{log:q}}; fi; exit $status; }}}}"
+        # SIGTERM goes to all processes of a job. Without a trap Bash would end at once, and SLURM ends what is left of a
+        # job: training could not write its checkpoint, and the attempt would count as killed.
+        "trap : TERM; echo begun >> {log:q}.attempts; "
+        + command
+        + " > {log:q} 2>&1 && rm -f {log:q}.attempts || {{ status=$?; if [ $status = 137 ]; then"
+        + f" echo {said!r} >> {{log:q}}; else echo ended >> {{log:q}}.attempts; fi; exit $status; }}}}"
     )

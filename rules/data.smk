@@ -32,10 +32,13 @@ rule prepare:
         STUDY_DIR / "logs" / "{data}.prepare.tsv"
     threads: execution("data_threads")
     resources:
-        mem_mb=lambda wildcards, attempt: attempt * 4000,
+        mem_mb=memory(4000),
         runtime=by_study(lambda study: study.execution.train_minutes or LONGEST_MINUTES),
     params:
         version=versions.DATA,
     shell:
-        "{PYTHON:q} -m coupled_adam_bench prepare --plan {PLAN_FILE:q} --data {wildcards.data:q} --workers {threads}"
-        " --done {output:q} > {log:q} 2>&1"
+        watched(
+            "{PYTHON:q} -m coupled_adam_bench prepare --plan {PLAN_FILE:q} --data {wildcards.data:q} --workers {threads}"
+            " --done {output:q}",
+            "data_threads",
+        )

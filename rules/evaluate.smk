@@ -59,20 +59,21 @@ rule evaluation:
         stage="|".join(stage for stage in STAGES if stage not in WITH_RULES) or "none",
     threads: execution("evaluation_threads")
     resources:
-        mem_mb=growing("evaluation_mem_mb"),
+        mem_mb=memory("evaluation_mem_mb"),
         runtime=growing("evaluation_minutes"),
         gpu=ONE_GPU,
+        nodes=1,
         turn=1,
     params:
         stage=lambda wildcards: wildcards.stage.replace("_", "-"),
         settings=lambda wildcards: settings_of(wildcards.stage, study_of_job(wildcards)),
         cells=lambda wildcards: BATCHES[wildcards.batch],
     shell:
-        ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench {params.stage} --plan {PLAN_FILE:q}"
-        " --cells {params.cells:q} --done {output:q}"
-        + LEASE_GPUS
-        + " > {log:q} 2>&1"
-        + say_if_killed("evaluation_mem_mb, of the stage theory train_mem_mb")
+        watched(
+            ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench {params.stage} --plan {PLAN_FILE:q}"
+            " --cells {params.cells:q} --done {output:q}" + LEASE_GPUS,
+            "evaluation_mem_mb, of the stage theory train_mem_mb",
+        )
 
 
 use rule evaluation as test_loss with:
@@ -96,7 +97,7 @@ use rule evaluation as embeddings with:
     benchmark:
         STUDY_DIR / "logs" / "{batch}.embeddings.tsv"
     resources:
-        mem_mb=growing("evaluation_mem_mb"),
+        mem_mb=memory("evaluation_mem_mb"),
         runtime=growing("evaluation_minutes"),
         gpu=0,
         turn=1,
@@ -132,6 +133,7 @@ use rule evaluation as theory with:
         mem_mb=training_memory(),
         runtime=training_minutes,
         gpu=ONE_GPU,
+        nodes=1,
     params:
         stage="theory",
         settings=settings("theory"),

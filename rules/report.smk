@@ -34,22 +34,18 @@ FIGURE_FILES = expand(
     figure=figures_of(PLAN),
     ending=FIGURE_ENDINGS,
 )
-# A hash of what labels, groups and notes are made of: its change renders again and computes nothing else.
-LABELS = digest(
+# A hash of what the results show: all of the plan but how and where it is computed, and what was measured. The checksums
+# of all stages name it, so that what was made from another plan is told from these.
+MADE_FOR = digest(
     {
         "title": PLAN.title,
         "studies": [
-            study.model_dump(mode="json", include={"title", "protocol", "models", "grid"})
+            study.model_dump(mode="json", exclude={"budget", "evaluation", "execution", "paths", "stated"})
             for study in PLAN.studies.values()
         ],
+        "stated": PLAN.stated and PLAN.stated.to_json(),
         "tables": [vars(table) for table in LAYOUT.tables.values()],
         "cells": CELLS,
-    }
-)
-# A hash of what the results show. Their checksums name it, so that results of other settings are told from these.
-MADE_FOR = digest(
-    {
-        "labels": LABELS,
         "partial": PARTIAL,
         "measurements": [
             [stage, study, measurement and [measurement.stage.version, measurement.columns, measurement.settings]]
@@ -72,11 +68,10 @@ rule plan:
         estimate=STUDY_DIR / "estimate.json",
         checksums=checksums("plan"),
     params:
-        made_for=MADE_FOR,
         asked=time.time(),
     shell:
         "{PYTHON:q} -m coupled_adam_bench describe --plan {PLAN_FILE:q} --out {output.text:q} --json {output.estimate:q}"
-        " --checksums {output.checksums:q} --made-for {params.made_for}"
+        " --checksums {output.checksums:q} --made-for {MADE_FOR}"
 
 
 rule rehearse:
@@ -102,6 +97,10 @@ def measured_so_far():
 RUN_MARKERS = measured_so_far() if PARTIAL else [*rules.train.input, *rules.evaluate.input]
 
 
+# The manifest and the statistics of seeds read the data. With `partial` they say what is not prepared.
+DATA_MARKERS = [] if PARTIAL else [ancient(marker) for marker in rules.data.input]
+
+
 rule collect:
     """Gather the evaluations of all cells into one long table."""
     input:
@@ -116,7 +115,7 @@ rule collect:
         flags="--partial" if PARTIAL else "",
     shell:
         "{PYTHON:q} -m coupled_adam_bench collect --plan {PLAN_FILE:q} {params.flags} --out {output.results:q}"
-        " --checksums {output.checksums:q} --made-for {params.made_for} > {log:q} 2>&1"
+        " --checksums {output.checksums:q} --made-for {MADE_FOR} > {log:q} 2>&1"
 
 
 # Choices that are there: all of them, or with `partial` those that have been made.
@@ -136,7 +135,7 @@ rule tuning:
         STUDY_DIR / "logs" / "tuning.log",
     shell:
         "{PYTHON:q} -m coupled_adam_bench tuning --plan {PLAN_FILE:q} --out {output.tuning:q}"
-        " --checksums {output.checksums:q} > {log:q} 2>&1"
+        " --checksums {output.checksums:q} --made-for {MADE_FOR} > {log:q} 2>&1"
 
 
 rule tests:
@@ -154,12 +153,13 @@ rule tests:
         settings=digest(PLAN.statistics.model_dump(mode="json")),
     shell:
         "{PYTHON:q} -m coupled_adam_bench tests --plan {PLAN_FILE:q} --results {input.results:q} --out {output.tests:q}"
-        " --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+        " --given {input.given:q} --checksums {output.checksums:q} --made-for {MADE_FOR} > {log:q} 2>&1"
 
 
 rule statistics:
     """Compute what stands beside the tests: pairs on one text, summaries, trends, power, shared text, noise, a target."""
     input:
+        DATA_MARKERS,
         RUN_MARKERS,
         results=rules.collect.output.results,
         given=rules.collect.output.checksums,
@@ -181,7 +181,8 @@ rule statistics:
         folder=STUDY_DIR,
     shell:
         "{PYTHON:q} -m coupled_adam_bench statistics --plan {PLAN_FILE:q} --results {input.results:q}"
-        " --out {params.folder:q} --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+        " --out {params.folder:q} --given {input.given:q} --checksums {output.checksums:q}"
+        " --made-for {MADE_FOR} > {log:q} 2>&1"
 
 
 # Of a study with a stated plan. The SHA-256 of its file stands for it.
@@ -200,7 +201,8 @@ rule stated:
         sha256=PLAN.stated.sha256 if PLAN.stated else "",
     shell:
         "{PYTHON:q} -m coupled_adam_bench stated --plan {PLAN_FILE:q} --results {input.results:q}"
-        " --out {output.stated:q} --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+        " --out {output.stated:q} --given {input.given:q} --checksums {output.checksums:q}"
+        " --made-for {MADE_FOR} > {log:q} 2>&1"
 
 
 # The stages of reporting whose files manifest and report show: a study may have no table, and no stated plan.
@@ -259,7 +261,7 @@ rule tables_of_study:
     shell:
         "{PYTHON:q} -m coupled_adam_bench tables --plan {PLAN_FILE:q} --results {input.results:q} --tests {input.tests:q}"
         " --templates {TEMPLATES:q} --out {params.folder:q} --given {input.given:q}"
-        " --checksums {output.checksums:q} > {log:q} 2>&1"
+        " --checksums {output.checksums:q} --made-for {MADE_FOR} > {log:q} 2>&1"
 
 
 rule figures:
@@ -286,12 +288,14 @@ rule figures_of_study:
         folder=STUDY_DIR / "figures",
     shell:
         "{PYTHON:q} -m coupled_adam_bench figures --plan {PLAN_FILE:q} --results {input.results:q} --noise {input.noise:q}"
-        " --out {params.folder:q} --given {input.given:q} --checksums {output.checksums:q} > {log:q} 2>&1"
+        " --out {params.folder:q} --given {input.given:q} --checksums {output.checksums:q}"
+        " --made-for {MADE_FOR} > {log:q} 2>&1"
 
 
 rule manifest:
     """Write the record behind the numbers: versions, checksums, and how every cell was trained."""
     input:
+        DATA_MARKERS,
         RUN_MARKERS,
         results=rules.collect.output.results,
         tests=rules.tests.output.tests,
@@ -307,7 +311,7 @@ rule manifest:
         STUDY_DIR / "logs" / "manifest.log",
     shell:
         "{PYTHON:q} -m coupled_adam_bench manifest --plan {PLAN_FILE:q} --given {input.given:q}"
-        " --checksums {output.checksums:q} > {log:q} 2>&1"
+        " --checksums {output.checksums:q} --made-for {MADE_FOR} > {log:q} 2>&1"
 
 
 rule report:
@@ -364,7 +368,7 @@ rule report_page:
         STUDY_DIR / "logs" / "report.log",
     shell:
         "{PYTHON:q} -m coupled_adam_bench report --plan {PLAN_FILE:q} --templates {TEMPLATES:q} --given {input.given:q}"
-        " --checksums {output.checksums:q} > {log:q} 2>&1"
+        " --checksums {output.checksums:q} --made-for {MADE_FOR} > {log:q} 2>&1"
 
 
 # A server that is away fails no study: the summary notes it, and the next start imports again (rules/start.smk).
@@ -385,4 +389,4 @@ rule track:
         STUDY_DIR / "logs" / "mlflow.log",
     shell:
         "{PYTHON:q} -m coupled_adam_bench track --plan {PLAN_FILE:q} --may-wait --out {output.summary:q}"
-        " --checksums {output.checksums:q} > {log:q} 2>&1"
+        " --checksums {output.checksums:q} --made-for {MADE_FOR} > {log:q} 2>&1"

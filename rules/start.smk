@@ -6,14 +6,16 @@
 import os
 import re
 import subprocess
+from contextlib import suppress
 
-from coupled_adam_bench.data.check import data_is_damaged, mark_damaged
 from coupled_adam_bench.device import check_threads
-from coupled_adam_bench.files import LATENCY_WAIT, write_json
-from coupled_adam_bench.guard import bring_to_present, changed_files, damaged_choices, remove_outdated
-from coupled_adam_bench.guard import remove_stale_locks, set_aside, unmeasured, unprepared, untrained
+from coupled_adam_bench.files import LATENCY_WAIT, seal, write_sealed
+from coupled_adam_bench.guard import bring_to_present, changed_files, damaged_choices, edited_plan, mark_damaged_data
+from coupled_adam_bench.guard import misplaced, remove_outdated, remove_stale_locks, set_aside, unmeasured, unprepared
+from coupled_adam_bench.guard import untrained
 from coupled_adam_bench.locks import FolderLock
 from coupled_adam_bench.outputs import IMPORT_SUMMARY, not_imported
+from coupled_adam_bench.plan import PLAN_SHA256
 from coupled_adam_bench.stated import measured_as, note_stated
 from coupled_adam_bench.status import Part, Workflow
 from coupled_adam_bench.tracking_records import run_name
@@ -22,7 +24,7 @@ from coupled_adam_bench.training.checks import custom_optimizers
 
 
 def find_damage():
-    """Find the files that differ from what was written, from the data to the report."""
+    """Yield the files that differ from what was written, from the data to the report."""
     measured = {
         measured_marker(batch, stage): (measurement, ids(cells))
         for batch, cells in BATCHES.items()
@@ -31,28 +33,33 @@ def find_damage():
     }
     trained_jobs = {trained_marker(job): ids(cells) for job, cells in TRAINING.items()}
     prepared = {prepared_marker(data): paths.data_dir(data) for data in PLAN.data_ids}
-    return [
-        *unprepared(prepared),
-        *damaged_choices(PLAN.tunings.values(), CHOICES),
-        *untrained(trained_jobs, paths.RUNS),
-        *unmeasured(measured),
-        *changed_files(STUDY_DIR),
-    ]
+    run_dirs = [paths.run_dir(cell) for cells in trained_jobs.values() for cell in cells]
+    yield from edited_plan(PLAN_FILE)
+    yield from unprepared(prepared)
+    yield from damaged_choices(PLAN.tunings.values(), CHOICES)
+    # First of the runs: the others then find that these are missing.
+    yield from misplaced([*run_dirs, *map(paths.trunk_dir, TRUNKS)])
+    yield from untrained(trained_jobs, paths.RUNS)
+    yield from unmeasured(measured)
+    yield from changed_files(STUDY_DIR)
 
 
 def mend(lock):
     """Set aside the files that differ from what was written, and remove the locks of a killed run."""
-    for data in PLAN.data_ids:
-        if damage := data_is_damaged(paths.data_dir(data)):
-            logger.warning(f"{damage}; {mark_damaged(paths.data_dir(data))}")
+    for said in map(mark_damaged_data, map(paths.data_dir, PLAN.data_ids)):
+        if said:
+            logger.warning(said)
     for damage in find_damage():
-        logger.warning(set_aside(damage))
+        with suppress(FileNotFoundError):  # a start of another study with the same run was faster
+            logger.warning(set_aside(damage))
     remove_outdated(STUDY_DIR, MADE_FOR)
     if not_imported(STUDY_DIR):
         (STUDY_DIR / IMPORT_SUMMARY).unlink()
     for said in (bring_to_present(STUDY_DIR), remove_stale_locks(Path(".snakemake"), STUDY_DIR, lock.left_by)):
         if said:
             logger.warning(said)
+    if not PLAN_FILE.exists():  # also where no job will run
+        write_sealed(PLAN_FILE, PLAN.to_json())
 
 
 def lock_study(wait):
@@ -173,14 +180,18 @@ onstart:
     os.environ[LATENCY_WAIT] = str(workflow.execution_settings.latency_wait)
     # This file is no rule's output or input: its contents reach the rules through ids and parameters,
     # so that a new seed or another title does not rerun what is done.
-    write_json(PLAN_FILE, PLAN.to_json())
+    write_sealed(PLAN_FILE, PLAN.to_json())
+    os.environ[PLAN_SHA256] = seal(PLAN.to_json())  # jobs of this start refuse any other plan
     if PLAN.stated is not None:
-        measured = measured_as(PLAN.stated, PLAN.blocks, MEASUREMENTS)
         try:
-            note_stated(PLAN.stated, PLAN.blocks, STUDY_DIR, paths.RUNS, measured)
+            note_stated(PLAN, STUDY_DIR, measured_as(PLAN.stated, PLAN.blocks, MEASUREMENTS))
         except (ValueError, OSError) as error:
             raise WorkflowError(str(error)) from None
-    # Code that imports torch or numpy is tried in a process of its own.
+    # Code that imports torch or numpy is tried in a process of its own. What submits to a cluster needs no GPU itself.
+    if workflow.local_exec and planned & (TRAINING_RULES | EVALUATION_RULES - {"embeddings"}):
+        if n_gpus := max(study.execution.gpus for study in PLAN.studies.values()):
+            n_gpus = n_gpus if planned & TRAINING_RULES else 1
+            shell("{PYTHON:q} -m coupled_adam_bench try-gpus {n_gpus}")
     if planned & TRAINING_RULES and any(list(custom_optimizers(study)) for study in PLAN.studies.values()):
         shell("{PYTHON:q} -m coupled_adam_bench try-optimizers --plan {PLAN_FILE:q}")
     if planned & {*TRAINING_RULES, "embeddings"} and any(

@@ -78,15 +78,12 @@ def tasks_tried(wildcards):
 def warning_before_the_limit(wildcards, attempt):
     """Return SLURM's option for a warning before the time limit: training writes a checkpoint and is queued again.
 
-    Two minutes before, or a quarter of a limit that is short.
+    Two minutes before and as long as the checkpoint takes, or a quarter of a limit that is short.
     """
-    seconds = min(120, 60 * training_minutes(wildcards, attempt) // 4)
+    seconds = min(stop_seconds(parts_of_job(wildcards)), 60 * training_minutes(wildcards, attempt) // 4)
     return f"'--signal=TERM@{seconds}'"
 
 
-# Bash waits until training has written its checkpoint, when SIGTERM goes to all processes of a job: without a trap it
-# would end at once, and SLURM ends what is left of a job.
-WAIT_FOR_CHECKPOINT = "trap : TERM; "
 # A job of a cluster that is stopped before its time limit goes back into the queue, and counts as no retry.
 REQUEUE = " --requeue" if workflow.remote_exec else ""
 TASKS_TRIED = STUDY_DIR / "training" / "tasks.json"
@@ -108,7 +105,7 @@ rule try_tasks:
         STUDY_DIR / "logs" / "try_tasks.log",
     threads: 1
     resources:
-        mem_mb=lambda wildcards, attempt: attempt * 8000,
+        mem_mb=memory(8000),
         runtime=120,
     params:
         settings=[
@@ -117,7 +114,7 @@ rule try_tasks:
             if stage == "downstream"
         ],
     shell:
-        ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench try-tasks --plan {PLAN_FILE:q} --out {output:q} > {log:q} 2>&1"
+        watched(ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench try-tasks --plan {PLAN_FILE:q} --out {output:q}", None)
 
 
 # Each branch has a job, so that the cells of a small D need not wait for the end of the trunk.
@@ -140,17 +137,17 @@ rule train_trunk:
         mem_mb=training_memory(lambda wildcards: [paths.trunk_dir(wildcards.trunk)]),
         runtime=training_minutes,
         gpu=execution("gpus"),
+        nodes=1,
         slurm_extra=warning_before_the_limit,
     params:
         version=versions.TRAIN,
         branch=lambda wildcards: paths.branch_file(wildcards.trunk, int(wildcards.step)),
     shell:
-        WAIT_FOR_CHECKPOINT + ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench train-trunk --plan {PLAN_FILE:q}"
-        " --branches {params.branch:q} --done {output:q}"
-        + REQUEUE
-        + LEASE_GPUS
-        + " > {log:q} 2>&1"
-        + say_if_killed("train_mem_mb")
+        watched(
+            ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench train-trunk --plan {PLAN_FILE:q}"
+            " --branches {params.branch:q} --done {output:q}" + REQUEUE + LEASE_GPUS,
+            "train_mem_mb",
+        )
 
 
 rule train_cells:
@@ -175,17 +172,17 @@ rule train_cells:
         mem_mb=training_memory(lambda wildcards: [paths.run_dir(cell) for cell in ids(TRAINING[wildcards.job])]),
         runtime=training_minutes,
         gpu=execution("gpus"),
+        nodes=1,
         slurm_extra=warning_before_the_limit,
     params:
         version=versions.TRAIN,
         cells=lambda wildcards: TRAINING[wildcards.job],
     shell:
-        WAIT_FOR_CHECKPOINT + ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench train --plan {PLAN_FILE:q}"
-        " --cells {params.cells:q} --done {output:q}"
-        + REQUEUE
-        + LEASE_GPUS
-        + " > {log:q} 2>&1"
-        + say_if_killed("train_mem_mb")
+        watched(
+            ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench train --plan {PLAN_FILE:q}"
+            " --cells {params.cells:q} --done {output:q}" + REQUEUE + LEASE_GPUS,
+            "train_mem_mb",
+        )
 
 
 # A choice is no more than a comparison of losses, so it has no cells of its own and stays with the study.
@@ -204,11 +201,15 @@ rule choose:
         tuning="|".join(map(re.escape, PLAN.tunings)) or "none",
     threads: execution("evaluation_threads")
     resources:
-        mem_mb=growing("evaluation_mem_mb"),
+        mem_mb=memory("evaluation_mem_mb"),
         runtime=growing("evaluation_minutes"),
         gpu=ONE_GPU,
+        nodes=1,
     params:
         settings=choosing,
     shell:
-        ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench choose --plan {PLAN_FILE:q} --tuning {wildcards.tuning:q}"
-        " --out {output:q}" + LEASE_GPUS + " > {log:q} 2>&1" + say_if_killed("evaluation_mem_mb")
+        watched(
+            ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench choose --plan {PLAN_FILE:q} --tuning {wildcards.tuning:q}"
+            " --out {output:q}" + LEASE_GPUS,
+            "evaluation_mem_mb",
+        )

@@ -3,13 +3,14 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from finished import HOSTILE, finish_in_hostile_folder, once, small, write
-from forks import FOLDER, OWNER, python_of_workers
+from forks import FOLDER, OWNER, STARTED, kill_started, python_of_workers
+from hypothesis import settings
 from planned import only, study_and_data
 from starts import finish
 
@@ -29,6 +30,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")  # else each process that compiles starts others that try the CPU
+
+# Whoever runs the tests sees what all others see; `make nightly` draws others.
+settings.register_profile("same-draws", deadline=None, derandomize=True)
+settings.register_profile("other-draws", deadline=None, derandomize=False)
+settings.load_profile("same-draws")
 
 ROOT = Path(__file__).parent.parent
 # Whole studies come first, so that no worker waits for the other one's last study: those on SLURM, which begin with the
@@ -86,6 +92,14 @@ def pytest_collection_finish() -> None:
     """Look for garbage only among what tests make: what was imported is a million objects more."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _leave_no_process() -> Iterator[None]:
+    """Kill what a test that fails has left, with its jobs."""
+    n_before = len(STARTED)
+    yield
+    kill_started(n_before)
 
 
 def tiny_settings(**changes: Any) -> dict[str, Any]:

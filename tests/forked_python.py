@@ -36,12 +36,14 @@ def run(arguments: list[str]) -> None:
         arguments = arguments[2:]
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
-        sys.path.insert(0, str(Path.cwd()))
+        if "PYTHONSAFEPATH" not in os.environ:
+            sys.path.insert(0, str(Path.cwd()))
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         assert arguments[0] == "-c", arguments
         sys.argv = ["-c", *arguments[2:]]
-        sys.path.insert(0, "")
+        if "PYTHONSAFEPATH" not in os.environ:
+            sys.path.insert(0, "")
         main = sys.modules["__main__"] = ModuleType("__main__")
         exec(compile(arguments[1], "<string>", "exec"), vars(main))
 

@@ -72,6 +72,8 @@ FOLDER = "CAB_FORKS"
 """The variable that names the folder of the sockets, which all workers of a run of tests share (conftest.py)."""
 OWNER = "CAB_FORKS_OWNER"
 """The variable with the process of that run."""
+STARTED: list[Any] = []
+"""What the test that runs has started, each the first process of a group: what is left at its end is killed."""
 # For whoever knows a Python by its path: some command lines are done by forks, and others by the real one.
 STAND_IN = """
 import json, os, signal, socket, sys
@@ -134,6 +136,7 @@ class Fork:
         if said is not None:
             file.close()
         self.pid = int(self._server.recv(16))
+        STARTED.append(self)
 
     def poll(self) -> int | None:
         """Return the status, or None while it runs."""
@@ -237,11 +240,26 @@ def python(
     if not real_starts():
         return Fork(libraries, arguments, folder, environment, said, jobs)
     command: Any = [sys.executable, *arguments]
-    options: Any = {"cwd": folder, "env": environment, "text": True, "start_new_session": True}
     if said is None:
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        return real(command, folder, environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     with said.open("a") as file:
-        return subprocess.Popen(command, stdout=file, stderr=file, **options)
+        return real(command, folder, environment, stdout=file, stderr=file)
+
+
+def real(command: Any, folder: Path, environment: dict[str, str], **options: Any) -> Any:
+    """Start a command as a user does, the first process of a group as from a terminal."""
+    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **options)
+    STARTED.append(process)
+    return process
+
+
+def kill_started(n_before: int) -> None:
+    """Kill what was started after the first ``n_before``, with the groups of processes, and has not ended."""
+    for process in STARTED[n_before:]:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    del STARTED[n_before:]
 
 
 def run_group(program: str, processes: int, folder: Path) -> None:

@@ -19,7 +19,6 @@ class Job:
 
     number: str
     state: str
-    reason: str
     comment: str
 
 
@@ -31,26 +30,23 @@ class StudyOnSlurm:
         own = {name: value for name, value in os.environ.items() if not name.startswith(("SNAKEMAKE", "SLURM"))}
         self.environment = own | cluster
         self.log = folder / "snakemake.log"
+        self.earlier: set[str] = set()
+        self.earlier = {job.number for job in self.jobs()}
 
     def slurm(self, *command: str) -> str:
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout
 
     def jobs(self, *states: str) -> list[Job]:
-        """Return the jobs of these states, by default of all; SLURM remembers ended ones for an hour."""
-        listed = self.slurm("squeue", "-h", "-t", ",".join(states) or "all", "-o", "%A|%T|%r|%k")
-        return [Job(*line.split("|", 3)) for line in listed.splitlines()]
+        """Return the study's jobs of these states, by default of all; SLURM remembers ended ones for an hour."""
+        listed = self.slurm("squeue", "-h", "-t", ",".join(states) or "all", "-o", "%A|%T|%k")
+        jobs = [Job(*line.split("|", 2)) for line in listed.splitlines()]
+        return [job for job in jobs if job.number not in self.earlier]
 
     def restarts(self, job: Job) -> int:
         facts = dict(
             fact.split("=", 1) for fact in self.slurm("scontrol", "show", "job", job.number).split() if "=" in fact
         )
         return int(facts["Restarts"])
-
-    def start_now(self) -> None:
-        """Spare requeued jobs the two minutes that SLURM has them wait."""
-        for job in self.jobs("PENDING"):
-            if job.reason == "BeginTime":
-                self.slurm("scontrol", "update", f"job={job.number}", "StartTime=now")
 
     def start(
         self, *arguments: str, profile: bool = True, python: Path = Path(sys.executable)

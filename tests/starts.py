@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from finished import SNAKEMAKE
-from forks import FOLDER, Fork, real_starts
+from forks import FOLDER, Fork, real, real_starts
 
 SECONDS = 600
 """Within which a start must end."""
@@ -26,7 +26,7 @@ def _process(folder: Path, options: list[str], said: Path, first: str = "") -> A
     if real_starts() or "LD_PRELOAD" in os.environ:  # which only a new process reads
         command = [sys.executable, "-c", program, *options] if first else [*SNAKEMAKE[:1], *options]
         with said.open("w") as file:
-            return subprocess.Popen(command, cwd=folder, stdout=file, stderr=file, start_new_session=True)
+            return real(command, folder, dict(os.environ), stdout=file, stderr=file)
     jobs = None if "-n" in options else "pipeline"
     return Fork("snakemake", ["-c", program, *options], folder, dict(os.environ), said, jobs)
 

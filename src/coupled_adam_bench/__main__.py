@@ -1,5 +1,6 @@
 """Entry point of ``python -m coupled_adam_bench`` and of the command ``coupled-adam-bench``."""
 
+import os
 import sys
 from importlib.util import find_spec
 
@@ -8,6 +9,11 @@ from coupled_adam_bench.garbage import not_collected_at_exit, rarely_collected
 
 def main() -> int:
     """Run one stage and return its exit status; 2 with a sentence if the packages of the pipeline are missing."""
+    # A user's own `random.py` in the working folder is not Python's: own code is looked for last, here and by Python in
+    # the processes that this one starts.
+    here = os.getcwd()  # noqa: PTH109 (pathlib is not there yet)
+    sys.path[:] = [*(place for place in sys.path if place not in ("", here)), here]
+    os.environ["PYTHONSAFEPATH"] = "1"
     not_collected_at_exit()
     try:
         with rarely_collected():

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from urllib.request import urlopen
 
 from coupled_adam_bench.config import HubSource, Study
 from coupled_adam_bench.data.mirror import corpus_folder, fetch_corpus, open_corpus, text_needed
-from coupled_adam_bench.data.patience import Patience
+from coupled_adam_bench.data.patience import HubAwayError, Patience
 from coupled_adam_bench.data.tokenizers import GPT2_REPOSITORY, GPT2_REVISION, mirrored_gpt2, read_gpt2
+from coupled_adam_bench.data.transport import read_at_most, read_url
 from coupled_adam_bench.evaluation.task_data import list_task_data, write_task_data
 from coupled_adam_bench.evaluation.task_files import find_tasks, hub_data, user_folder
 from coupled_adam_bench.files import atomic_path, sha256_file
@@ -27,6 +27,7 @@ from coupled_adam_bench.progress import Progress, say
 _WATCH_SECONDS = 5.0
 _TOKENIZER_BYTES = 4 * 10**6
 _WORD_LIST_BYTES = 10**6
+_MOST_WORD_LIST_BYTES = 10**8  # of an archive, and of the list in it
 
 
 @dataclass
@@ -207,14 +208,12 @@ def _word_lists(study: Study, patience: Patience) -> list[Item]:
 def fetch_word_list(known: WordList, target: Path, patience: Patience) -> None:
     """Download a word list from its public home; ``ValueError`` if its checksum is another."""
 
-    def read() -> bytes:
-        with urlopen(known.url, timeout=60) as answer:
-            return bytes(answer.read())
-
     try:
-        archive = patience.wait_out(f"{known.url}", read)
+        archive = patience.wait_out(f"{known.url}", lambda: read_url(known.url, _MOST_WORD_LIST_BYTES))
         content = _member(archive, known)
-    except (OSError, KeyError, zipfile.BadZipFile, tarfile.TarError) as error:
+    except HubAwayError:
+        raise
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, tarfile.TarError) as error:
         raise ValueError(
             f"paths.word_similarity: {target.name} cannot be had from {known.url} ({type(error).__name__}: {error}); "
             f"put the file there yourself (SHA-256 {known.sha256})"
@@ -230,10 +229,11 @@ def fetch_word_list(known: WordList, target: Path, patience: Patience) -> None:
 
 def _member(archive: bytes, known: WordList) -> bytes:
     if known.url.endswith(".zip"):
-        content = zipfile.ZipFile(io.BytesIO(archive)).read(known.member)
+        with zipfile.ZipFile(io.BytesIO(archive)) as unzipped, unzipped.open(known.member) as file:
+            content = read_at_most(file, _MOST_WORD_LIST_BYTES, known.member)
     else:
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-            file = files.extractfile(known.member)
-            assert file is not None
-            content = file.read()
+            member = files.extractfile(known.member)
+            assert member is not None
+            content = read_at_most(member, _MOST_WORD_LIST_BYTES, known.member)
     return content.partition(b"\n")[2] if known.has_header else content

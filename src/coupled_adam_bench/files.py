@@ -16,6 +16,8 @@ SEAL = "sha256"
 LATENCY_WAIT = "COUPLED_ADAM_BENCH_LATENCY_WAIT"
 """Variable with the seconds that a command waits for what other jobs have written; without it, it does not wait."""
 _POLL_SECONDS = 0.2
+ASIDE = ".damaged-"
+"""What the name of a file that was set aside has before its number."""
 
 
 def await_files(paths: Iterable[Path]) -> None:
@@ -33,15 +35,38 @@ def await_files(paths: Iterable[Path]) -> None:
         missing = [path for path in missing if not path.exists()]
 
 
+def move_aside(path: Path) -> Path:
+    """Rename what stands at ``path``, whatever it is, to the first free ``NAME.damaged-1``, and return where it is."""
+    number = 1
+    while os.path.lexists(aside := path.with_name(f"{path.name}{ASIDE}{number}")):
+        number += 1
+    return path.rename(aside)
+
+
+def clear(path: Path, for_folder: bool = False) -> str | None:
+    """Set aside what stands where a file or a folder belongs and is none, and return a sentence that says so.
+
+    It may be a folder in the place of a file, a link to nothing or to itself, a pipe or a socket.
+    """
+    if not os.path.lexists(path) or (path.is_dir() if for_folder else path.is_file()):
+        return None
+    try:
+        return f"{path}: this is no {'folder' if for_folder else 'file'}; kept as {move_aside(path).name}"
+    except FileNotFoundError:  # it was a file that has just been deleted, or somebody else was faster
+        return None
+
+
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``, which replaces it if the block succeeds and is deleted otherwise."""
+    clear(path.parent, for_folder=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
+        clear(path)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -73,7 +98,7 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path}: not valid JSON ({error}); delete it and run again") from None
 
 
-def _seal(value: dict[str, Any]) -> str:
+def seal(value: dict[str, Any]) -> str:
     """Return the SHA-256 of a JSON object's contents without its seal, independent of key order and layout."""
     contents = {key: inner for key, inner in value.items() if key != SEAL}
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
@@ -81,7 +106,7 @@ def _seal(value: dict[str, Any]) -> str:
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
     """Write a JSON object to ``path`` atomically, with the SHA-256 of its contents under the key ``sha256``."""
-    write_json(path, {**value, SEAL: _seal(value)})
+    write_json(path, {**value, SEAL: seal(value)})
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
@@ -90,7 +115,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
     Raises ``ValueError`` with the path if the file is missing or its contents have changed.
     """
     value = read_json(path)
-    if not isinstance(value, dict) or value.pop(SEAL, None) != _seal(value):
+    if not isinstance(value, dict) or value.pop(SEAL, None) != seal(value):
         raise ValueError(
             f"{path}: its contents do not match its own SHA-256: damaged, edited, or of another version of this program"
         )

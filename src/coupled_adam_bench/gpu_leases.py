@@ -29,13 +29,18 @@ def visible_gpus() -> list[str]:
 def leased_gpus(count: int, folder: Path) -> Iterator[None]:
     """Hide all GPUs but ``count`` that no other job has leased, from this process and those that it starts.
 
-    Waits until so many are free. Locks in ``folder`` hold them, at most as long as this process lives. Nothing is
-    hidden where there is nothing to choose: no GPU is asked for, or all that there are.
+    Waits until so many are free. Locks in ``folder`` hold them, at most as long as this process lives. ``ValueError``
+    if there are fewer; of a machine that names no GPU at all, torch says later what is wrong.
     """
     gpus = visible_gpus()
-    if count == 0 or len(gpus) <= count:
+    if count == 0 or not gpus:
         yield
         return
+    if len(gpus) < count:
+        raise ValueError(
+            f"execution.gpus: {count}, but this machine shows {len(gpus)} ({', '.join(gpus)}); lower it, or let "
+            f"{VISIBLE} name more"
+        )
     with ExitStack() as held:
         while len(names := _lock(gpus, count, folder, held)) < count:
             held.close()

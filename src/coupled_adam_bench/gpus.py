@@ -12,11 +12,23 @@ class Gpu:
     memory: float
 
 
-# The key is part of the name that the driver gives the device. Peaks are of bfloat16, of the V100 of float16.
+# By part of the name that the driver gives the device, of which the first that fits is taken. Peaks are of bfloat16, of
+# the V100 of float16. The NVL and PCIe cards of a family are slower than those on an SXM board.
 GPUS = {
+    "GB200": Gpu(2500e12, 8e12, 186e9),
+    "B200": Gpu(2250e12, 8e12, 180e9),
+    "H200 NVL": Gpu(835e12, 4.8e12, 141e9),
+    "GH200": Gpu(989e12, 4e12, 96e9),  # the card of 144 GB has 4.9e12 bytes a second
     "H200": Gpu(989e12, 4.8e12, 141e9),
-    "H100": Gpu(989e12, 3.35e12, 80e9),  # SXM; the PCIe card has 756e12
+    "H100 NVL": Gpu(835e12, 3.9e12, 94e9),
+    "H100 PCIe": Gpu(756e12, 2e12, 80e9),
+    "H100": Gpu(989e12, 3.35e12, 80e9),
     "A100": Gpu(312e12, 2.039e12, 80e9),  # the card of 40 GB has 1.555e12 bytes a second
     "L40S": Gpu(362e12, 0.864e12, 48e9),
     "V100": Gpu(125e12, 0.9e12, 32e9),
 }
+
+
+def find_gpu(device_name: str) -> Gpu | None:
+    """Return the GPU that a driver calls ``device_name``, such as ``NVIDIA H100 80GB HBM3``; ``None`` if unknown."""
+    return next((gpu for key, gpu in GPUS.items() if key in device_name), None)

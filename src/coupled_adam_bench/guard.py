@@ -11,18 +11,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from coupled_adam_bench.data.check import META
+from coupled_adam_bench.data.check import META, data_is_damaged, mark_damaged
 from coupled_adam_bench.evaluation.stored import Measurement
-from coupled_adam_bench.locks import LOCK
+from coupled_adam_bench.files import ASIDE, clear, move_aside, read_sealed
+from coupled_adam_bench.locks import LOCK, is_held
 from coupled_adam_bench.outputs import changed_outputs, made_for_of
 from coupled_adam_bench.paths import RESULTS, RunFiles
-from coupled_adam_bench.runs import finished_run, run_damage
+from coupled_adam_bench.runs import cell_damage, finished_run, other_cell, run_damage
 from coupled_adam_bench.tuning import Tuning, choice_file, read_choice
 
 
 def check_readable(folders: Iterable[Path]) -> None:
-    """Raise ``ValueError`` that names the first of ``folders``, parents first, that this user may not read."""
+    """Raise ``ValueError`` that names the first of ``folders``, parents first, that is away or may not be read."""
     for folder in folders:
+        if folder.is_symlink() and not folder.exists():
+            raise ValueError(f"{folder}: this is a link to a folder that is not there; mount that, or remove the link")
         if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
             raise ValueError(
                 f"{folder}: you may not read this folder. Where a group works in one results folder, its owner types "
@@ -74,6 +77,9 @@ def _text(path: Path) -> str:
         return ""
 
 
+_MADE_ANEW = "it is made anew when a job needs it"
+
+
 @dataclass(frozen=True)
 class Damage:
     """A file that is not what was written, and why that is known."""
@@ -93,14 +99,22 @@ def changed_files(study_dir: Path) -> Iterator[Damage]:
 
 
 def remove_outdated(study_dir: Path, made_for: str) -> None:
-    """Remove the checksums of what was made for other cells, labels or settings, so that it is made anew.
+    """Remove the checksums of what was made from another plan or measured otherwise, so that it is made anew.
 
     Snakemake notes such things in the working folder, and does not know what was run from another one.
     """
-    for stage in ("plan", "collect"):
-        record = study_dir / "checksums" / f"{stage}.json"
-        if record.exists() and made_for_of(record) != made_for:
+    for record in (study_dir / "checksums").glob("*.json"):
+        if made_for_of(record) != made_for:
             record.unlink()
+
+
+def edited_plan(path: Path) -> Iterator[Damage]:
+    """Find out whether the plan of the last start is there and is not what was written."""
+    if path.exists():
+        try:
+            read_sealed(path)
+        except ValueError as error:
+            yield Damage(path, str(error))
 
 
 def unprepared(markers: Mapping[Path, Path]) -> Iterator[Damage]:
@@ -108,6 +122,13 @@ def unprepared(markers: Mapping[Path, Path]) -> Iterator[Damage]:
     for marker, folder in markers.items():
         if marker.exists() and not (folder / META).is_file():
             yield Damage(marker, f"{folder / META}: no such file")
+
+
+def misplaced(folders: Iterable[Path]) -> Iterator[Damage]:
+    """Find the folders that hold the run of another cell, as after two were swapped, and in which nobody works."""
+    for folder in folders:
+        if (cell_id := other_cell(folder)) is not None and not is_held(folder):
+            yield Damage(folder, f"{folder}: holds the run of {cell_id}")
 
 
 def untrained(markers: Mapping[Path, list[str]], runs: Path) -> Iterator[Damage]:
@@ -119,8 +140,11 @@ def untrained(markers: Mapping[Path, list[str]], runs: Path) -> Iterator[Damage]
         if marker.exists():
             for cell_id in cell_ids:
                 folder = runs / cell_id
+                damage = cell_damage(folder)
                 if finished_run(folder) is None:
-                    yield Damage(marker, run_damage(folder) or f"{RunFiles(folder).record}: no such file")
+                    damage = run_damage(folder) or f"{RunFiles(folder).record}: no such file"
+                if damage is not None:
+                    yield Damage(marker, damage)
                     break
 
 
@@ -146,13 +170,40 @@ def damaged_choices(tunings: Iterable[Tuning], folder: Path) -> Iterator[Damage]
 
 
 def set_aside(damage: Damage) -> str:
-    """Move a damaged file out of the way, an empty one is removed, and return a sentence that says so."""
+    """Move a damaged file or folder out of the way, an empty file is removed, and return a sentence that says so."""
     path = damage.path
-    if path.stat().st_size == 0:
+    if path.is_file() and path.stat().st_size == 0:
         path.unlink()
-        return f"{damage.reason}; it is made anew"
-    number = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        number += 1
-    path.rename(aside)
-    return f"{damage.reason}; kept as {aside.name} and made anew"
+        return f"{damage.reason}; {_MADE_ANEW}"
+    return f"{damage.reason}; kept as {move_aside(path).name} and made anew"
+
+
+def mark_damaged_data(folder: Path) -> str | None:
+    """Mark the data of a folder if they are damaged, so that nobody reads them, and return a sentence that says so."""
+    if (damage := data_is_damaged(folder)) is None:
+        return None
+    advice = mark_damaged(folder)
+    return f"{damage}; {advice if (folder / META).exists() else _MADE_ANEW}"
+
+
+_OF_FILES = {
+    ".attempts", ".bin", ".csv", ".damaged", ".done", ".html", ".json", ".jsonl", ".log", ".md", ".npy", ".pdf",
+    ".safetensors", ".svg", ".tex", ".tsv", ".txt",
+}  # fmt: skip
+"""Ends of the names of our files, which no folder of ours has."""
+
+
+def clear_folder(folder: Path, subfolders: Iterable[str] = ()) -> Iterator[str]:
+    """Set aside what stands in a folder of ours, or in its place, and is no file and no folder; yield sentences.
+
+    The ``subfolders`` must be folders. Others are left alone, unless they have the name of a file.
+    """
+    for path in (folder, *(folder / name for name in subfolders)):
+        if said := clear(path, for_folder=True):
+            yield said
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if ASIDE not in name]
+        named = [name for name in folders if name == LOCK or Path(name).suffix in _OF_FILES]
+        for name in [*named, *(name for name in files if ASIDE not in name)]:
+            if said := clear(Path(root, name)):
+                yield said

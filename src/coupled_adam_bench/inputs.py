@@ -1,4 +1,4 @@
-"""Finds and identifies the files that a study reads, text and tokenizer; it imports nothing heavy."""
+"""Finds and identifies the files that a study reads: text, tokenizer, own optimizers; it imports nothing heavy."""
 
 import os
 import re
@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from coupled_adam_bench.config import CustomSettings, Optimizer, Study
+from coupled_adam_bench.dotted import changed_code, code_of
 from coupled_adam_bench.files import digest, sha256_file
 
 PACKINGS = (".gz", ".xz", ".zst")
@@ -162,3 +164,29 @@ def tokenizer_sha256(path: str) -> str:
     file = tokenizer_file(path)
     with _readable("paths.tokenizer", file):
         return sha256_file(file)
+
+
+def with_code(study: Study) -> Study:
+    """Return a study whose own optimizers have their code, that which is here; ``{}`` stands for code that is not here.
+
+    ``ValueError`` if the study names other code.
+    """
+    if not any(isinstance(optimizer, CustomSettings) for block in study.grid for optimizer in block.optimizers):
+        return study
+    blocks = [block.model_copy(update={"optimizers": tuple(map(_with_code, block.optimizers))}) for block in study.grid]
+    return study.model_copy(update={"grid": tuple(blocks)})
+
+
+def _with_code(optimizer: Optimizer) -> Optimizer:
+    if not isinstance(optimizer, CustomSettings):
+        return optimizer
+    try:
+        here = code_of(optimizer.path)
+    except ValueError:  # which stops whatever trains: see training/checks.py
+        here = {}
+    if here and optimizer.code and (changed := changed_code(optimizer.path, optimizer.code)):
+        raise ValueError(
+            f"{optimizer.key}.code: the study names other code of {optimizer.path} than is here ({changed}); restore "
+            "it, or leave out `code` to train with what is here"
+        )
+    return optimizer.model_copy(update={"code": optimizer.code or here})

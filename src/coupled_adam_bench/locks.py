@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from coupled_adam_bench.files import clear
 from coupled_adam_bench.progress import LINE_SECONDS, say
 
 LOCK = ".lock"
@@ -23,6 +24,7 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path, name: str = LOCK, waiting: str | None = None) -> None:
+        clear(folder, for_folder=True)
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / name
         self._waiting = waiting or f"{folder}: waits for the process that works in this folder"
@@ -55,6 +57,7 @@ class FolderLock:
             self._file = None
 
     def _try(self) -> bool:
+        clear(self._path)
         file = self._path.open("a+", encoding="utf-8", errors="replace")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,11 +106,13 @@ def folder_lock(folder: Path, name: str = LOCK, waiting: str | None = None) -> I
 
 def is_held(folder: Path, name: str = LOCK) -> bool:
     """Tell whether a living process holds the lock of a folder."""
+    if not (folder / name).is_file():  # to open a pipe may take for ever
+        return False
     try:
         with (folder / name).open(encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # the file does not exist, or this user may not read it
+    except OSError:  # this user may not read it
         return False
     return False

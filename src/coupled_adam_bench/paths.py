@@ -18,6 +18,11 @@ STATISTICS_FILES = (
 )  # fmt: skip
 """What the stage ``statistics`` writes into the folder of a study."""
 
+STUDY_FOLDERS = ("data", "training", "evaluation", TUNING, "logs", "checksums", "tables", "figures", "report")
+"""The folders in the folder of a study."""
+RUN_FOLDERS = ("checkpoints", "model", "evaluations")
+"""The folders in the folder of a run."""
+
 
 def data_dir(data_id: str, results: Path = RESULTS) -> Path:
     """Return the folder of token bins, tokenizer, unigram counts and generated evaluation sets."""

@@ -1,5 +1,6 @@
 """The plan: validated studies and the cells that they make, the one file that every stage is given."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,10 +13,14 @@ from coupled_adam_bench.cells import Cell, Trunk, block_cells, data_digest, data
 from coupled_adam_bench.config import Budget, Composite, GridBlock, StatisticsSettings, Study, parse_study
 from coupled_adam_bench.config.stated import Stated, read_stated, stated_from_json
 from coupled_adam_bench.config.tune import Values
-from coupled_adam_bench.files import read_json
+from coupled_adam_bench.files import read_sealed, seal
+from coupled_adam_bench.inputs import with_code
 from coupled_adam_bench.labels import check_labels
 from coupled_adam_bench.stated import check_stated
 from coupled_adam_bench.tuning import Tuning, chosen_values, fill_slot, tune_block
+
+PLAN_SHA256 = "COUPLED_ADAM_BENCH_PLAN_SHA256"
+"""Variable with the seal of the plan that a job is given; without it, any plan that is whole is taken."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +112,10 @@ class Plan:
     @cached_property
     def by_job_name(self) -> dict[str, Cell]:
         """All cells that are trained, by the names that the workflow has for them."""
-        slots = {cell.slot: cell for planned in self.blocks for cell in planned.cells if cell.slot is not None}
-        return {name: cell for name, cell in self.trained.items() if cell.slot is None} | slots
+        cells = [cell for planned in self.blocks for cell in planned.cells]
+        slots = {cell.slot: cell for cell in cells if cell.slot is not None}
+        # A choice may be what another block gives: then two jobs have one cell, and `trained` has it once.
+        return {cell.id: cell for cell in (*cells, *self.trained.values()) if cell.slot is None} | slots
 
     @cached_property
     def trunks(self) -> dict[str, Trunk]:
@@ -259,9 +266,9 @@ def _plan(name: str, title: str, studies: Sequence[tuple[Study, str]], stated: S
 def make_plan(study: Study | Composite, folders: Sequence[Path] = ()) -> Plan:
     """Return the plan of a study; ``folders`` are searched in turn for the studies of a composite one.
 
-    The text files and the tokenizer of the data must be in place.
+    The text files and the tokenizer of the data must be in place. Own optimizers have their code in the plan.
     """
-    studies = study.load_parts(folders) if isinstance(study, Composite) else (study,)
+    studies = tuple(map(with_code, study.load_parts(folders) if isinstance(study, Composite) else (study,)))
     stated = None if study.stated is None else read_stated(study.stated)
     return _plan(study.name, study.title, [(one, data_digest(one)) for one in studies], stated)
 
@@ -278,11 +285,17 @@ def plan_from_json(values: Any, origin: str) -> Plan:
 
 
 def read_plan_file(path: Path) -> Plan:
-    """Read a plan written from :meth:`Plan.to_json`, without the choices beside it; needs none of the study's data."""
-    return plan_from_json(read_json(path), str(path))
+    """Read a sealed plan without the choices beside it; ``ValueError`` if it was edited, or is not this job's."""
+    try:
+        values = read_sealed(path)
+        if os.environ.get(PLAN_SHA256, own := seal(values)) != own:
+            raise ValueError(f"{path}: not the plan of the start that this job belongs to")
+    except ValueError as error:
+        raise ValueError(f"{error}; start again: it is written anew from the study") from None
+    return plan_from_json(values, str(path))
 
 
 def load_plan(path: Path) -> Plan:
-    """Read a plan written from :meth:`Plan.to_json`, and the choices beside it; needs none of the study's data."""
+    """Read a plan as :func:`read_plan_file`, and the choices beside it."""
     plan = read_plan_file(path)
     return plan.with_choices(chosen_values(plan.tunings.values(), path.parent / paths.TUNING))

@@ -142,6 +142,8 @@ class WordList:
 
 # By name of the file. The checksums are of the authors' files [C]. The SHA-1 sums that GluonNLP has of the files in the
 # same archives (gluonnlp/data/word_embedding_evaluation.py) agree with them, for SimLex-999 with its header.
+# The home of WordSim-353's two parts is not known to answer by https, but the Internet Archive has a copy.
+_WORDSIM353 = "https://web.archive.org/web/20201112022046id_/http://alfonseca.org/pubs/ws353simrel.tar.gz"
 WORD_LISTS = {
     "MEN_dataset_lemma_form_full": WordList(
         "https://staff.fnwi.uva.nl/e.bruni/resources/MEN.tar.gz",
@@ -160,12 +162,12 @@ WORD_LISTS = {
         has_header=True,
     ),
     "wordsim_similarity_goldstandard.txt": WordList(
-        "http://alfonseca.org/pubs/ws353simrel.tar.gz",
+        _WORDSIM353,
         "wordsim353_sim_rel/wordsim_similarity_goldstandard.txt",
         "f1da938998863c94e53f72f984a5c6e215f0b46c323aae8f0f4930703a339107",
     ),
     "wordsim_relatedness_goldstandard.txt": WordList(
-        "http://alfonseca.org/pubs/ws353simrel.tar.gz",
+        _WORDSIM353,
         "wordsim353_sim_rel/wordsim_relatedness_goldstandard.txt",
         "66a7c88100624d0a391605ff61ce84e11d11ee620d51ec0298da49592838f8fa",
     ),

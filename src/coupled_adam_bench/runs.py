@@ -1,16 +1,23 @@
-"""The records that a run leaves: ``run.json``, sealed, which knows its other files, and ``attempt.json``; light."""
+"""The records that a run leaves: ``run.json``, sealed, which knows its other files, and ``attempt.json``; light.
+
+The name of a run's folder is the id of its cell, or of its trunk. A record that names another cell is damage.
+"""
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.files import read_sealed, sha256_file, write_sealed
+from coupled_adam_bench.files import read_json, read_sealed, sha256_file, write_sealed
 from coupled_adam_bench.locks import FolderLock, is_held
 from coupled_adam_bench.paths import RunFiles
+from coupled_adam_bench.weights import cell_of
 
 KEEP_CHECKPOINTS = 2  # the newest, and the one before it in case the newest is damaged
+CHECKPOINT_STATE = "state.json"
+"""The file of a checkpoint with its identity, which names the cell."""
 
 FINISHED = ("completed", "diverged")
 
@@ -41,16 +48,67 @@ def write_run(run_dir: Path, record: Mapping[str, Any]) -> None:
     write_sealed(files.record, {**record, **checksums})
 
 
+def _misplaced(path: Path, run_dir: Path, cell_id: object) -> str | None:
+    """Return the sentence that says that a file is of another cell than its folder, ``None`` if it is of the same."""
+    return None if cell_id == run_dir.name else f"{path}: is of {cell_id}, in the folder of {run_dir.name}"
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """Read the record of an ended run, or of a branch; ``ValueError`` if it is damaged, or that of another cell."""
+    record = read_sealed(path)
+    if problem := _misplaced(path, path.parent, record.get("cell")):
+        raise ValueError(f"{problem}; start again")
+    return record
+
+
+def _named_cells(files: RunFiles) -> Iterator[str]:
+    for path, key in ((files.cell, "id"), (files.record, "cell")):
+        with suppress(ValueError, OSError, KeyError):
+            yield read_sealed(path)[key]
+    if (cell_id := cell_of(files.weights)) is not None:
+        yield cell_id
+    for state in files.checkpoints.glob(f"step-*/{CHECKPOINT_STATE}"):
+        with suppress(ValueError, OSError, KeyError, TypeError):
+            yield read_json(state)["identity"]["cell"]
+
+
+def other_cell(run_dir: Path) -> str | None:
+    """Return the id of the cell whose run lies in the folder of another one, of which there is nothing; else ``None``.
+
+    A folder in which some files are its own cell's is damaged, and training mends it.
+    """
+    others = []
+    for cell_id in _named_cells(RunFiles(run_dir)):
+        if cell_id == run_dir.name:
+            return None
+        others.append(cell_id)
+    return others[0] if others else None
+
+
+def check_own(run_dir: Path) -> None:
+    """Raise ``ValueError`` if a folder holds the run of another cell, which training would overwrite."""
+    if (cell_id := other_cell(run_dir)) is not None:
+        raise ValueError(
+            f"{run_dir}: holds the run of {cell_id}; move it to where it belongs, or start again: the workflow sets it "
+            "aside"
+        )
+
+
 def run_damage(run_dir: Path, model: bool = False) -> str | None:
     """Return what is wrong with the record of a run, a sentence that names the file; ``None`` if it is whole or absent.
 
-    ``run.json`` is compared with its seal, the history with its SHA-256 there, and the files of the ``model`` if asked.
+    ``run.json`` is compared with its seal and the name of the folder, the weights with that name, the history with its
+    SHA-256 there, and the files of the ``model`` if asked.
     """
     files = RunFiles(run_dir)
     if not files.record.exists():
         return None
     try:
         run = read_sealed(files.record)
+        if problem := _misplaced(files.record, run_dir, run["cell"]):
+            return problem
+        if (cell_id := cell_of(files.weights)) and (problem := _misplaced(files.weights, run_dir, cell_id)):
+            return problem
         checksums = {files.history: run["history_sha256"]}
         if model and run["status"] == "completed":
             checksums |= {files.model / name: value for name, value in run["model_files"].items()}
@@ -96,13 +154,13 @@ def write_cell(run_dir: Path, cell: dict[str, Any]) -> None:
     write_sealed(RunFiles(run_dir).cell, cell)
 
 
-def cell_is_whole(run_dir: Path) -> bool:
-    """Tell whether ``cell.json`` is as it was written."""
+def cell_damage(run_dir: Path) -> str | None:
+    """Return what is wrong with ``cell.json``, which may be missing or another cell's, or ``None``."""
+    path = RunFiles(run_dir).cell
     try:
-        read_sealed(RunFiles(run_dir).cell)
-    except (ValueError, OSError):
-        return False
-    return True
+        return _misplaced(path, run_dir, read_sealed(path).get("id"))
+    except (ValueError, OSError) as error:
+        return str(error)
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
@@ -126,12 +184,21 @@ def read_history(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def run_history(run_dir: Path) -> list[dict[str, Any]]:
+    """Return the rows of a run's history; ``ValueError`` if it is not the one that the record of an ended run has."""
+    files, found = RunFiles(run_dir), _checksum(RunFiles(run_dir).history)
+    if files.record.exists() and read_run(files.record).get("history_sha256", found) != found:
+        raise ValueError(f"{files.history}: not the one that {files.record.name} has; start again: it is made anew")
+    return read_history(files.history)
+
+
 def _read_attempt(run_dir: Path) -> dict[str, Any]:
-    """Return the record of the attempts at a run; one that is missing or damaged tells of none."""
-    try:
-        return read_sealed(RunFiles(run_dir).attempt)
-    except ValueError:
-        return {"killed": 0, "running": None}
+    """Return the record of the attempts at a run; one that is missing, damaged or another cell's tells of none."""
+    with suppress(ValueError):
+        record = read_sealed(RunFiles(run_dir).attempt)
+        if record.get("cell") == run_dir.name:
+            return record
+    return {"cell": run_dir.name, "killed": 0, "running": None}
 
 
 def killed_attempts(run_dir: Path) -> int:
@@ -151,7 +218,7 @@ def begin_attempt(run_dir: Path) -> tuple[str, bool]:
     """
     record, name = _read_attempt(run_dir), secrets.token_hex(8)
     was_killed = record["running"] is not None
-    write_sealed(RunFiles(run_dir).attempt, {"killed": record["killed"] + was_killed, "running": name})
+    write_sealed(RunFiles(run_dir).attempt, record | {"killed": record["killed"] + was_killed, "running": name})
     return name, was_killed
 
 
@@ -163,4 +230,4 @@ def end_attempt(run_dir: Path, name: str, finished: bool) -> None:
     if finished or not record["killed"]:
         RunFiles(run_dir).attempt.unlink(missing_ok=True)
     else:
-        write_sealed(RunFiles(run_dir).attempt, {"killed": record["killed"], "running": None})
+        write_sealed(RunFiles(run_dir).attempt, record | {"running": None})

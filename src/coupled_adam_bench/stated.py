@@ -1,17 +1,21 @@
-"""Checks a stated plan against a study before the first job, and records when each text of it was first seen."""
+"""Checks a stated plan against a study before the first job, and records when its text and settings were seen."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.cells import Cell, readable_count
+from coupled_adam_bench import paths
+from coupled_adam_bench.cells import Cell, make_cell, readable_count
+from coupled_adam_bench.config import Steps
 from coupled_adam_bench.config.stated import Hypothesis, Stated
 from coupled_adam_bench.files import digest, read_sealed, write_sealed
-from coupled_adam_bench.paths import RunFiles
+from coupled_adam_bench.tuning import choice_file, chosen_values
 
 if TYPE_CHECKING:
-    from coupled_adam_bench.plan import PlannedBlock
+    from coupled_adam_bench.plan import Plan, PlannedBlock
 
 RECORD = "stated.json"
 
@@ -90,6 +94,8 @@ def read_record(study_dir: Path) -> list[dict[str, Any]]:
         return []
     try:
         seen: list[dict[str, Any]] = read_sealed(path)["seen"]
+        if not all("begun" in entry for entry in seen):
+            raise ValueError(f"{path}: of an earlier version, which did not record the settings of the runs")
     except (ValueError, KeyError) as error:
         raise ValueError(
             f"{error}; put it back as it was, or delete it: the stated plan then counts as first seen at the next start"
@@ -100,33 +106,64 @@ def read_record(study_dir: Path) -> list[dict[str, Any]]:
 def measured_as(
     stated: Stated, blocks: "Sequence[PlannedBlock]", measurements: Mapping[tuple[str, str], Any]
 ) -> dict[str, str]:
-    """Return a hash of version and settings of each stage that measures a stated metric.
+    """Return a hash of each stage that measures a stated metric: of its version, settings and directions of metrics.
 
     ``measurements`` are those of the studies, by the names of stage and study.
     """
-    keys = dict.fromkeys(
-        (planned.study.metrics[hypothesis.metric].stage, planned.study.name)
-        for planned in blocks
-        for hypothesis in stated.plan.hypotheses
-        if planned.block.table == hypothesis.table
-    )
-    found = {f"{stage} of {study}": measurements.get((stage, study)) for stage, study in keys}
-    return {name: digest([m.stage.version, m.settings]) if m else "unknown" for name, m in found.items()}
+    better: dict[tuple[str, str], dict[str, bool]] = defaultdict(dict)
+    for planned in blocks:
+        for hypothesis in stated.plan.hypotheses:
+            if planned.block.table == hypothesis.table:
+                metric = planned.study.metrics[hypothesis.metric]
+                better[metric.stage, planned.study.name][metric.name] = metric.higher_is_better
+    found = {key: (measurements.get(key), directions) for key, directions in better.items()}
+    return {
+        f"{stage} of {study}": digest([m.stage.version, m.settings, directions]) if m else "unknown"
+        for (stage, study), (m, directions) in found.items()
+    }
 
 
-def note_stated(
-    stated: Stated, blocks: "Sequence[PlannedBlock]", study_dir: Path, runs: Path, measured: Mapping[str, str]
-) -> None:
-    """Record the text of a stated plan, and how its metrics are ``measured``, if they are not what was seen last.
+def _settings(cell: Cell) -> str:
+    """Return a hash of all but the seed that can change a cell's numbers, or the choice of its settings."""
+    seedless = make_cell(cell.study, cell.data_digest, cell.model, Steps(steps=cell.steps), cell.optimizer, seed=0)
+    return digest([seedless.id, cell.tuning])
 
-    The record says how many of the runs that it is about had ended by then. It is kept on the user's own machine, so it
+
+def _signs(plan: "Plan", study_dir: Path) -> dict[str, list[str]]:
+    """Return the paths in ``results/`` that show that a run has begun, by the name of its job.
+
+    They are its folder and that of its trunk. As long as its settings are not chosen its folder is not known, and the
+    path is that of the choice, which comes just before it.
+    """
+    chosen = plan.with_choices(chosen_values(plan.tunings.values(), study_dir / paths.TUNING))
+    trunks = {cell_id: trunk_id for trunk_id, trunk in plan.trunks.items() for cell_id in trunk.prefixes}
+    signs: dict[str, list[str]] = {}
+    for cell in chain.from_iterable(planned.cells for planned in chosen.blocks):
+        found = [paths.run_dir(cell.id, Path())]
+        if cell.tuning is not None and not cell.is_chosen:
+            found = [choice_file(Path(study_dir.name, paths.TUNING), cell.tuning)]
+        elif cell.id in trunks:
+            found.append(paths.trunk_dir(trunks[cell.id], Path()))
+        signs[cell.job_name] = [str(path) for path in found]
+    return signs
+
+
+def note_stated(plan: "Plan", study_dir: Path, measured: Mapping[str, str]) -> None:
+    """Record a stated plan if it is not what was seen last: its text, its runs, and how its metrics are ``measured``.
+
+    The record says which of all runs that it ever meant had begun by then. It is kept on the user's own machine, so it
     is a help to honest people and no proof to others.
     """
+    assert plan.stated is not None
     seen = read_record(study_dir)
-    now = {"sha256": stated.sha256, "measured": dict(measured)}
+    cells = {cell.job_name: _settings(cell) for cell in meant_cells(plan.stated, plan.blocks)}
+    now = {"sha256": plan.stated.sha256, "measured": dict(measured), "cells": cells}
     if seen and {name: seen[-1][name] for name in now} == now:
         return
-    cells = meant_cells(stated, blocks)
-    ended = sum(RunFiles(runs / cell.id).record.is_file() for cell in cells)
+    signs = _signs(plan, study_dir)
+    now["signs"] = {name: signs[name] for name in cells}
+    known = {name: found for entry in (*seen, now) for name, found in entry["signs"].items()}
+    begun = [name for name, found in known.items() if any((study_dir.parent / path).exists() for path in found)]
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    write_sealed(study_dir / RECORD, {"seen": [*seen, {**now, "at": at, "n_ended": ended, "n_cells": len(cells)}]})
+    entry = {**now, "at": at, "begun": begun, "n_cells": len(known)}
+    write_sealed(study_dir / RECORD, {"seen": [*seen, entry]})

@@ -155,10 +155,16 @@ def _share(part: Part) -> float:
     return min(max(share, 0.0), 0.999)  # its evaluation and export are left
 
 
-def describe_failure(rule: str, wildcards: Iterable[str], logs: Iterable[str], facts: Mapping[str, object]) -> str:
-    """Return what is said of a failed job: its rule, ``facts`` such as its number on a cluster, the end of its logs."""
+def describe_failure(
+    rule: str, wildcards: Iterable[str], logs: Iterable[str], facts: Mapping[str, object], said: str | None
+) -> str:
+    """Return what is said of a failed job: its rule, what the executor ``said``, ``facts``, the end of its logs.
+
+    Facts are such as the job's number on a cluster.
+    """
     job = ", ".join(wildcards)
-    lines = [f"Error in rule {rule}" + (f" ({job})" if job else "") + (":" if logs or facts else "")]
+    lines = [f"Error in rule {rule}" + (f" ({job})" if job else "") + (":" if logs or facts or said else "")]
+    lines += [f"  {_cut(line)}" for line in (said or "").splitlines()]
     lines += [f"  {name}: {value}" for name, value in facts.items()]
     for log in logs:
         lines += [f"  {log} ends with:", *(f"    {line}" for line in _end_of(Path(log)))]
@@ -171,5 +177,8 @@ def _end_of(log: Path) -> list[str]:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         return [f"({error.strerror})"]
-    cut = [line if len(line) <= _LINE_CHARACTERS else f"{line[:_LINE_CHARACTERS]} ..." for line in lines[-_LOG_LINES:]]
-    return cut or ["(it is empty)"]
+    return [_cut(line) for line in lines[-_LOG_LINES:]] or ["(it is empty)"]
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _LINE_CHARACTERS else f"{line[:_LINE_CHARACTERS]} ..."

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell, readable_count
+from coupled_adam_bench.config import CustomSettings
 from coupled_adam_bench.evaluation.stored import Measurement, beside
-from coupled_adam_bench.files import digest, read_sealed
+from coupled_adam_bench.files import digest
 from coupled_adam_bench.plan import Plan
-from coupled_adam_bench.runs import read_history
+from coupled_adam_bench.runs import read_run, run_history
 
 CELL = "coupled_adam_bench.cell"
 """The tag with the id of a run's cell; the run of a whole study has none."""
@@ -126,9 +127,9 @@ class Source:
 def read_source(folder: Path, measurements: list[Measurement]) -> Source | None:
     """Return what there is of a cell, None if it has written nothing yet; ``ValueError`` names a broken file."""
     files = paths.RunFiles(folder)
-    history = read_history(files.history)
+    history = run_history(folder)
     _check_history(files.history, history)
-    run = read_sealed(files.record) if files.record.exists() else None
+    run = read_run(files.record) if files.record.exists() else None
     evaluations = {
         measurement.stage.name: (measurement.find(folder.name), measurement.read(folder.name))
         for measurement in measurements
@@ -179,8 +180,9 @@ def run_name(cell: Cell) -> str:
 
 
 def name_without_seed(cell: Cell) -> str:
-    """Return the name that the runs of a cell's other seeds have in common with its own."""
-    return f"{cell.optimizer.key} {_tokens(cell)} {_params(cell)}"
+    """Return the name that the runs of a cell's other seeds have in common with its own, and none of other code."""
+    code = f" ({cell.optimizer.code_name})" if isinstance(cell.optimizer, CustomSettings) else ""
+    return f"{cell.optimizer.key} {_tokens(cell)} {_params(cell)}{code}"
 
 
 def _tokens(cell: Cell) -> str:

@@ -9,7 +9,7 @@ import json
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 CELL = "cell"
 """The key of the metadata with the id of the cell that was trained."""
@@ -17,6 +17,8 @@ _METADATA = "__metadata__"
 _FORMAT = {"format": "pt"}
 """What transformers asks of every file."""
 _CHUNK = 1 << 24
+_LONGEST_HEADER = 100_000_000
+"""What the library takes."""
 
 
 def header_bytes(shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]) -> bytes:
@@ -42,11 +44,26 @@ def _framed(header: Mapping[str, Any]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
+def _read_header(file: IO[bytes]) -> dict[str, Any]:
+    (length,) = struct.unpack("<Q", file.read(8))
+    header: dict[str, Any] = json.loads(file.read(min(length, _LONGEST_HEADER)))
+    return header
+
+
+def cell_of(weights: Path) -> str | None:
+    """Return the id of the cell in a file of weights; ``None`` if there is none, as in damaged files and old ones."""
+    try:
+        with weights.open("rb") as file:
+            cell: str | None = _read_header(file)[_METADATA].get(CELL)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
+        return None
+    return cell
+
+
 def sha256_without_cell(weights: Path) -> str:
     """Return the SHA-256 that a file of weights would have without the id of its cell, as older versions wrote it."""
     with weights.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
+        header = _read_header(file)
         header[_METADATA].pop(CELL, None)
         found = hashlib.sha256(_framed(header))
         while chunk := file.read(_CHUNK):

@@ -57,6 +57,22 @@ class LogHandlerSettings(LogHandlerSettingsBase):
     )
 
 
+def _log_what_is_said_of_groups() -> None:
+    """Have Snakemake log what the executor says of a group of jobs that failed, which its version 9.27 drops."""
+    from snakemake.jobs import GroupJob
+    from snakemake.logging import logger
+
+    log_error = GroupJob.log_error
+
+    def with_message(self: object, msg: str | None = None, *args: object, **facts: object) -> None:
+        if msg:
+            logger.error(msg)
+        log_error(self, msg, *args, **facts)
+
+    if log_error.__module__ != __name__:
+        GroupJob.log_error = with_message
+
+
 class LogHandler(LogHandlerBase):
     """Prints one line for a study, and what went wrong."""
 
@@ -84,6 +100,7 @@ class LogHandler(LogHandlerBase):
         self._lock = RLock()
         self._over = Event()
         self._is_terminal = self.stream.isatty()
+        _log_what_is_said_of_groups()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Follow an event, and print what is to be seen."""
@@ -133,7 +150,8 @@ class LogHandler(LogHandlerBase):
         from coupled_adam_bench.status import describe_failure
 
         facts = record.__dict__
-        return describe_failure(facts["rule_name"], self._jobs.get(facts["jobid"], []), facts["log"], facts["aux"])
+        job = self._jobs.get(facts["jobid"], [])
+        return describe_failure(facts["rule_name"], job, facts["log"], facts["aux"], facts["rule_msg"])
 
     def _draw_regularly(self) -> None:
         while not self._over.wait(_DRAW_SECONDS if self._is_terminal else _LINE_SECONDS):

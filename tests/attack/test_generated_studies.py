@@ -23,7 +23,7 @@ from coupled_adam_bench.cli import main
 from coupled_adam_bench.config import Study, parse_study
 from coupled_adam_bench.device import check_threads
 from coupled_adam_bench.evaluation.checks import check_evaluation
-from coupled_adam_bench.files import write_json
+from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.training.checks import check_optimizers
@@ -153,7 +153,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "execution.try_tasks": (True, False),
     "execution.train_cells_per_job": (1, 3),
     "execution.train_cells_at_once": (1, 2),
-    "execution.train_minutes": (None, 1, 10**6),
+    "execution.train_minutes": (None, 4, 10**6),
     "budget.gpu": ("H200", "V100", "H300"),
     "budget.gpus": (1, 64, 0),
     "budget.mfu": (None, 0.4, 1.5),
@@ -254,7 +254,7 @@ def run_through(settings: dict[str, Any], everything: bool, said: Callable[[], s
         return str(error)
     folder = paths.study_dir(plan.name)
     given = ["--plan", str(folder / "plan.json")]
-    write_json(folder / "plan.json", plan.to_json())
+    write_sealed(folder / "plan.json", plan.to_json())
     before = [["try-optimizers"], ["prepare"]]
     study = next(iter(plan.studies.values()))
     if study.execution.try_tasks and study.evaluation.downstream.tasks != "synthetic":

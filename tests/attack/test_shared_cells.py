@@ -11,7 +11,7 @@ from finished import draws
 from coupled_adam_bench import paths
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import write_json
+from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.plan import Plan, make_plan
 
 ACTIONS = 10
@@ -35,7 +35,7 @@ def plans(tiny_study) -> dict[str, Plan]:
 
 def call(plan: Plan, stage: str, *options: str) -> None:
     file = paths.study_dir(plan.name) / "plan.json"
-    write_json(file, plan.to_json())
+    write_sealed(file, plan.to_json())
     assert main([stage, "--plan", str(file), *options]) == 0
 
 

@@ -25,7 +25,9 @@ SlurmUser=$(id -un)
 SlurmdUser=$(id -un)
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 AuthType=auth/munge
-AuthInfo=socket=$folder/munge/socket
+# A job that goes back into the queue waits these seconds, two minutes by default. If it came sooner, its node might not
+# be done with it: it refuses the job then, and SLURM holds it.
+AuthInfo=socket=$folder/munge/socket,cred_expire=60
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool-%n
 SlurmctldPidFile=$folder/run/slurmctld.pid
@@ -50,6 +52,9 @@ ReturnToService=2
 # Seconds from SIGTERM to SIGKILL; then how long squeue remembers a job.
 KillWait=5
 MinJobAge=3600
+# Seconds within which a daemon answers. After the default of ten, which are few on a busy machine, SLURM puts a job back
+# that its node begins nevertheless.
+MessageTimeout=100
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 $(for i in $(seq "$nodes"); do
   echo "NodeName=n$i NodeHostname=$(hostname -s) NodeAddr=127.0.0.1 Port=$((port + i)) CPUs=$cpus RealMemory=8000 Gres=gpu:fake:1"

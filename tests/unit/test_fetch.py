@@ -25,8 +25,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.data.tokenizers import GPT2_REPOSITORY, GPT2_REVISION
+from coupled_adam_bench.data.transport import FileAtMost, check_address
 from coupled_adam_bench.evaluation.task_files import find_tasks, hub_data
-from coupled_adam_bench.files import sha256_file, write_json
+from coupled_adam_bench.files import sha256_file, write_json, write_sealed
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.presets import PAPER_TASKS, TASK_REVISIONS, WORD_LISTS
 
@@ -133,7 +134,7 @@ class Here:
             },
             "execution": {"hub_minutes": 0.5},
         }
-        write_json(self.folder / "plan.json", make_plan(parse_study(values)).to_json())
+        write_sealed(self.folder / "plan.json", make_plan(parse_study(values)).to_json())
         return values
 
     @property
@@ -142,7 +143,7 @@ class Here:
         kept = {name: value for name, value in os.environ.items() if name not in names}
         return kept | {"HF_ENDPOINT": self.url, "HF_HOME": str(self.folder / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
 
-    def start(self, *arguments: str, **environment: str) -> Any:
+    def start(self, *arguments: str, first: str = "", **environment: str) -> Any:
         code = f"""import sys
 from coupled_adam_bench import presets
 from coupled_adam_bench.presets import WordList
@@ -153,12 +154,13 @@ presets.WORD_LISTS.update({{
 from huggingface_hub import constants
 constants.DOWNLOAD_CHUNK_SIZE = 1000
 from coupled_adam_bench.cli import main
+{first}
 sys.exit(main(sys.argv[1:]))"""
         command = ["-c", code, *arguments, "--plan", "plan.json"]
         return python("pipeline without a hub", command, self.folder, self.environment | environment)
 
-    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*arguments, **environment)
+    def run(self, *arguments: str, first: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments, first=first, **environment)
         out, err = process.communicate(timeout=120)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -325,6 +327,81 @@ def test_what_fetch_refuses(hub: HubServer, here: Here) -> None:
     assert not (here.folder / "sets" / "pairs.txt").exists()
 
 
+@pytest.mark.fault(
+    "text and data",
+    "the corpus has no column of the name that the study says, or numbers in it",
+    "`fetch` names it after the first file, and preparation need not find it later",
+)
+@pytest.mark.parametrize("max_tokens", [None, 2000])
+def test_a_text_column_that_is_missing(hub: HubServer, here: Here, max_tokens: int | None) -> None:
+    source = {"kind": "hub", "dataset": "org/set", "text_field": "body"}
+    here.study(source=source, max_tokens=max_tokens)
+    done = here.run("fetch")
+    assert done.returncode == 2
+    message = r"train-00000.* of 'org/set': no field 'body'; fields there: 'text'; set data\.source\.text_field"
+    assert re.search(message, done.stderr), done.stderr
+    assert not hub.sent("train-00001")
+
+
+@pytest.mark.fault(
+    "text and data",
+    "a server sends more than it lists, or JSON, pages or a word list without end",
+    "`fetch` stops with a sentence once a bound is reached",
+)
+@pytest.mark.parametrize(
+    ("path", "bound", "message"),
+    [
+        ("/api/datasets/org/set/tree", "transport.MOST_BYTES = 5000", "more than 5,000 bytes in one answer"),
+        ("/api/datasets/org/set$", "transport.MOST_BYTES = 5000", "more than 5,000 bytes in one answer"),
+        (None, "transport.MOST_REQUESTS = 3", "more than 3 requests, as for a list without end"),
+        ("/pairs.zip", "fetch._MOST_WORD_LIST_BYTES = 5000", "pairs.zip: more than 5,000 bytes"),
+    ],
+)
+def test_answers_without_end(hub: HubServer, here: Here, path: str | None, bound: str, message: str) -> None:
+    if path is not None:
+        hub.faults.append(Fault(path, times=9, content=b"[" + 9999 * b" "))
+    here.study()
+    modules = "from coupled_adam_bench.data import transport; import coupled_adam_bench.fetch as fetch"
+    done = here.run("fetch", first=f"{modules}; {bound}")
+    assert done.returncode == 2
+    assert message in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_is_longer_than_it_is_listed(tmp_path: Path) -> None:
+    with FileAtMost(tmp_path / "file", 5) as file:
+        file.write(b"abc")
+        with pytest.raises(ValueError, match="the server sends more than the 5 bytes that it lists"):
+            file.write(b"def")
+    with FileAtMost(tmp_path / "file", 5) as file:
+        assert file.tell() == 3
+        file.write(b"de")
+    assert (tmp_path / "file").read_bytes() == b"abcde"
+
+
+@pytest.mark.fault(
+    "text and data",
+    "the hub's address is plain http, or a server leads from https to it",
+    "`fetch` refuses it; a server on this machine may be asked by http",
+)
+def test_plain_http(hub: HubServer, here: Here) -> None:
+    here.study()
+    done = here.run("fetch", HF_ENDPOINT="http://hub.example.org")
+    assert done.returncode == 2
+    assert "http://hub.example.org: not https" in done.stderr
+    check_address("https://hub.example.org/a", "https://huggingface.co")
+    check_address("http://localhost:80/a", "http://127.0.0.1:80")
+    for url, asked in (
+        ("http://hub.example.org/a?token=1", "https://hub.example.org"),
+        ("http://127.0.0.1/a", "https://hub.example.org"),
+        ("http://hub.example.org/a", "http://127.0.0.1"),
+        ("ftp://hub.example.org/a", "https://hub.example.org"),
+    ):
+        with pytest.raises(ValueError, match=r"^[^?]*: not https"):
+            check_address(url, asked)
+    assert all(known.url.startswith("https://") for known in WORD_LISTS.values())
+
+
 def test_too_little_space(hub: HubServer, here: Here) -> None:
     disk = here.folder / "mirror"
     disk.mkdir()
@@ -409,7 +486,7 @@ def test_the_papers_tasks_with_their_real_rows(hub: HubServer, here: Here) -> No
         expected[data.file(here.folder / "mirror", split)] = rows
     study = here.study()
     study["evaluation"] |= {"downstream": {}, "word_similarity": []}
-    write_json(here.folder / "plan.json", make_plan(parse_study(study)).to_json())
+    write_sealed(here.folder / "plan.json", make_plan(parse_study(study)).to_json())
     done = here.run("fetch")
     assert done.returncode == 0, done.stderr
     for file, rows in expected.items():

@@ -9,6 +9,7 @@ import pytest
 
 from coupled_adam_bench import gpu_leases
 from coupled_adam_bench.gpu_leases import VISIBLE, leased_gpus, visible_gpus
+from coupled_adam_bench.locks import FolderLock
 
 
 @pytest.fixture
@@ -59,13 +60,29 @@ with leased_gpus(2, pathlib.Path({str(machine)!r})):
 
 @pytest.mark.parametrize(
     ("visible", "count", "expected"),
-    [("5, 7,GPU-3", 1, "5"), ("5,7", 2, "5,7"), ("5", 8, "5"), ("", 1, ""), ("5,7", 0, "5,7")],
+    [("5, 7,GPU-3", 1, "5"), ("5,7", 2, "5,7"), ("", 1, ""), ("5,7", 0, "5,7")],
 )
 def test_gpus_that_the_user_has_chosen(visible, count, expected, machine, monkeypatch):
     monkeypatch.setenv(VISIBLE, visible)
     with leased_gpus(count, machine):
         assert os.environ[VISIBLE] == expected
     assert os.environ[VISIBLE] == visible
+
+
+def test_more_gpus_than_there_are(machine):
+    with (
+        pytest.raises(ValueError, match=r"execution\.gpus: 8, but this machine shows 3 \(0, 1, 2\)"),
+        leased_gpus(8, machine),
+    ):
+        pass
+
+
+def test_a_job_that_takes_all_gpus_keeps_them_from_the_others(machine):
+    lock = FolderLock(machine, "1.lock")
+    with leased_gpus(3, machine):
+        assert not lock.acquire(0)
+    assert lock.acquire(0)
+    lock.release()
 
 
 def test_a_machine_without_gpus(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import io
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -72,9 +73,8 @@ def test_in_a_file_there_is_one_line_and_what_matters(monkeypatch, tmp_path):
     to._draw()
     log = tmp_path / "a.log"
     log.write_text("working\nerror: no such thing\n")
-    send(
-        to, LogEvent.JOB_ERROR, "Error", logging.ERROR, jobid=1, rule_name="embeddings", log=[str(log)], aux={}
-    )  # fmt: skip
+    facts = {"jobid": 1, "rule_name": "embeddings", "log": [str(log)], "aux": {}, "rule_msg": None}
+    send(to, LogEvent.JOB_ERROR, "Error", logging.ERROR, **facts)
     send(to, None, "Trying to restart job 1.")
     send(to, None, "a warning", logging.WARNING)
     info(to, 1)
@@ -93,6 +93,36 @@ def test_in_a_file_there_is_one_line_and_what_matters(monkeypatch, tmp_path):
         "a warning",
         "s: 1 of 1 cells trained, 1 of 2 jobs",
     ]
+
+
+REFUSED = (
+    "SLURM sbatch failed. The error message was 'sbatch: error: invalid partition specified: nope'.\n  sbatch call:"
+)
+
+
+@pytest.mark.fault(
+    "cluster",
+    "SLURM refuses a job, or a group of jobs, for example for a partition that it does not have.",
+    "The terminal shows what SLURM says.",
+)
+@pytest.mark.parametrize("is_group", [False, True])
+def test_what_the_executor_says_is_shown(is_group, monkeypatch):
+    stream = io.StringIO()
+    to = handler(monkeypatch, stream)
+    handler(monkeypatch, stream)  # a second one changes nothing
+    if is_group:
+        from snakemake.jobs import GroupJob
+        from snakemake.logging import logger
+
+        monkeypatch.setattr(logger, "error", lambda said, **extra: send(to, extra.get("extra", {}).get("event"), said))
+        group = SimpleNamespace(jobs=[], groupid="measure-b")
+        monkeypatch.setattr(to._plain, "emit", lambda record: stream.write(f"{record.msg}\n"))
+        GroupJob.log_error(group, REFUSED, external_jobid=7)
+        assert stream.getvalue() == f"{REFUSED}\nError in group measure-b\n"
+    else:
+        facts = {"jobid": 1, "rule_name": "embeddings", "log": [], "aux": {}, "rule_msg": REFUSED}
+        send(to, LogEvent.JOB_ERROR, "Error", logging.ERROR, **facts)
+        assert stream.getvalue() == "Error in rule embeddings:\n  " + REFUSED.replace("\n", "\n  ") + "\n"
 
 
 def test_on_a_terminal_the_line_is_one_and_gives_way(monkeypatch):

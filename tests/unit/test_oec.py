@@ -10,7 +10,13 @@ from coupled_adam_bench.config import load_study
 from coupled_adam_bench.plan import Plan, make_plan
 
 ROOT = Path(__file__).parents[2]
-METHODS = {"adamw": "adamw", "adamw_z0.0001": "z-loss", "adamw_mu0.1": "mu-loss", "adamw_mucenter": "mu-centering"}
+METHODS = {
+    "adamw": ("adamw", ""),
+    "adamw_z0.0001": ("z-loss", "0.0001"),
+    "adamw_mu0.0001": ("mu-loss", "0.0001"),
+    "adamw_mucenter": ("mu-centering", ""),
+}
+"""The method and its weight in the file of published losses, by the study's key."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +37,11 @@ def test_the_names_of_the_models_count_layers_and_one_of_both_matrices(plan):
 
 def test_its_candidates_are_the_published_runs(plan):
     with Path(catalog.__file__).with_name("published_oec.csv").open(encoding="utf-8") as file:
-        published = {(row["model_label"], row["method"], float(row["learning_rate"])) for row in csv.DictReader(file)}
+        published = {
+            (row["model_label"], (row["method"], row["weight"]), float(row["learning_rate"]))
+            for row in csv.DictReader(file)
+            if (row["method"], row["weight"]) != ("mu-loss", "0.1")  # beside the published figures and tables
+        }
     tried = {
         (cell.model.label, METHODS[tuning.row.key], candidate.embedding_lr)
         for tuning in plan.tunings.values()

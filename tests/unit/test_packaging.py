@@ -245,6 +245,18 @@ def test_a_second_call_installs_nothing_and_a_changed_pin_installs_again(make, t
     assert "pip install" in make("-n", "demo").stdout
 
 
+def test_a_nightly_begins_with_the_newest_pytorch_for_cuda(make, tmp_path):
+    (tmp_path / ".venv").mkdir()
+    for name in (".installed", ".installed-dev"):
+        (tmp_path / ".venv" / name).touch()
+    nightly = make("-n", "nightly").stdout
+    assert re.search(r"env -u PIP_EXTRA_INDEX_URL .*\.venv-cuda/bin/python -m pip .*\n.* --upgrade torch ", nightly)
+    cuda, others = (line for line in nightly.splitlines() if "-m pytest" in line)
+    assert cuda.startswith('PATH="$PWD/.venv-cuda/bin:$PATH"')
+    assert "tests/unit/rehearsal" in cuda
+    assert others.startswith('PATH="$PWD/.venv/bin:$PATH"')
+
+
 def test_make_alone_lists_every_target(make, tmp_path):
     listed = set(re.findall(r"^  make ([a-z-]+) ", make().stdout, re.MULTILINE))
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (tmp_path / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)

@@ -1,32 +1,113 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copy
 
 import pytest
 
-from coupled_adam_bench.files import read_sealed, write_json
+from coupled_adam_bench.files import read_sealed, remove, write_json
+from coupled_adam_bench.guard import misplaced, set_aside, untrained
 from coupled_adam_bench.locks import folder_lock
 from coupled_adam_bench.paths import RunFiles
 from coupled_adam_bench.runs import (
     begin_attempt,
+    check_own,
     end_attempt,
     finished_run,
     killed_attempts,
+    other_cell,
     read_history,
+    read_run,
     run_damage,
+    run_history,
+    write_cell,
     write_run,
 )
+from coupled_adam_bench.weights import CELL, header_bytes
 
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """A completed run with a history of two lines and a model of three files."""
-    (tmp_path / "history.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
-    (tmp_path / "model" / "more").mkdir(parents=True)
-    for name in ("model.safetensors", "config.json", "more/tokenizer.json"):
-        (tmp_path / "model" / name).write_text(name)
-    write_run(tmp_path, {"cell": "c", "status": "completed", "step": 2})
-    return tmp_path
+    return make_run(tmp_path / "c")
+
+
+def make_run(folder: Path) -> Path:
+    (folder / "model" / "more").mkdir(parents=True)
+    (folder / "history.jsonl").write_text(f'{{"step": 1, "loss": {len(folder.name)}}}\n')
+    (folder / "model/model.safetensors").write_bytes(header_bytes({}, {CELL: folder.name}))
+    for name in ("config.json", "more/tokenizer.json"):
+        (folder / "model" / name).write_text(name)
+    (folder / "checkpoints/step-00000001").mkdir(parents=True)
+    write_json(folder / "checkpoints/step-00000001/state.json", {"identity": {"cell": folder.name}})
+    write_cell(folder, {"id": folder.name})
+    write_run(folder, {"cell": folder.name, "status": "completed", "step": 2})
+    return folder
+
+
+@pytest.mark.fault(
+    "training",
+    "The run folders of two cells are swapped, or one is copied over the other, or moved into its place, also before "
+    "the end of its training.",
+    "Nobody reads the run of another cell as the cell's own: who meets it refuses it, and the next start of the "
+    "workflow sets the folder aside and trains the cell.",
+)
+def test_the_run_of_another_cell(run_dir: Path) -> None:
+    other = make_run(run_dir.with_name("other"))
+    assert other_cell(run_dir) is None
+    check_own(run_dir)
+    for name in ("cell.json", "run.json", "model", "checkpoints"):  # what is left alone tells that the rest is mixed
+        remove(run_dir / name)
+        (other / name).rename(run_dir / name)
+        assert other_cell(run_dir) == ("other" if name == "checkpoints" else None)
+    (other / "history.jsonl").replace(run_dir / "history.jsonl")
+    said = f"{run_dir}/run.json: is of other, in the folder of c"
+    assert run_damage(run_dir) == said
+    assert finished_run(run_dir) is None
+    with pytest.raises(ValueError, match=f"{said}; start again"):
+        read_run(RunFiles(run_dir).record)
+    with pytest.raises(ValueError, match=f"{said}; start again"):
+        run_history(run_dir)
+    with pytest.raises(ValueError, match=f"{run_dir}: holds the run of other; move it"):
+        check_own(run_dir)
+    for name in ("run.json", "model"):  # of an interrupted run
+        remove(run_dir / name)
+    assert other_cell(run_dir) == "other"
+    (damage,) = misplaced([run_dir, other, run_dir / "nowhere"])
+    assert set_aside(damage) == f"{run_dir}: holds the run of other; kept as c.damaged-1 and made anew"
+    assert not run_dir.exists()
+    assert other_cell(run_dir.with_name("c.damaged-1")) == "other"
+
+
+@pytest.mark.fault(
+    "training",
+    "One file of a cell's run is exchanged with that of another cell: the record, the weights, the history, "
+    "`cell.json`, the count of killed attempts.",
+    "The file is named, and training the cell again makes it anew from the cell's own checkpoints.",
+)
+def test_one_file_of_another_cell(run_dir: Path) -> None:
+    other, marker = make_run(run_dir.with_name("other")), run_dir.with_name("c.done")
+    for name, said in (
+        ("cell.json", "is of other, in the folder of c"),
+        ("run.json", "is of other, in the folder of c"),
+        ("model/model.safetensors", "is of other, in the folder of c"),
+        ("history.jsonl", "but run.json says"),
+    ):
+        assert not list(untrained({marker: ["c"]}, run_dir.parent)), name
+        own = (run_dir / name).read_bytes()
+        copy(other / name, run_dir / name)
+        marker.touch()
+        (damage,) = untrained({marker: ["c"]}, run_dir.parent)
+        assert f"{run_dir / name}: " in damage.reason
+        assert said in damage.reason
+        assert other_cell(run_dir) is None
+        if name == "history.jsonl":
+            with pytest.raises(ValueError, match=r"history\.jsonl: not the one that run\.json has"):
+                run_history(run_dir)
+        (run_dir / name).write_bytes(own)
+    begin_attempt(other)
+    copy(other / "attempt.json", run_dir)
+    assert (killed_attempts(other), killed_attempts(run_dir)) == (1, 0)
 
 
 def test_a_whole_run(run_dir: Path) -> None:

@@ -9,9 +9,8 @@ import pytest
 import yaml
 
 from coupled_adam_bench.config import parse_any_study, parse_study
-from coupled_adam_bench.files import write_json
+from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.plan import Plan, load_plan, make_plan
-from coupled_adam_bench.stated import meant_cells, note_stated, read_record
 
 LOSS = {"name": "loss", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}
 
@@ -34,7 +33,7 @@ def test_a_stated_plan_changes_no_cell(plan_with: Callable[..., Plan], tiny_plan
     assert plan.stated is not None
     assert plan.stated.sha256 == hashlib.sha256((tmp_path / "plan.yaml").read_bytes()).hexdigest()
     assert plan.stated.plan.looks == (3,)
-    write_json(tmp_path / "plan.json", plan.to_json())
+    write_sealed(tmp_path / "plan.json", plan.to_json())
     (tmp_path / "plan.yaml").unlink()  # jobs need the plan only
     assert load_plan(tmp_path / "plan.json") == plan
 
@@ -111,30 +110,3 @@ def test_a_file_that_states_nothing_is_refused(tiny_study: Any, tmp_path: Path, 
     (tmp_path / "plan.yaml").write_text(text)
     with pytest.raises(ValueError, match="stated: "):
         make_plan(parse_study(tiny_study(stated=str(tmp_path / "plan.yaml"))))
-
-
-def test_the_record_says_what_was_there_when_a_text_was_first_seen(
-    plan_with: Callable[..., Plan], stored: Any, tmp_path: Path
-) -> None:
-    first = plan_with()
-    assert first.stated is not None
-    runs, folder = tmp_path / "runs", tmp_path / "tiny"
-    assert read_record(folder) == []
-    for _ in range(2):  # a second start records nothing
-        note_stated(first.stated, first.blocks, folder, runs, {"tiny: test_loss": "a"})
-    files = stored(first, runs)
-    for cell in meant_cells(first.stated, first.blocks)[:4]:
-        files.run(cell.id)
-    second = plan_with(alpha=0.1)
-    assert second.stated is not None
-    note_stated(second.stated, second.blocks, folder, runs, {"tiny: test_loss": "a"})
-    note_stated(second.stated, second.blocks, folder, runs, {"tiny: test_loss": "b"})
-    seen = read_record(folder)
-    assert [(entry["n_ended"], entry["n_cells"]) for entry in seen] == [(0, 6), (4, 6), (4, 6)]
-    assert [entry["sha256"] for entry in seen] == [first.stated.sha256, *[second.stated.sha256] * 2]
-    record = folder / "stated.json"
-    record.write_text(record.read_text().replace('"n_ended": 4', '"n_ended": 0'))
-    with pytest.raises(
-        ValueError, match=r"stated\.json: its contents do not match .*; put it back as it was, or delete it"
-    ):
-        read_record(folder)

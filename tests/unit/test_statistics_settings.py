@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from coupled_adam_bench.config import parse_any_study, parse_study
+from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.plan import Plan, load_plan, make_plan
 
 Settings = Callable[..., dict[str, Any]]
@@ -49,7 +50,7 @@ def test_statistics_change_no_cell(tiny_study: Settings, tiny_plan: Plan) -> Non
 def test_a_plan_from_before_the_section_is_read(tiny_plan: Plan, tmp_path: Path) -> None:
     values = tiny_plan.to_json()
     del values["studies"][0]["study"]["statistics"]
-    (tmp_path / "plan.json").write_text(json.dumps(values))
+    write_sealed(tmp_path / "plan.json", values)
     assert load_plan(tmp_path / "plan.json").statistics == tiny_plan.statistics
 
 

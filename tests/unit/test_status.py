@@ -108,7 +108,7 @@ def test_the_last_row_of_a_history(text, row, tmp_path):
 def test_a_failed_job_shows_the_end_of_its_log(tmp_path):
     log = tmp_path / "a.log"
     log.write_text("".join(f"line {number}\n" for number in range(30)) + "x" * 1000)
-    said = describe_failure("train_cells", ["job_1"], [str(log), "missing.log"], {"external_jobid": 77})
+    said = describe_failure("train_cells", ["job_1"], [str(log), "missing.log"], {"external_jobid": 77}, None)
     assert said.splitlines()[:4] == [
         "Error in rule train_cells (job_1):",
         "  external_jobid: 77",
@@ -120,6 +120,6 @@ def test_a_failed_job_shows_the_end_of_its_log(tmp_path):
         "  missing.log ends with:",
         "    (No such file or directory)",
     ]
-    assert describe_failure("plan", [], [], {}) == "Error in rule plan"
+    assert describe_failure("plan", [], [], {}, None) == "Error in rule plan"
     log.write_text("")
-    assert describe_failure("a", [], [str(log)], {}).endswith("    (it is empty)")
+    assert describe_failure("a", [], [str(log)], {}, None).endswith("    (it is empty)")

@@ -15,7 +15,7 @@ import pytest
 
 from coupled_adam_bench import tracking_live
 from coupled_adam_bench.cli import main
-from coupled_adam_bench.files import write_json
+from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.outputs import NOT_IMPORTED, not_imported
 from coupled_adam_bench.tracking_live import LOCK, end_live_import, follow
 
@@ -63,7 +63,7 @@ def test_pauses_grow_while_imports_fail_and_a_reason_is_said_once(monkeypatch, c
 @pytest.fixture
 def folder(tmp_path, tiny_plan):
     """A working folder with a study that has begun to train."""
-    write_json(tmp_path / "results/tiny/plan.json", tiny_plan.to_json())
+    write_sealed(tmp_path / "results/tiny/plan.json", tiny_plan.to_json())
     for cell in tiny_plan.cells.values():
         run = tmp_path / "results/runs" / cell.id
         run.mkdir(parents=True)

@@ -17,7 +17,7 @@ import pytest
 from forks import python
 
 from coupled_adam_bench import tracking_store
-from coupled_adam_bench.files import write_json
+from coupled_adam_bench.files import write_json, write_sealed
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.tracking import import_study
 from coupled_adam_bench.tracking_store import only_importer
@@ -32,7 +32,7 @@ T0 = 1_700_000_000.25
 
 def write_cells(results: Path, plan: Plan, stored: Any, n_rows: int = 5) -> None:
     """Write what a study leaves of its cells, as far as an import reads it."""
-    write_json(results / "plan.json", plan.to_json())
+    write_sealed(results / "plan.json", plan.to_json())
     files = stored(plan, results / "runs")
     for cell in plan.cells.values():
         folder = results / "runs" / cell.id

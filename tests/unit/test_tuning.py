@@ -15,7 +15,7 @@ from coupled_adam_bench.config import (
     SgdSettings,
     parse_study,
 )
-from coupled_adam_bench.files import write_json, write_sealed
+from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.guard import damaged_choices
 from coupled_adam_bench.plan import Plan, load_plan, make_plan
 from coupled_adam_bench.results.groups import layout_of
@@ -247,6 +247,20 @@ def test_blocks_with_other_rows_share_the_choice_of_a_row(tuned):
         parse_study(study)
 
 
+def test_a_fixed_cell_keeps_its_job_if_a_choice_is_the_same_cell(tuned):
+    study = tuned(grids={"adamw": {"weight_decay": [0.0, 0.1]}})
+    study["grid"][0] |= {"optimizers": ["adamw"], "table": None}
+    fixed = {"name": "adamw", "weight_decay": 0.1}
+    (first,) = study["grid"]
+    study["grid"].append({name: first[name] for name in ("models", "tokens", "seeds")} | {"optimizers": [fixed]})
+    plan = make_plan(parse_study(study))
+    cell = plan.blocks[1].cells[0]
+    filled = choose_all(plan, 1)
+    assert any(each.id == cell.id for each in filled.blocks[0].cells)
+    assert filled.find([cell.id]) == [cell]
+    assert filled.by_job_name.keys() == plan.by_job_name.keys()
+
+
 def test_a_row_can_be_left_as_it_is_if_the_study_says_so(tuned):
     plan = make_plan(parse_study(tuned(grids={"adamw": GRID}, equal_budgets=False)))
     assert [cell.tuning is None for cell in plan.cells.values()] == 3 * [False] + 3 * [True]
@@ -391,7 +405,7 @@ def test_a_study_without_a_trial_writes_the_bytes_that_it_wrote(tiny_plan):
 
 def test_a_plan_that_is_loaded_knows_the_choices_beside_it(tuned, tmp_path):
     plan = make_plan(parse_study(tuned()))
-    write_json(tmp_path / "plan.json", plan.to_json())
+    write_sealed(tmp_path / "plan.json", plan.to_json())
     assert list(load_plan(tmp_path / "plan.json").cells) == list(plan.cells)
     write_choices(plan, tmp_path / "tuning", 1)
     assert list(load_plan(tmp_path / "plan.json").cells) == list(choose_all(plan, 1).cells)
@@ -422,7 +436,7 @@ def test_choices_of_other_candidates_and_damaged_ones_are_found(tuned, tmp_path)
     choice_file(tmp_path, theirs.id).rename(first)
     second.write_text(second.read_text().replace('"chosen": 0', '"chosen": 1'))
     assert [damage.path for damage in damaged_choices(plan.tunings.values(), tmp_path)] == [first, second]
-    write_json(tmp_path / "plan.json", plan.to_json())
+    write_sealed(tmp_path / "plan.json", plan.to_json())
     (tmp_path / "tuning").mkdir()
     second.rename(tmp_path / "tuning" / second.name)
     with pytest.raises(ValueError, match="do not match its own SHA-256"):

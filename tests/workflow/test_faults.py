@@ -140,7 +140,7 @@ def test_the_switch_partial(tmp_path, tiny_study):
     "`train_minutes` is shorter than the warning that a cluster sends two minutes before the limit.",
     "The warning comes a quarter of the limit before its end, so that most of the time goes into training.",
 )
-@pytest.mark.parametrize(("minutes", "seconds"), [(1, 15), (4, 60), (8, 120), (1440, 120)])
+@pytest.mark.parametrize(("minutes", "seconds"), [(4, 60), (9, 121), (1440, 121)])
 def test_the_warning_before_a_short_limit(minutes, seconds, tmp_path, tiny_study):
     settings = small(tiny_study())
     settings["execution"]["train_minutes"] = minutes
@@ -201,6 +201,40 @@ def test_a_killed_job_asks_for_more_memory(tmp_path, tiny_study):
     memory = dict(re.findall(r"job=(\S+)\n.*?mem_mb=(\d+)", said.replace("wildcards: ", ""), re.DOTALL))
     assert memory[history.parent.name] == "1500"
     assert sorted(memory.values()) == ["1000", "1000", "1000", "1500"]
+
+
+DIES_AND_FAILS = """
+import os, pathlib, signal, sys
+
+def measure(embeddings):
+    if "embeddings" in sys.argv:
+        tries = pathlib.Path("tries")
+        tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
+        if len(tries.read_text()) in (1, 3):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if len(tries.read_text()) == 2:
+            sys.exit("this is no matter of memory")
+    return float(len(embeddings))
+"""
+
+
+@pytest.mark.fault(
+    "cluster",
+    "An evaluation is killed, fails with an error, is killed again and then succeeds.",
+    "Its retries ask for more memory after the kills, and for no more after the error.",
+)
+def test_a_retry_asks_for_more_memory_after_a_kill_alone(copy):
+    settings = yaml.safe_load((copy / "study.yaml").read_text())
+    (copy / "own_metric.py").write_text(DIES_AND_FAILS)
+    metric = {"name": "n", "path": "own_metric.measure", "symbol": "n", "higher_is_better": True}
+    settings["evaluation"]["metrics"] = [metric]
+    settings["execution"] |= {"evaluation_mem_mb": 100}
+    write(copy, settings)
+    said = finish(copy, "evaluate", "--retries", "3", "--logger-study-full")
+    starts = re.findall(r"rule embeddings:.*?resources: [^\n]*mem_mb=(\d+)", said, re.DOTALL)
+    assert starts == ["100", "200", "200", "300"]
+    assert "killed, most likely for lack of memory (execution.evaluation_mem_mb" in said
+    assert not list(copy.glob("results/*/logs/*.attempts"))
 
 
 # ---- numbers stay a study's own ----
@@ -418,6 +452,42 @@ def test_a_plain_second_start_mends(victim):
         assert outputs(folder) == victim.tables
         assert "Nothing to be done" in snakemake(folder, "-n").stdout
     finally:
+        victim.restore()
+
+
+@pytest.mark.fault(
+    "results",
+    "In a finished study the run folders of two cells are swapped, `plan.json` is edited, or a byte of the data changes"
+    " and `seeds.csv`, which is made from them, is lost.",
+    "A plain second start sets aside the folders and the plan, prepares the data again, says so, and makes all files "
+    "anew, byte for byte.",
+)
+def test_swapped_runs_an_edited_plan_and_damaged_data(victim):
+    folder = victim.folder
+    first, second = sorted(folder.glob("results/runs/*"))[:2]
+    plan, seeds = folder / "results/tiny/plan.json", folder / "results/tiny/seeds.csv"
+    contents = plan.read_bytes(), seeds.read_bytes()
+    try:
+        flip_bit(next(folder.glob("results/data/*/train.bin")), random.Random(0))
+        said = snakemake(folder, "-n").stdout
+        assert re.search(r"train\.bin: SHA-256 .*; it is made anew when a job needs it", said), said
+        assert "Nothing to be done" in said  # no job does
+        first.rename(folder / "swapped")
+        second.rename(first)
+        (folder / "swapped").rename(second)
+        plan.write_text(plan.read_text().replace("tiny", "TINY", 1))
+        seeds.unlink()
+        said = finish(folder)
+        for run, other in ((first, second), (second, first)):
+            name = run.relative_to(folder)
+            assert f"{name}: holds the run of {other.name}; kept as {run.name}.damaged-1 and made anew" in said
+        assert "plan.json: its contents do not match its own SHA-256" in said
+        assert (plan.read_bytes(), seeds.read_bytes()) == contents
+        assert outputs(folder) == victim.tables
+        assert "Nothing to be done" in snakemake(folder, "-n").stdout
+    finally:
+        for aside in folder.glob("results/runs/*.damaged-1"):
+            shutil.rmtree(aside)
         victim.restore()
 
 

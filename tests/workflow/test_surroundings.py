@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -237,3 +238,44 @@ def test_users_who_share_results(finished, copy):
         assert study is settings or "Nothing to be done" in result.stdout
     assert outputs(copy)["results.csv"] == outputs(finished)["results.csv"]
     assert {path: path.read_bytes() for path in records} == records
+
+
+OWN_OPTIMIZER = """
+import torch
+
+
+class Mine(torch.optim.SGD):
+    def __init__(self, params, lr, weight_decay=0.0):
+        super().__init__(params, lr=lr, weight_decay=weight_decay)
+"""
+
+
+@pytest.mark.fault(
+    "settings",
+    "The working folder has files of the user's own with the names of Python's modules, such as `random.py`.",
+    "No job takes them for Python's, in one process or several; own optimizers and metrics in that folder are found.",
+)
+def test_own_files_with_names_of_python_s_modules(tmp_path, tiny_study):
+    for name in ("random", "statistics", "string", "operator", "keyword", "types", "queue", "json", "secrets", "torch"):
+        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('this is the user\\'s own {name}')")
+    (tmp_path / "own_optimizer.py").write_text(OWN_OPTIMIZER)
+    (tmp_path / "own_metric.py").write_text("def measure(embeddings):\n    return float(len(embeddings))\n")
+    settings = small(tiny_study())
+    own = {"name": "custom", "path": "own_optimizer.Mine", "key": "mine", "label": "Mine"}
+    settings["grid"][0] |= {"table": None, "optimizers": [own], "seeds": [1]}
+    metric = {"name": "n", "path": "own_metric.measure", "symbol": "n", "higher_is_better": True}
+    settings["evaluation"]["metrics"] = [metric]
+    settings["execution"] |= {"train_processes": 2, "data_threads": 2}
+    write(tmp_path, settings)
+    # Whole starts: where Python looks for modules is decided before any of our code.
+    command = [*SNAKEMAKE, "evaluate", "--cores", "2", "--configfile", "study.yaml"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr
+    assert list(tmp_path.glob("results/runs/*/evaluations/embeddings-*.json"))
+    command = [sys.executable, "-m", "coupled_adam_bench", "measure", *map(str, tmp_path.glob("results/runs/*/model"))]
+    (tmp_path / "operator.py").unlink()  # Python itself needs these before it is told where to look
+    for name in ("keyword", "types", "queue"):
+        (tmp_path / f"{name}.py").unlink()
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import starts
 import yaml
-from starts import snakemake
+from starts import finish, snakemake
+
+from coupled_adam_bench.stated import read_record
 
 TUNING = pytest.mark.xdist_group("tuning")
 
@@ -77,6 +79,19 @@ def test_a_second_start_does_nothing(finished: Path) -> None:
     assert jobs(finished) == {}
     result = snakemake(finished, "tables")
     assert "Nothing to be done" in result.stdout
+
+
+@TUNING
+def test_a_plan_that_is_stated_after_the_runs_is_recorded_as_such(copy: Path) -> None:
+    loss = {"name": "loss", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}
+    (copy / "plan.yaml").write_text(yaml.safe_dump({"hypotheses": [loss], "seeds": [1, 2]}))
+    settings = yaml.safe_load((copy / "study.yaml").read_text()) | {"stated": "plan.yaml"}
+    for warmup_steps in (5, 6):
+        settings["training"]["warmup_steps"] = warmup_steps
+        (copy / "study.yaml").write_text(yaml.safe_dump(settings))
+        finish(copy, "plan")
+    first, second = read_record(copy / "results/tiny")
+    assert (len(first["begun"]), first["n_cells"], len(second["begun"]), second["n_cells"]) == (4, 4, 4, 8)
 
 
 @TUNING

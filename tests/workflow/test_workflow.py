@@ -276,7 +276,7 @@ def test_a_crashed_cell_leaves_the_others_and_partial_tables(copy):
     (run / "run.json").unlink()
     for name in ("evaluations", "checkpoints"):
         shutil.rmtree(run / name)
-    (run / "checkpoints").write_text("a file where a folder should be: the cell cannot write its checkpoints")
+    (run / "checkpoints").symlink_to("/proc/self")  # a folder in which nobody can write
     change(copy, execution={"train_cells_per_job": 1, "evaluation_cells_per_job": 1})
     result = snakemake(copy)
     assert result.returncode != 0
@@ -305,6 +305,22 @@ def test_a_wrong_study_stops_before_the_first_job(changes, message, tmp_path, ti
     assert message in result.stdout
     assert "Traceback" not in result.stdout
     assert not (tmp_path / "results").exists()
+
+
+def test_gpus_that_torch_cannot_use_stop_before_the_first_job(tmp_path, tiny_study, monkeypatch):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'GPU 0: one'\necho 'GPU 1: two'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    study = tiny_study()
+    study["execution"]["gpus"] = 1
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    result = snakemake(tmp_path, "train", "--logger-study-full")
+    assert result.returncode == 1
+    assert re.search(r"Provided resources: .*gpu\b.*\b2\b", result.stdout)
+    assert "execution.gpus: 1, but torch can use none here" in result.stdout
+    assert not (tmp_path / "results" / "data").exists()
 
 
 def test_two_snakemakes_at_once_do_not_write_over_each_other(tmp_path, tiny_study):
@@ -337,7 +353,7 @@ def test_a_dry_run_of_a_shipped_study_is_light(name, tmp_path):
     result = snakemake(tmp_path, "-n", study=str(ROOT / "workflow/config" / f"{name}.yaml"), first=say)
     assert "heavy: []" in result.stdout
     training = {rule: count for rule, count in jobs(result).items() if rule.startswith("train_")}
-    expected = {"paper": 128, "paper_small": 54, "paper_large": 8, "paper_sgd": 48, "paper_scale": 33}
+    expected = {"paper": 146, "paper_small": 54, "paper_large": 8, "paper_sgd": 72, "paper_scale": 33}
     expected |= {"demo": 9, "optimizers": 5, "tuned": 9}  # jobs of three or four cells
     assert sum(training.values()) == expected[name]
     found = set(re.findall(r"^rule (\w+):(?:\n    .*)*?\n    resources: .*gpu=(\d+)", result.stdout, re.M))
@@ -353,11 +369,13 @@ def test_dry_run_of_the_contract_s_targets(copy):
 
 def test_what_lint_finds_is_answered_in_the_rules(copy):
     result = snakemake(copy, "--lint", "-n")
-    found = set(re.findall(r"^    \* (.*?)(?: in line \d+)?:$", result.stdout, re.MULTILINE))
+    found = set(re.findall(r"^    \* (.*?)(?: in line \d+\.?)?:$", result.stdout, re.MULTILINE))
     assert found == {
         "Mixed rules and functions in same snakefile.",
+        "Environment variable PYTHONSAFEPATH used but not asserted with envvars directive",
         "No log directive defined",
         "Path composition with '+'",
+        "Shell command directly uses variable MADE_FOR from outside of the rule",
         "Shell command directly uses variable PLAN_FILE from outside of the rule",
         "Shell command directly uses variable PYTHON from outside of the rule",
         "Shell command directly uses variable TEMPLATES from outside of the rule",

@@ -42,5 +42,6 @@ BANDS = (
     Band("frequent", 0.5, "10 to 50 %"),
     Band("most_frequent", 1.0, "50 to 100 %"),
 )
+RAREST = BANDS[0]
 BAND_NAMES = (NEVER_SEEN, *(band.name for band in BANDS))
 """Names of the bands by their number."""

@@ -154,6 +154,10 @@ METRICS: dict[str, Metric] = {
     )
 }  # fmt: skip
 
+HELD_OUT_SIZES = ("n_predicted_tokens", "n_documents")
+"""The size of the held-out text under the task ``test``: its targets, and the documents that they are of."""
+FEW_DOCUMENTS = 100
+"""Below so many held-out documents, the report and preparation say that they are few; a choice of ours."""
 # Those of the task `theory`, which only studies with `evaluation.theory` measure; no columns of tables.
 THEORY_METRICS = (
     "head_gradient_sum", "update_sum", "second_moment_slope", "second_moment_r_squared", "drift_input_share",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from coupled_adam_bench.catalog.metrics import THEORY_METRICS
+from coupled_adam_bench.catalog.metrics import HELD_OUT_SIZES, THEORY_METRICS
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,11 @@ STAGES = {
     for stage in (
         Stage(
             name="test_loss",
-            version=2,
+            version=3,
             opener="evaluation.test_loss:open_evaluator",
             settings="evaluation.settings:test_loss",
             summary="measure loss, calibration and logits of trained cells on the test split",
+            columns=tuple(("test", name, "1") for name in HELD_OUT_SIZES),
         ),
         Stage(
             name="embeddings",
@@ -47,7 +48,7 @@ STAGES = {
         ),
         Stage(
             name="downstream",
-            version=3,
+            version=4,
             opener="evaluation.downstream:open_evaluator",
             settings="evaluation.settings:downstream",
             summary="run the downstream tasks of lm-evaluation-harness on trained cells",

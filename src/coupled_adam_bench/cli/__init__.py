@@ -42,4 +42,4 @@ def main(argv: list[str] | None = None) -> int:
         return status
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return getattr(error, "status", 2)

@@ -30,7 +30,8 @@ class Command(argparse.ArgumentParser):
 
     def add_device(self) -> None:
         """Add the device on which torch computes."""
-        self.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
+        what = "default: a GPU if the study has one (execution.gpus), or for a model of yours if there is one"
+        self.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help=what)
 
     def add_leases(self) -> None:
         """Add the number of GPUs that this job has for itself."""
@@ -45,13 +46,10 @@ class Command(argparse.ArgumentParser):
         )
 
     def add_checksums(self, outputs: Outputs) -> None:
-        """Add the checksums of inputs and outputs."""
+        """Add the checksums of inputs and outputs, and the note of what the outputs show."""
         self.set_defaults(outputs=outputs)
         self.add_argument("--given", nargs="+", type=Path, default=[], help="checksums that the inputs must have")
         self.add_argument("--checksums", type=Path, help="where to write the checksums of the outputs")
-
-    def add_made_for(self) -> None:
-        """Add the note of what the outputs show."""
         self.add_argument("--made-for", help="a hash of what the outputs show, noted with their checksums")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.cli.command import AddCommand, Command, Handler, plan_of
+from coupled_adam_bench.files import ASIDE
 from coupled_adam_bench.garbage import rarely_collected
 from coupled_adam_bench.outputs import NOT_IMPORTED
 
@@ -14,7 +15,7 @@ def _out_file(arguments: argparse.Namespace) -> list[Path]:
 
 
 def _in_folder(arguments: argparse.Namespace) -> list[Path]:
-    return list(arguments.out.glob("[!.]*"))
+    return [path for path in arguments.out.glob("[!.]*") if ASIDE not in path.name]
 
 
 def _manifest_file(arguments: argparse.Namespace) -> list[Path]:
@@ -133,7 +134,6 @@ def add_commands(add: AddCommand) -> None:
     sub.add_argument("--partial", action="store_true", help="write NaN where nothing is evaluated yet")
     sub.add_out("results.csv")
     sub.add_checksums(_out_file)
-    sub.add_made_for()
     sub = stage("tests", _tests, "compute the significance tests of the tables")
     sub.add_results()
     sub.add_out("tests.csv")

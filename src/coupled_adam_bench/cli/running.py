@@ -8,7 +8,7 @@ from pathlib import Path
 from coupled_adam_bench import paths
 from coupled_adam_bench.catalog.stages import STAGES, VALIDATION_LOSS, Stage
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.cli.command import AddCommand, Handler, plan_of
+from coupled_adam_bench.cli.command import AddCommand, Handler, plan_of, positive
 from coupled_adam_bench.config import Execution
 from coupled_adam_bench.garbage import rarely_collected
 from coupled_adam_bench.plan import study_of
@@ -19,6 +19,12 @@ def _try_optimizers(arguments: argparse.Namespace) -> None:
 
     for study in plan_of(arguments).studies.values():
         try_optimizers(study)
+
+
+def _try_gpus(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.device import check_gpus
+
+    check_gpus(arguments.count)
 
 
 def _try_metrics(arguments: argparse.Namespace) -> None:
@@ -46,6 +52,12 @@ def _try_tasks(arguments: argparse.Namespace) -> None:
     write_sealed(arguments.out, try_tasks(plan_of(arguments)))
 
 
+def _device(arguments: argparse.Namespace, execution: Execution) -> str:
+    """Return the device of a job: by default GPUs if the study has some, and otherwise the CPU."""
+    device: str = arguments.device
+    return device if device != "auto" else "cuda" if execution.gpus else "cpu"
+
+
 def _train_with(
     train: Callable[[list[Cell], Execution, Path, str], int],
     known: Mapping[str, Cell],
@@ -59,16 +71,21 @@ def _train_with(
     The marker ``--done`` is written last, by the process that was started, not by those that it starts. It also puts
     its job back into the queue, if it was asked to stop and ``--requeue`` is given.
     """
+    from coupled_adam_bench.data.bins import open_tokens
+    from coupled_adam_bench.estimate.resources import stop_seconds
     from coupled_adam_bench.training.distributed import launch
 
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"--{option}: {', '.join(unknown)} not among the {option} of {arguments.plan}")
     execution = study_of(known[name] for name in names).execution
+    device = _device(arguments, execution)
     if execution.processes > 1 and "RANK" not in os.environ:  # not started by torchrun
-        options = ["--plan", str(arguments.plan), f"--{option}", *names, "--device", arguments.device]
-        status = launch(execution.processes, [stage, *options])
+        options = ["--plan", str(arguments.plan), f"--{option}", *names, "--device", device]
+        cells = [known[name] for name in names]
+        open_tokens(paths.data_dir(cells[0].data_id), "train")  # compares it once, while no process waits for another
+        status = launch(execution.processes, [stage, *options], stop_seconds(cells))
     else:
-        status = train([known[name] for name in names], execution, paths.RESULTS, arguments.device)
+        status = train([known[name] for name in names], execution, paths.RESULTS, device)
     return _end_training(status, arguments)
 
 
@@ -132,7 +149,8 @@ def _evaluate(stage: Stage) -> Handler:
     def handler(arguments: argparse.Namespace) -> int:
         from coupled_adam_bench.evaluation.stage import run_stage
 
-        return run_stage(stage, plan_of(arguments).find(arguments.cells), arguments.done, arguments.device)
+        cells = plan_of(arguments).find(arguments.cells)
+        return run_stage(stage, cells, arguments.done, _device(arguments, study_of(cells).execution))
 
     return handler
 
@@ -147,7 +165,7 @@ def _choose(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--tuning: {arguments.tuning} is not among {', '.join(tunings) or 'none'}")
     tuning = tunings[arguments.tuning]
     done = arguments.out.with_suffix(".done")
-    if status := run_stage(VALIDATION_LOSS, tuning.cells, done, arguments.device):
+    if status := run_stage(VALIDATION_LOSS, tuning.cells, done, _device(arguments, tuning.first.study.execution)):
         return status
     done.unlink()
     chosen = write_choice(tuning, arguments.out)
@@ -158,6 +176,8 @@ def _choose(arguments: argparse.Namespace) -> int:
 def add_commands(stage: AddCommand) -> None:
     """Add the commands of this module to the command line."""
     stage("try-optimizers", _try_optimizers, "try a study's own optimizers on small matrices, before the first job")
+    summary = "see that torch can use as many GPUs as a job takes, before the first job"
+    stage("try-gpus", _try_gpus, summary, plan=False).add_argument("count", type=positive)
     stage("try-metrics", _try_metrics, "try a study's own metrics on a small matrix, before the first job")
     sub = stage("prepare", _prepare, "turn text into token bins under results/data/")
     sub.add_argument("--data", nargs="+", help="data ids (default: all of the study)")

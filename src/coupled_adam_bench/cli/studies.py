@@ -18,11 +18,11 @@ _FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 
 def _write_plan(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.config import load_any_study
-    from coupled_adam_bench.files import write_json
+    from coupled_adam_bench.files import write_sealed
     from coupled_adam_bench.plan import make_plan
 
     plan = make_plan(load_any_study(arguments.study), [arguments.study.parent])
-    write_json(arguments.out, plan.to_json())
+    write_sealed(arguments.out, plan.to_json())
 
 
 def _describe(arguments: argparse.Namespace) -> None:
@@ -85,7 +85,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from coupled_adam_bench.verify.verify import parse_tolerances, verify
+    from coupled_adam_bench.verify.verify import parse_paths, parse_tolerances, verify
 
     return verify(
         arguments.manifest,
@@ -96,6 +96,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         threads=arguments.threads,
         own=parse_tolerances(arguments.tolerance),
+        given=parse_paths(arguments.paths),
         json=arguments.json,
     )
 
@@ -122,7 +123,6 @@ def add_commands(stage: AddCommand) -> None:
     sub.add_argument("--json", type=Path, help="where to write everything, of each cell too")
     sub.add_argument("--all", action="store_true", help="list every cell as well")
     sub.add_checksums(lambda arguments: [path for path in (arguments.out, arguments.json) if path is not None])
-    sub.add_made_for()
     sub = stage("fetch", _fetch, "download all that a study needs into paths.hub_mirror and paths.word_similarity")
     sub.add_argument("--dry-run", action="store_true", help="only say how much it takes, and whether the disk has it")
     sub.add_argument("--bytes-per-token", type=float, default=BYTES_PER_TOKEN, help="default: %(default)s")
@@ -156,6 +156,7 @@ def add_commands(stage: AddCommand) -> None:
     sub.add_argument("--folder", type=Path, help="where to train, and go on later (default: a temporary folder)")
     sub.add_argument("--threads", type=positive, help="threads of training and evaluation (default: the study's)")
     sub.add_argument("--tolerance", nargs="+", default=[], metavar="METRIC=NUMBER", help="in place of the default's")
+    sub.add_argument("--paths", nargs="+", default=[], metavar="NAME=PATH", help="the study's paths, as text=FOLDER")
     sub.add_argument("--json", type=Path, help="where to write the verdicts")
     sub.add_device()
     stage("schema", _schema, "write the JSON schema of studies", plan=False).add_out("the schema")

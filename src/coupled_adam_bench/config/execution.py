@@ -9,6 +9,10 @@ from coupled_adam_bench.config.base import MAX_SEQUENCES, MAX_STEPS, Settings
 _MAX_THREADS = 1024
 """Largest number of threads, processes or GPUs; it stops a typing error from overloading the machine."""
 _YEAR_MINUTES = 366 * 24 * 60
+_LEAST_TRAIN_MINUTES = 4
+"""A job of so many minutes is warned after three quarters of them, and SLURM may warn a minute too soon: after the two
+minutes that we assume until its first step. A job that is always warned before it would go back into the queue for
+ever."""
 
 
 class Execution(Settings):
@@ -19,8 +23,8 @@ class Execution(Settings):
     evaluation_threads: int = Field(1, gt=0, le=_MAX_THREADS)
     data_threads: int = Field(2, gt=0, le=_MAX_THREADS)
     gpus: int = Field(0, ge=0, le=_MAX_THREADS)
-    """Number of GPUs of a training job; if it is not 0, an evaluation job asks for one GPU. Log-likelihoods of
-    downstream tasks are computed on all GPUs that their job sees."""
+    """Number of GPUs of a training job, 0 for the CPU; if it is not 0, an evaluation job asks for one GPU.
+    Log-likelihoods of downstream tasks are computed on all GPUs that their job sees."""
     train_processes: int | None = Field(None, gt=0, le=_MAX_THREADS)
     """Number of processes that share each batch of a cell; by default one per GPU, or one without GPUs."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
@@ -28,8 +32,8 @@ class Execution(Settings):
     micro_batch_sequences: Annotated[int, Field(gt=0, le=MAX_SEQUENCES)] | Literal["auto"] | None = None
     """Sequences per forward pass of a process; ``auto``: as many as fit into memory; by default its whole batch."""
     compile: bool = False
-    """Compile the layers with ``torch.compile``. This is faster on GPUs, takes up to a minute at the start and needs a
-    C++ compiler on CPUs."""
+    """Compile the layers and, on a GPU, the loss with ``torch.compile``. This is faster on GPUs, takes up to a minute
+    at the start and needs a C++ compiler on CPUs."""
     deterministic: bool = False
     """Use only deterministic kernels on GPUs, which are slower; runs on a CPU are always deterministic."""
     stall_seconds: float = Field(600.0, ge=1, le=7 * 24 * 3600)
@@ -72,12 +76,13 @@ class Execution(Settings):
     none. An import takes at most a twentieth of one core, at the lowest priority."""
     train_mem_mb: int | None = Field(None, gt=0, le=10**9)
     """Memory of a training job on its machine, not on the GPU; by default computed from the cell, at least 4000. After
-    each attempt that was killed without a word, and for each retry, the next asks for half as much again."""
-    train_minutes: int | None = Field(None, gt=0, le=_YEAR_MINUTES)
-    """Time limit of a training job; before it, the job goes back into the queue and then goes on. By default computed
-    from the cell, 60 to 1440, and half as much again for each retry."""
+    each attempt that was killed without a word, the next asks for half as much again."""
+    train_minutes: int | None = Field(None, ge=_LEAST_TRAIN_MINUTES, le=_YEAR_MINUTES)
+    """Time limit of a training job, at least 4, of which the start of Python may take half. Before it, the job goes
+    back into the queue and then goes on. By default computed from the cell, 60 to 1440, and half as much again for each
+    retry."""
     evaluation_mem_mb: int = Field(8000, gt=0, le=10**9)
-    """Memory of an evaluation job; its second attempt has twice as much, and so on."""
+    """Memory of an evaluation job; twice as much after an attempt that was killed without a word, and so on."""
     evaluation_minutes: int = Field(240, gt=0, le=_YEAR_MINUTES)
     """Time limit of an evaluation job; its second attempt has twice as much, and so on."""
 

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_
 
 from coupled_adam_bench.config.arguments import Scalar, checked_arguments
 from coupled_adam_bench.config.base import NAME_LENGTH, DottedPath, Label, LaterSettings
+from coupled_adam_bench.files import digest
 
 OWN_HEAD = ("head_lr_factor", "head_beta1", "head_beta2", "head_weight_decay", "coupled")
 """The fields with which an optimizer treats the matrix of an untied head in another way than the embedding."""
@@ -31,8 +32,8 @@ class HeadSettings(LaterSettings):
     """Whether the mean of the head's rows is subtracted from each row after every step (Stollenwerk et al. 2026, arXiv
     2601.02031)."""
     mu_loss: float = Field(0.0, ge=0, le=1e6)
-    """Weight of the squared norm of the mean of the head's rows in what is minimized (arXiv 2601.02031); its authors
-    take 0.1 and 1e-4."""
+    """Weight of the squared norm of the mean of the head's rows in what is minimized (arXiv 2601.02031). Its authors
+    publish 1e-4 and study 1e-7, 0.1 and 100 beside it [C]."""
     z_loss: float = Field(0.0, ge=0, le=1e6)
     """Weight of the mean of (log Z)^2 in what is minimized, where Z is the sum of a token's exponentiated logits (PaLM,
     Sec. 5); 1e-4 there and in arXiv 2601.02031."""
@@ -217,6 +218,8 @@ class CustomSettings(HeadSettings):
     has no such argument.
     """
 
+    later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "code")
+
     name: Literal["custom"]
     path: DottedPath
     """Module and class, in an installed package or in a file of the folder where the study is started."""
@@ -236,6 +239,9 @@ class CustomSettings(HeadSettings):
     weight_decay: float | None = Field(None, ge=0, le=1e6)
     """Weight decay of the embedding; by default ``training.embedding_weight_decay``. Whether it is decoupled depends on
     the class."""
+    code: dict[str, str] | None = None
+    """What identifies the code of the class: by module the SHA-256 of its file, or by package its version. By default
+    it is that of the code which is there when the study is started; other code than one that is given is refused."""
 
     def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:  # noqa: ARG002 - as of the built-in ones
         """Return key and label, which the user has given."""
@@ -249,6 +255,11 @@ class CustomSettings(HeadSettings):
     def own_key(self) -> str:
         """The name that is a part of a cell's id."""
         return self.key
+
+    @property
+    def code_name(self) -> str:
+        """The path, and a short hash of the code."""
+        return f"{self.path}, code {digest(self.code) if self.code else 'unknown'}"
 
 
 def _optimizer_from_name(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-_MAX_BYTES = 2**20
+MAX_BYTES = 2**20
 """Largest size of a study file; the paper's studies have about 2 KB."""
 _MAX_VALUES = 100_000
 """Largest number of values with all aliases expanded; a few lines of nested aliases can expand to billions."""
@@ -44,7 +44,7 @@ def _parse(text: str) -> Any:
     node = loader.get_single_node()
     if node is None:
         return None
-    _check_size(node)
+    check_size(node)
     _check(node, set())
     return loader.construct_document(node)
 
@@ -53,8 +53,8 @@ def _text_of(path: Path) -> str:
     try:
         if path.exists() and not path.is_file():
             raise ValueError(f"{path}: not a file; give a study's YAML file")
-        if path.stat().st_size > _MAX_BYTES:
-            raise ValueError(f"{path}: {path.stat().st_size:,} bytes; a study file has at most {_MAX_BYTES:,}")
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError(f"{path}: {path.stat().st_size:,} bytes; a study file has at most {MAX_BYTES:,}")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ValueError(f"{path}: no such study file") from None
@@ -84,7 +84,7 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
-def _check_size(root: yaml.Node) -> None:
+def check_size(root: yaml.Node) -> None:
     """Raise ``ValueError`` if an alias makes a value contain itself, or if aliases expand to too many values."""
     sizes: dict[int, int] = {}
     open_nodes: set[int] = set()
@@ -100,7 +100,7 @@ def _check_size(root: yaml.Node) -> None:
         return sizes[key]
 
     if (n_values := size(root)) > _MAX_VALUES:
-        raise ValueError(f"its aliases expand to {n_values:,} values; a study has at most {_MAX_VALUES:,}")
+        raise ValueError(f"its aliases expand to {n_values:,} values, and at most {_MAX_VALUES:,} can be")
 
 
 def _check(node: yaml.Node, seen: set[int]) -> None:

@@ -15,7 +15,7 @@ from coupled_adam_bench.config.training import Model
 LEARNING_RATE = "learning_rate"
 """The peak learning rate of the whole recipe, which belongs to the model; all other names are the optimizer's."""
 _ARGUMENTS = "arguments."
-_NAMES = {"name", "path", "key", "label", "arguments"}
+_NAMES = {"name", "path", "key", "label", "arguments", "code"}
 
 Values = dict[str, Any]
 """A value for each field that is tuned, such as ``{"learning_rate": 0.01, "lr_factor": 0.5}``."""

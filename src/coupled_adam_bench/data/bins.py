@@ -15,6 +15,7 @@ from coupled_adam_bench.files import write_sealed
 
 SPLITS = ("train", "val", "test")
 UNIGRAM = "unigram.npy"
+_CHUNK_TOKENS = 2**24
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,13 @@ def open_tokens(folder: Path, split: str, verify: bool = True) -> npt.NDArray[np
         raise ValueError(f"split: {split!r} is not one of {', '.join(SPLITS)}")
     path = verified_file(folder, meta.splits[split].file, contents=verify)
     return np.memmap(path, dtype=meta.dtype, mode="r")
+
+
+def document_ends(tokens: npt.NDArray[np.integer[Any]], eot_id: int) -> npt.NDArray[np.int64]:
+    """Return where the end-of-text tokens are, shape (n_documents,)."""
+    firsts = range(0, len(tokens), _CHUNK_TOKENS)
+    chunks = [first + np.flatnonzero(tokens[first : first + _CHUNK_TOKENS] == eot_id) for first in firsts]
+    return np.concatenate([np.zeros(0, np.int64), *chunks])
 
 
 def count_starts(n_tokens: int, seq_len: int) -> int:

@@ -1,15 +1,18 @@
 """Comparison of prepared data with ``meta.json``; it imports nothing heavy, as it runs before the first job."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.files import await_files, read_sealed, sha256_file
+from coupled_adam_bench.files import await_files, read_sealed, sha256_file, write_sealed
 from coupled_adam_bench.locks import FolderLock
 
 META = "meta.json"
+VERIFIED = "verified.json"
+"""SHA-256 of large files as they were read last, each with inode, size and time of the file then."""
 DAMAGED = "meta.json.damaged"
 """Name of ``meta.json`` after damage was detected; preparation then replaces what is missing or damaged."""
 TOKENIZER = "tokenizer"
@@ -59,9 +62,23 @@ def split_checksums(folder: Path) -> dict[str, str]:
 
 
 @lru_cache(maxsize=1024)
-def _sha256(path: Path, _signature: tuple[int, ...]) -> str:
-    """Return the SHA-256 of a file, cached in this process for as long as the file keeps its signature."""
-    return sha256_file(path)
+def _sha256(path: Path, signature: tuple[int, ...]) -> str:
+    """Return the SHA-256 of a file, kept in this process for as long as the file has its signature.
+
+    That of a large file is kept in its folder, too: every job would read a corpus of terabytes again.
+    """
+    _, inode, size, mtime, _ = signature
+    if size < SMALL_BYTES:
+        return sha256_file(path)
+    kept, known = path.parent / VERIFIED, {}
+    with suppress(OSError, ValueError):  # missing or damaged: it is written anew
+        known = read_sealed(kept)
+    file = known.get(path.name, {})
+    if file.get("signature") != [inode, size, mtime]:
+        file = {"signature": [inode, size, mtime], "sha256": sha256_file(path)}
+        with suppress(OSError):  # a folder that may only be read keeps nothing
+            write_sealed(kept, known | {path.name: file})
+    return str(file["sha256"])
 
 
 def _signature(path: Path) -> tuple[int, ...]:

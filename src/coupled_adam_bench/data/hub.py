@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from coupled_adam_bench.config import HubSource
 from coupled_adam_bench.data.patience import DISK_FULL, HubAwayError, Patience, PlaceError, causes_of, status_of
+from coupled_adam_bench.data.transport import FileAtMost, check_address
 from coupled_adam_bench.files import digest, sha256_file
 from coupled_adam_bench.inputs import PACKINGS
 from coupled_adam_bench.presets import Place
@@ -293,7 +294,8 @@ def _download_rest(listing: Listing, file: HubFile, part: Path) -> None:
     if part.is_file() and part.stat().st_size > file.bytes:
         part.unlink()
     part.parent.mkdir(parents=True, exist_ok=True)
-    with part.open("ab") as out:
+    check_address(location, url)
+    with FileAtMost(part, file.bytes) as out:
         http_get(location, out, resume_size=out.tell(), headers=headers, expected_size=file.bytes)
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from coupled_adam_bench.config import HubSource
-from coupled_adam_bench.data.documents import text_bytes
+from coupled_adam_bench.data.documents import file_documents, text_bytes
 from coupled_adam_bench.data.hub import HubFile, Listing, damage, download, find_listing, listing_from_json
 from coupled_adam_bench.data.patience import Patience
 from coupled_adam_bench.files import digest, read_sealed, write_sealed
@@ -68,6 +68,9 @@ def fetch_corpus(folder: Path, listing: Listing, needed: float | None, patience:
             path = folder / file.path
             if file.path not in fetched or not path.is_file() or path.stat().st_size != file.bytes:
                 download(listing, file, folder, patience)
+                # A column that is missing, or holds no text, is known before the next file is fetched.
+                origin = f"{file.path} of {listing.dataset!r}"
+                next(file_documents(path, origin, listing.place.text_field, "line"), None)
                 fetched[file.path] = text_bytes(path, listing.place.text_field) if needed is not None else 0
                 with (folder / _FETCHED).open("a", encoding="utf-8") as record:
                     record.write(json.dumps({"path": file.path, "text_bytes": fetched[file.path]}) + "\n")

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 from urllib.error import HTTPError
 
+from coupled_adam_bench.data.transport import guard_hub
 from coupled_adam_bench.progress import say
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -43,6 +44,7 @@ class Patience:
         ``n_done`` counts what is kept between calls, and its growth is progress. Raises ``HubAwayError`` when patience
         ends; errors that do not pass go through.
         """
+        guard_hub()
         start, done, wait = None, n_done(), FIRST_WAIT_SECONDS
         while True:
             try:

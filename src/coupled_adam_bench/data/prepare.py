@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coupled_adam_bench.catalog.metrics import FEW_DOCUMENTS
 from coupled_adam_bench.config import Data, HubSource, Study, SyntheticSource
 from coupled_adam_bench.data.bins import SPLITS, UNIGRAM, Bin, Meta, meta_from_json, token_dtype, write_meta
 from coupled_adam_bench.data.bpe import Bpe, learn_bpe
@@ -220,7 +221,7 @@ def _finished_shards(out: Path, source: str, max_tokens: int | None) -> Iterator
 def _check_sizes(shards: list[Shard], study: Study) -> None:
     """Raise ``ValueError`` if a split has no window of ``seq_len`` inputs and their targets.
 
-    Say so if the largest run of the study reads more tokens than train has.
+    Say so if the largest run of the study reads more tokens than train has, or if few documents are held out.
     """
     training = study.training
     n_tokens = np.array([shard.n_tokens for shard in shards]).sum(axis=0).tolist()
@@ -232,6 +233,12 @@ def _check_sizes(shards: list[Shard], study: Study) -> None:
                 f"data.split: {split} has {tokens} tokens in {documents} of {sum(n_documents)} documents, but needs "
                 f"training.seq_len + 1 = {training.seq_len + 1}; {advice}"
             )
+    held_out = SPLITS.index(study.evaluation.test_loss.split)
+    if n_documents[held_out] < FEW_DOCUMENTS:
+        say(
+            f"data {study.data.name}: the loss is measured on {n_tokens[held_out]:,} tokens of {n_documents[held_out]} "
+            f"documents, which are few: other text may give another loss; raise data.split.{SPLITS[held_out]}_fraction"
+        )
     n_train, largest = n_tokens[SPLITS.index("train")], study.largest_tokens
     if largest > n_train:
         say(

@@ -155,6 +155,12 @@ def _generated(job: ShardJob) -> Iterator[tuple[bytes, np.ndarray[Any, np.dtype[
         yield generated.text(words).encode(), np.append(words, job.data.source.n_words)
 
 
+class WorkerKilledError(ValueError):
+    """A worker process was killed: the exit status of its job is that of a killed process."""
+
+    status = 128 + signal.SIGKILL
+
+
 def make_shards(jobs: Iterable[ShardJob], workers: int) -> Generator[tuple[ShardJob, Shard, bool], None, None]:
     """Make shards in ``workers`` processes; yield each job, its record and whether it was made now, in order.
 
@@ -179,7 +185,7 @@ def make_shards(jobs: Iterable[ShardJob], workers: int) -> Generator[tuple[Shard
         while pending:
             yield first()
     except BrokenProcessPool:
-        raise ValueError(
+        raise WorkerKilledError(
             "execution.data_threads: a worker process died, most likely for lack of memory; lower it "
             f"(now {workers}) and run again: finished parts are kept"
         ) from None

@@ -41,14 +41,14 @@ class Memory:
     tied_gradients: int
     """Gradients of a tied embedding as head and as input, before their sum is its gradient; 0 if it is not tied."""
     micro_batch_sequences: int
-    gradients_stay: bool
-    """Whether gradients lie in memory from one backward pass to the next: of several micro-batches, and under DDP."""
+    kept_gradients: int
+    """Gradients that lie in memory when a backward pass begins: of several micro-batches, and under DDP."""
 
     @property
     def peak(self) -> int:
         """Return the bytes at the fullest moment, the beginning or the end of a backward pass."""
         always = self.weights + self.gathered + self.casts + self.optimizer
-        begin = self.activations + max(self.head, self.backward) + (self.gradients if self.gradients_stay else 0)
+        begin = self.activations + max(self.head, self.backward) + self.kept_gradients
         return always + max(begin, self.gradients + self.tied_gradients)
 
     def to_json(self) -> dict[str, int]:
@@ -89,19 +89,21 @@ def optimizer_bytes(cell: Cell) -> int:
             return core + FP32 * 2 * embedding
 
 
-def layer_bytes_per_token(cell: Cell) -> int:
+def layer_bytes_per_token(cell: Cell, on_gpu: bool) -> int:
     """Return the bytes that one layer keeps for each token until the backward pass.
 
     In float32: the inputs of both norms with their statistics, and the logarithm of each head's sum of exponentials.
     In the precision of the products: both norms' outputs, queries, keys and values, the attention's output, and in the
     MLP the inputs and outputs of its nonlinearity. StableLM also keeps rotated queries and keys, and both factors of
     SwiGLU. Norms of queries and keys keep their float32 outputs before and after the weights, with their statistics.
+    On a CPU attention is in float32: its inputs and its output, of which the product keeps a copy.
     """
     model, product = cell.model, BF16 if cell.training.precision == "bf16" else FP32
+    attention = 0 if on_gpu or product == FP32 else (4 * FP32 - 3 * product) * model.d_model
     in_float32 = 2 * (model.d_model + 2) + model.n_head + (4 * (model.d_model + model.n_head) if model.qk_norm else 0)
     gpt2 = model.architecture == "gpt2"
     in_products = (6 if gpt2 else 8) * model.d_model + (2 if gpt2 else 4) * model.d_ffn
-    return FP32 * in_float32 + product * in_products
+    return FP32 * in_float32 + product * in_products + attention
 
 
 def local_sequences(cell: Cell, execution: Execution) -> int:
@@ -119,7 +121,7 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
         micro_batch_sequences = _micro_batch(cell, execution)
     model, training, n_params = cell.model, cell.training, cell.n_params
     sequences = local_sequences(cell, execution)
-    sharded = execution.parallel == "fsdp" and execution.processes > 1
+    sharded, is_ddp = (execution.parallel == kind and execution.processes > 1 for kind in ("fsdp", "ddp"))
     shards = execution.processes if sharded else 1
     several = micro_batch_sequences < sequences
     tokens = micro_batch_sequences * training.seq_len
@@ -145,15 +147,15 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
         # The root stays gathered; of the layers, one computes while the next arrives in a buffer and is copied out.
         gathered=FP32 * (root + 3 * matrices // model.n_layer) if sharded else 0,
         casts=BF16 * matrices if bf16 else 0,
-        # Shards of gradients are made in the last of several micro-batches: until then, whole gradients add up.
-        gradients=FP32 * n_params if several or not sharded else FP32 * (root + n_params // shards),
+        # FSDP2 makes shards of a layer's gradients once it is done, and the root is done last.
+        gradients=FP32 * (root + n_params // shards) if sharded else FP32 * n_params,
         optimizer=optimizer_bytes(cell) // shards,
-        activations=tokens * model.n_layer * layer_bytes_per_token(cell) + token_ids,
+        activations=tokens * model.n_layer * layer_bytes_per_token(cell, on_gpu) + token_ids,
         head=chunk * cell.vocab_size * logit + hidden + factors,
         backward=head_weight + tokens * (FP32 * model.d_model + product * mlp_gradients * model.d_ffn),
         tied_gradients=2 * head_weight if model.tied else 0,
         micro_batch_sequences=micro_batch_sequences,
-        gradients_stay=several or (execution.parallel == "ddp" and execution.processes > 1),
+        kept_gradients=FP32 * n_params // shards if several or is_ddp else 0,
     )
 
 

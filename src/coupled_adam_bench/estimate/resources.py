@@ -17,6 +17,10 @@ day."""
 START_SECONDS = 120
 """Time until the first step that we assume: imports, data, compilation."""
 _MEMORY_MARGIN = 1.5
+STOP_SECONDS = 120
+"""Time that a training job has to stop, beside that for its checkpoint."""
+# A checkpoint is written and read again for its checksums; shared file systems can be as slow.
+_CHECKPOINT_BYTES_PER_SECOND = 0.2e9
 _TIME_MARGIN = {"measured": 1.5, "budget.mfu": 2.0, "estimate": 2.0}
 _GROWTH = 1.5
 # Memory of a process on the machine of its GPU, beside the model: Python, torch, the libraries of CUDA, pinned batches.
@@ -49,6 +53,11 @@ def job_mem_mb(parts: Iterable[Cell], execution: Execution, at_once: int) -> int
     if execution.train_mem_mb is not None:
         return execution.train_mem_mb
     return sum(heapq.nlargest(at_once, (train_mem_mb(part, execution) for part in parts)))
+
+
+def stop_seconds(parts: Iterable[Cell]) -> int:
+    """Return the seconds before its end at which a job that trains ``parts`` must be asked to stop."""
+    return STOP_SECONDS + math.ceil(max(map(checkpoint_bytes, parts)) / _CHECKPOINT_BYTES_PER_SECOND)
 
 
 def train_minutes(parts: Iterable[Cell], execution: Execution, speeds: Speeds, attempt: int = 1) -> int:

@@ -14,10 +14,9 @@ from typing import Any, Literal
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Execution
 from coupled_adam_bench.estimate.memory import local_sequences, memory_of
-from coupled_adam_bench.files import read_sealed
 from coupled_adam_bench.gpus import GPUS
 from coupled_adam_bench.paths import RunFiles
-from coupled_adam_bench.runs import FINISHED
+from coupled_adam_bench.runs import FINISHED, read_run
 
 # Shares of the peak that we assume; TF32, in which float32 is multiplied, has half the peak of bfloat16.
 _MATMUL_SHARE, _ATTENTION_SHARE, _BANDWIDTH_SHARE, _TF32 = 0.75, 0.5, 0.8, 0.5
@@ -26,10 +25,16 @@ _MATMUL_SHARE, _ATTENTION_SHARE, _BANDWIDTH_SHARE, _TF32 = 0.75, 0.5, 0.8, 0.5
 _OPTIMIZER = 4 * (4 + 3)
 _CLIP = 12  # per parameter: one read for the norm, a read and a write to scale
 _ACCUMULATE = 8 + 6  # per parameter and micro-batch: add to the gradient in float32, cast the weight to bfloat16
-# Per logit: write in bfloat16, widen in log-softmax, exponential in place, narrow, read for two products.
-_LOGIT = 2 + (2 + 4) + (4 + 4) + (4 + 2) + 2 * 2
-# Per token, layer and unit of width: norms and residual in float32, the rest in bfloat16; backward is twice forward.
-_ACTIVATION = 3 * 74
+# Per logit, beside what the products read: write it in bfloat16, and then widen it, log-softmax, exponential in place,
+# narrow it; or, compiled, one kernel that reads and writes it.
+_LOGIT = {False: 2 + (2 + 4) + (4 + 4) + (4 + 4) + (4 + 2), True: 2 + (2 + 2)}
+# Per token, layer and unit of width, beside products and attention, with norms and residual in float32 and the rest in
+# bfloat16: norms forward and backward, residual sums and those of gradients, GELU, casts, and the gradients of queries,
+# keys and values put into one matrix.
+_LAYER_PLAIN = (16 + 24) + (20 + 24) + (16 + 24) + 38 + 12
+# Compiled, norms, residual sums and casts are kernels of their own: three forward, and backward each norm with a sum, a
+# cast and the gradient of its weight, and one cast more.
+_LAYER_COMPILED = (6 + 12 + 10) + 2 * (16 + 6) + 6 + (16 + 24) + 12
 CPU_FLOPS_PER_THREAD = 40e9
 """The demo's runs did 37 to 55 GFLOP/s on a thread with AVX2, with nothing else on the machine."""
 
@@ -47,12 +52,13 @@ def step_parts(cell: Cell, execution: Execution) -> dict[str, float]:
     products = cell.flops // cell.n_tokens * tokens - attention
     shards = execution.processes if execution.parallel == "fsdp" else 1
     bandwidth = gpu.bandwidth * _BANDWIDTH_SHARE
+    layer = _LAYER_COMPILED if execution.compile else _LAYER_PLAIN
     weights = (_OPTIMIZER + _CLIP) / shards + _ACCUMULATE * micro_batches
     return {
         "products": products / (peak * _MATMUL_SHARE),
         "attention": attention / (peak * _ATTENTION_SHARE),
-        "logits": _LOGIT * cell.vocab_size * tokens / bandwidth,
-        "layers": _ACTIVATION * model.n_layer * model.d_model * tokens / bandwidth,
+        "logits": _LOGIT[execution.compile] * cell.vocab_size * tokens / bandwidth,
+        "layers": layer * model.n_layer * model.d_model * tokens / bandwidth,
         "weights": weights * cell.n_params / bandwidth,
     }
 
@@ -113,7 +119,7 @@ class EndedRun:
 def ended_run(run_dir: Path) -> EndedRun | None:
     """Return the cost of a run, None if it has not ended or its record cannot be read."""
     try:
-        run = read_sealed(RunFiles(run_dir).record)
+        run = read_run(RunFiles(run_dir).record)
         train = run["train"]
         steps = max(1, run["step"])
         own = (steps - run["trunk_steps"]) / steps

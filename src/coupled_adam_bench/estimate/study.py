@@ -190,7 +190,8 @@ class Estimate:
         tokens = evaluated_tokens(cell.study.evaluation.downstream)
         speed = estimate.part.n_tokens / estimate.seconds / execution.processes
         start = START_SECONDS if execution.gpus else _CPU_START_SECONDS / execution.evaluation_cells_per_job
-        slots = min(execution.gpus, 1) if self.on_gpus else execution.evaluation_threads
+        # Snakemake gives a job no more threads than there are, as on a login node.
+        slots = min(execution.gpus, 1) if self.on_gpus else min(execution.evaluation_threads, self.slots)
         return Job(f"evaluate {cell.id}", slots, start + tokens / speed, (after.name,))
 
     @cached_property

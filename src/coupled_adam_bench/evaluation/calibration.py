@@ -1,6 +1,6 @@
 """Calibration by token frequency: how probable a model finds each token on average, beside how often it is there.
 
-V: tokens of the vocabulary
+V: tokens of the vocabulary    P: pieces of windows    G: held-out documents
 """
 
 import math
@@ -46,6 +46,22 @@ def calibration(predicted_V: Floats, counts_V: NDArray[np.int64], chosen_V: NDAr
         log_ratios = np.log(predicted[occurs]) - np.log(counts[occurs] / n_targets)
         pooled = np.log(predicted.sum()) - np.log(counts.sum() / n_targets)
     return Calibration(len(counts), int(occurs.sum()), float(log_ratios.mean()), float(pooled))
+
+
+def pooled_error(documents_P: NDArray[np.int64], predicted_P: Floats, counts_P: Floats) -> float:
+    """Return the standard error of a pooled log ratio over held-out documents, by the jackknife.
+
+    A piece of text is of one document; ``predicted_P`` and ``counts_P`` are the sums over it of the group's probability
+    and of its targets. NaN if one document has all targets of the group, or its probability is 0.
+    """
+    _, place_P = np.unique(documents_P, return_inverse=True)
+    predicted_G, counts_G = np.bincount(place_P, predicted_P), np.bincount(place_P, counts_P)
+    n = len(counts_G)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        without_G = np.log((predicted_G.sum() - predicted_G) / (counts_G.sum() - counts_G))
+        whole = np.log(predicted_G.sum() / counts_G.sum())
+        error = math.sqrt((n - 1) / n * float(((without_G - whole) ** 2).sum()))
+    return error if math.isfinite(error) else math.nan
 
 
 def calibration_curve(

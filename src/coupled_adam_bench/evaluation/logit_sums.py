@@ -30,9 +30,14 @@ class LogitStatistics:
 
 
 class LogitSums:
-    """Takes the logits of tokens chunk by chunk, and gives their statistics; all sums are in float64."""
+    """Takes the logits of tokens chunk by chunk, and gives their statistics; all sums are in float64.
 
-    def __init__(self) -> None:
+    With ``chosen_V``, it also keeps the probability that each token gives to these rows, until it is taken.
+    """
+
+    def __init__(self, chosen_V: NDArray[np.bool_] | None = None) -> None:
+        self._chosen_V = chosen_V
+        self._masses: list[Tensor] = []
         self._n_tokens = 0
         self._sums: dict[str, Tensor] = {}
         self._largest: Tensor | None = None
@@ -46,6 +51,9 @@ class LogitSums:
         # Z is known from the largest probability: exp(max) / Z. A pass of its own would take as long as the softmax.
         log_z_C = max_C.double() - probabilities_CV.amax(1).double().log()
         probability_V = probabilities_CV.sum(0).double()
+        if self._chosen_V is not None:
+            with torch.autocast(logits_CV.device.type, enabled=False):  # which would multiply in bfloat16
+                self._masses.append(probabilities_CV @ torch.from_numpy(self._chosen_V).to(probabilities_CV))
         # The spread around each token's mean, in the memory of the probabilities: var_mean takes eight times as long.
         mean_C = logits_CV.mean(1)
         deviations_CV = torch.sub(logits_CV, mean_C[:, None], out=probabilities_CV)
@@ -62,6 +70,11 @@ class LogitSums:
         largest = torch.maximum(max_C.max(), -logits_CV.min())
         self._largest = largest if self._largest is None else torch.maximum(largest, self._largest)
         self._n_tokens += len(logits_CV)
+
+    def take_masses(self) -> NDArray[np.float64]:
+        """Return the probability of the chosen rows at each token since the last call, shape (tokens,)."""
+        masses, self._masses = self._masses, []
+        return np.concatenate([mass.double().cpu().numpy() for mass in masses])
 
     def statistics(self) -> LogitStatistics:
         """Return the statistics of all that was added, which must be something."""

@@ -1,21 +1,24 @@
 """What a pass over held-out text says beside its mean loss: by frequency band, by window, per byte, and its logits.
 
-B: sequences of a batch    T: tokens of a window    N: windows    V: tokens of the vocabulary
+B: sequences of a batch    T: tokens of a window    N: windows    P: pieces of windows    G: held-out documents
+V: tokens of the vocabulary
 """
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.catalog.bands import BAND_NAMES, BANDS, Band
+from coupled_adam_bench.catalog.bands import BAND_NAMES, BANDS, RAREST, Band
+from coupled_adam_bench.catalog.metrics import HELD_OUT_SIZES, METRICS
 from coupled_adam_bench.data.bins import UNIGRAM, load_meta, verified_file, verified_tree
 from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes, token_bytes
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens
-from coupled_adam_bench.evaluation.calibration import Calibration, calibration, calibration_curve
+from coupled_adam_bench.evaluation.calibration import Calibration, calibration, calibration_curve, pooled_error
 from coupled_adam_bench.evaluation.frequency_bands import BandLosses
 from coupled_adam_bench.evaluation.logit_sums import LogitStatistics, LogitSums
 from coupled_adam_bench.evaluation.record import Evaluation, row
@@ -51,14 +54,17 @@ def open_vocabulary(folder: Path) -> Vocabulary:
 class LossDetail:
     """Takes logits and the losses of single targets while they are computed, and gives the evaluation of a model."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.logits = LogitSums()
+    def __init__(self, vocabulary: Vocabulary, starts_N: NDArray[np.int64], ends_G: NDArray[np.int64]) -> None:
+        """Take where the windows start, in the order in which they will come, and where documents end."""
+        self._rarest_V = vocabulary.bands == BAND_NAMES.index(RAREST.name)
+        self.logits = LogitSums(self._rarest_V)
         """What takes the logits, chunk by chunk."""
         self._vocabulary = vocabulary
         self._counts_V = np.zeros(len(vocabulary.unigram_counts), dtype=np.int64)
         self._bands = BandLosses(vocabulary.bands)
-        self._n_targets: list[int] = []
-        self._means: list[float] = []
+        self._starts_N, self._ends_G = starts_N, ends_G
+        self._n_windows = 0
+        self._pieces: list[tuple[NDArray[Any], ...]] = []
         self._n_bytes = self._n_unknown = 0
 
     def add(self, batch: tuple[NDArray[np.int64], NDArray[np.int64]], losses_BT: NDArray[np.float64]) -> None:
@@ -66,15 +72,32 @@ class LossDetail:
         inputs_BT, targets_BT = batch
         self._bands.add(targets_BT, losses_BT)
         self._counts_V += np.bincount(targets_BT.ravel(), minlength=len(self._counts_V))
-        self._n_targets += [targets_BT.shape[1]] * len(targets_BT)
-        self._means += losses_BT.mean(axis=1).tolist()
+        self._add_pieces(losses_BT, self._rarest_V[targets_BT])
         if self._vocabulary.bytes_of_tokens is not None:
             bytes_BT = self._vocabulary.bytes_of_tokens.of(targets_BT, inputs_BT)
             self._n_bytes += int(bytes_BT[bytes_BT != UNKNOWN].sum())
             self._n_unknown += int((bytes_BT == UNKNOWN).sum())
 
-    def evaluation(self, loss: float, n_tokens: int, starts_N: NDArray[np.int64], device: str) -> Evaluation:
-        """Return the evaluation, given the mean ``loss`` over ``n_tokens``, and where the windows start, shape (N,)."""
+    def _add_pieces(self, losses_BT: NDArray[np.float64], rarest_BT: NDArray[np.bool_]) -> None:
+        """Cut the next windows where a document ends, after the target that is its end-of-text token.
+
+        A piece has its columns of the file, the probability of the rarest band, and the targets that are in it.
+        """
+        n_sequences, length = losses_BT.shape
+        starts_B = self._starts_N[self._n_windows : self._n_windows + n_sequences]
+        self._n_windows += n_sequences
+        inputs_BT = starts_B[:, None] + np.arange(length)
+        documents_BT = np.searchsorted(self._ends_G, inputs_BT + 1)
+        begins_BT = np.diff(documents_BT, axis=1, prepend=-1) != 0
+        first_P = np.flatnonzero(begins_BT)
+        n_targets_P = np.diff(first_P, append=losses_BT.size)
+        places = (inputs_BT.ravel()[first_P], documents_BT.ravel()[first_P], n_targets_P)
+        values = (losses_BT.ravel(), self.logits.take_masses(), rarest_BT.ravel().astype(np.float64))
+        losses_P, *rarest_P = (np.add.reduceat(value, first_P) for value in values)
+        self._pieces.append((*places, losses_P / n_targets_P, *rarest_P))
+
+    def evaluation(self, loss: float, n_tokens: int, device: str) -> Evaluation:
+        """Return the evaluation, given the mean ``loss`` over ``n_tokens``."""
         problem = self._no_bytes()
         bits = math.nan if problem else loss * n_tokens / math.log(2) / self._n_bytes
         logits, by_band = self.logits.statistics(), self._bands.means()
@@ -90,17 +113,22 @@ class LossDetail:
         undefined = [f"bits_per_byte: {problem}"] if problem else []
         for band in BANDS:
             undefined += self._gaps(band, calibrations[band.name])
+        *columns, predicted_P, counts_P = map(np.concatenate, zip(*self._pieces, strict=True))
+        windows = WindowLosses(*columns)
+        values |= dict(zip(HELD_OUT_SIZES, (n_tokens, len(np.unique(windows.documents))), strict=True))
+        error = pooled_error(windows.documents, predicted_P, counts_P)
+        if math.isnan(error) and self._bands.n_targets[RAREST.name]:
+            undefined.append(f"{RAREST.pooled_calibration}_stderr: the {RAREST.label} do not vary over documents")
         if not math.isfinite(loss):
             undefined.append(f"test loss of this model is {loss}")
         detail = {
-            "n_predicted_tokens": n_tokens,
             "n_predicted_bytes": None if problem else self._n_bytes,
             "bands": self._bands.to_json(self._vocabulary.unigram_counts, calibrations),
             "calibration": calibration_curve(logits.probability, self._counts_V, self._vocabulary.unigram_counts),
             "device": device,
         }
         rows = [row("test", name, value if math.isfinite(value) else math.nan) for name, value in values.items()]
-        windows = WindowLosses(starts_N, np.array(self._n_targets), np.array(self._means))
+        rows.append(row("test", f"{RAREST.pooled_calibration}_stderr", error, METRICS[RAREST.pooled_calibration].unit))
         return Evaluation(rows, undefined, detail, {FILE: pack(windows)})
 
     def _calibrations(self, logits: LogitStatistics) -> dict[str, Calibration]:

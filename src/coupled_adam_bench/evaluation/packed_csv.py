@@ -11,13 +11,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from coupled_adam_bench.markup import csv_cell, text_of_cell
+
 
 def pack_csv(header: Sequence[str], columns: Sequence[Iterable[Any]]) -> bytes:
     """Return a table as the contents of its file; the columns hold text, integers and floats of Python."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(zip(*columns, strict=True))
+    cells = ([csv_cell(value) if isinstance(value, str) else value for value in column] for column in columns)
+    writer.writerows(zip(*cells, strict=True))
     return gzip.compress(text.getvalue().encode(), mtime=0)
 
 
@@ -32,7 +35,7 @@ def unpack_csv(contents: bytes, header: Sequence[str]) -> list[tuple[str, ...]]:
         raise ValueError(error) from None
     if found != list(header):
         raise ValueError(f"columns {found}, not {list(header)}")
-    return list(zip(*rows, strict=True)) if rows else [() for _ in header]
+    return [tuple(map(text_of_cell, column)) for column in zip(*rows, strict=True)] if rows else [() for _ in header]
 
 
 def damaged(path: Path, what: str, error: Exception) -> ValueError:

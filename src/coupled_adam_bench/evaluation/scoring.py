@@ -43,7 +43,7 @@ class Scores:
     log_p: NDArray[np.float64]
     """Their log-probabilities in nats, shape (S,)."""
     greedy: NDArray[np.bool_]
-    """Whether each is the likeliest token in its place, shape (S,)."""
+    """Whether each is the likeliest token in its place, of equally likely ones the first, shape (S,)."""
 
 
 class Scorer:
@@ -145,13 +145,16 @@ def _score_nodes(
     node_S, target_S, order_S = (torch.from_numpy(array).to(device) for array in (nodes, targets, order))
     target_logit_S = torch.empty(len(targets), device=device)
     max_KN, sum_KN = (torch.empty(len(starts), len(hidden_ND), device=device) for _ in range(2))
+    likeliest_KN = torch.empty_like(max_KN, dtype=torch.int64)
     for block, (start, (low, high)) in enumerate(zip(starts, pairwise(bounds), strict=True)):
         logits_NR = cap(F.linear(hidden_ND, head_VD[start : start + starts.step]).float(), soft_cap)
         here = order_S[low:high]
         target_logit_S[here] = logits_NR[node_S[here], target_S[here] - start]
-        max_N = torch.amax(logits_NR, 1, out=max_KN[block])
+        max_N, _ = torch.max(logits_NR, 1, out=(max_KN[block], likeliest_KN[block]))
+        likeliest_KN[block] += start
         torch.sum(logits_NR.sub_(max_N[:, None]).exp_(), 1, out=sum_KN[block])  # in place: new memory takes as long
-    max_N = max_KN.amax(0)
+    max_N, block_N = max_KN.max(0)
+    likeliest_N = likeliest_KN.gather(0, block_N[None])[0]
     log_sum_N = sum_KN.mul_(max_KN.sub_(max_N).exp_()).sum(0).log()
     log_p_S = target_logit_S.double() - max_N[node_S].double() - log_sum_N[node_S].double()
-    return log_p_S, target_logit_S == max_N[node_S]
+    return log_p_S, (target_S == likeliest_N[node_S]) & target_logit_S.isfinite()

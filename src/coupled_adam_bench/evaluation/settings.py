@@ -10,9 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from coupled_adam_bench.cached import cached_by_file
 from coupled_adam_bench.config import OwnMetric, Study, Theory, WordSimilaritySet
-from coupled_adam_bench.dotted import find_module
-from coupled_adam_bench.evaluation.cached import cached_by_file, sha256_once
+from coupled_adam_bench.dotted import code_of
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
 from coupled_adam_bench.evaluation.task_contents import task_contents
 from coupled_adam_bench.evaluation.task_files import plan_tasks, user_folder
@@ -99,14 +99,10 @@ def own_metrics(study: Study) -> list[dict[str, Any]]:
 
 
 def _own_metric(index: int, metric: OwnMetric) -> dict[str, Any]:
-    module = metric.path.rpartition(".")[0]
-    file = find_module(module)
-    if file is None:
-        raise ValueError(
-            f"evaluation.metrics.{index}.path: there is no module {module!r} here, nor is one installed; correct the "
-            "path, or start in the folder that has it"
-        )
-    return {"name": metric.name, "path": metric.path, "sha256": sha256_once(file)}
+    try:
+        return {"name": metric.name, "path": metric.path, "code": code_of(metric.path)}
+    except ValueError as error:
+        raise ValueError(f"evaluation.metrics.{index}.{error}") from None
 
 
 @cached_by_file

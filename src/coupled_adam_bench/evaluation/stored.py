@@ -21,6 +21,7 @@ from coupled_adam_bench.config import Study
 from coupled_adam_bench.evaluation.record import ResultRow
 from coupled_adam_bench.files import digest, read_sealed, sha256_file
 from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.runs import read_run
 
 STATUSES = ("ok", "diverged")
 
@@ -57,10 +58,10 @@ class Measurement:
     def model_sha256(self, cell_id: str) -> str | None:
         """Return the SHA-256 of a trained cell's model, ``None`` for a diverged one.
 
-        ``ValueError`` if the cell is not trained, or if its ``run.json`` is damaged.
+        ``ValueError`` if the cell is not trained, or if its ``run.json`` is damaged or another cell's.
         """
         path = self.files(cell_id).record
-        run = read_sealed(path)
+        run = read_run(path)
         if run["status"] not in ("completed", "diverged"):
             raise ValueError(f"{path}: status {run['status']!r}, neither completed nor diverged")
         sha256: str | None = run["model_sha256"]

@@ -3,14 +3,14 @@
 Not seen: data on the Hugging Face hub, and files that a task's Python code opens or imports from elsewhere.
 """
 
-import ast
 import glob
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.evaluation.cached import cached_by_file, sha256_once
+from coupled_adam_bench.cached import sha256_once
+from coupled_adam_bench.dotted import imported_names
 from coupled_adam_bench.evaluation.task_files import (
     LOCAL_READERS,
     Function,
@@ -73,7 +73,7 @@ def _add_module(folder: Path, name: str, code: dict[Path, None]) -> None:
     if file is None or file in code:
         return
     code[file] = None
-    for inner in _imports(file):
+    for inner in imported_names(file, ""):
         if inner.partition(".")[0] in _beside(file.parent):
             _add_module(file.parent, inner, code)
 
@@ -98,24 +98,6 @@ def _module_file(folder: Path, name: str) -> Path | None:
 
 def _beside(folder: Path) -> set[str]:
     return {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
-
-
-@cached_by_file
-def _imports(path: Path) -> list[str]:
-    """Return the modules that a Python file imports, relative ones by the name that they have in its folder."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError) as error:
-        raise ValueError(f"{path}: not valid Python: {error}") from None
-    names = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.ImportFrom):
-            names += [alias.name for alias in node.names]
-    return names
 
 
 def _data(task: TaskFile, settings: dict[str, Any]) -> dict[str, list[Digest]]:

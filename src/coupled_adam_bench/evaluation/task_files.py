@@ -15,9 +15,10 @@ from typing import Any
 import yaml
 
 from coupled_adam_bench import paths
+from coupled_adam_bench.cached import cached_by_file
 from coupled_adam_bench.config import Study
+from coupled_adam_bench.config.reading import MAX_BYTES, check_size
 from coupled_adam_bench.data.check import TASKS
-from coupled_adam_bench.evaluation.cached import cached_by_file
 
 PAPER_TASK_FILES = {
     "hellaswag": "hellaswag/hellaswag.yaml",
@@ -32,6 +33,7 @@ PAPER_TASK_FILES = {
 OLDER_TASKS = {"0.4.3": Path(__file__).parent / "tasks_v0_4_3"}
 """Our files of those tasks of the paper whose prompts or scores differ in an older lm-eval, by its version."""
 _NAME = re.compile(r"""^["']?(task|group)["']?:[ \t]*["']?([^\s"'#\[]+)""", re.MULTILINE)
+_MOST_INCLUDES = 8
 LOCAL_READERS = ("arrow", "csv", "json", "parquet", "text")
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 
@@ -110,6 +112,8 @@ def read_task(path: Path, including: tuple[Path, ...] = ()) -> dict[str, Any]:
     for other in included_files(path):
         if other in (path.resolve(), *including):
             raise ValueError(f"{path}: includes {other}, which includes it")
+        if len(including) == _MOST_INCLUDES:
+            raise ValueError(f"{path}: {_MOST_INCLUDES} files lead to it by `include`, which is the most; include less")
         merged |= read_task(other, (path.resolve(), *including))
     return merged | {key: value for key, value in read_yaml(path).items() if key != "include"}
 
@@ -117,19 +121,39 @@ def read_task(path: Path, including: tuple[Path, ...] = ()) -> dict[str, Any]:
 def included_files(path: Path) -> list[Path]:
     """Return the files that a task's YAML file includes itself, in its order."""
     included = read_yaml(path).get("include", [])
-    return [(path.parent / name).resolve() for name in ([included] if isinstance(included, str) else included)]
+    names = [included] if isinstance(included, str) else included
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{path}: include: {str(included)[:100]} must be the name of a file, or a list of names")
+    return [(path.parent / name).resolve() for name in dict.fromkeys(names)]
+
+
+def _contents(path: Path) -> str:
+    """Return the text of a task's file; ``ValueError`` if it is none, is not UTF-8, or is too large for one."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such task file")
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise ValueError(f"{path}: {size:,} bytes; a task's YAML file has at most {MAX_BYTES:,}")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 ({error}); save it as UTF-8") from None
 
 
 @cached_by_file
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a task's YAML file without what it includes; the result is cached, so callers must not change it."""
+    loader = _Loader(_contents(path))
     try:
-        with path.open("rb") as file:
-            task = yaml.load(file, Loader=_Loader)
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such task file") from None
+        node = loader.get_single_node()
+        if node is not None:
+            check_size(node)
+        task = None if node is None else loader.construct_document(node)
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: not valid YAML: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     if not isinstance(task, dict):
         raise ValueError(f"{path}: not a task: a mapping is expected")
     return task
@@ -220,6 +244,8 @@ def _scan(folder: Path) -> dict[str, TaskFile]:
         raise ValueError(f"paths.tasks: {folder} is not a folder")
     found: dict[str, TaskFile] = {}
     for path in sorted(folder.glob("**/*.yaml")):
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:  # no task: to open a pipe may take for ever
+            continue
         for kind, name in _NAME.findall(path.read_text(encoding="utf-8", errors="replace")):
             found.setdefault(name, TaskFile(name, path, kind == "group"))
     return found

@@ -1,6 +1,6 @@
 """The stage ``test_loss``: cross-entropy on held-out tokens, by default each token but the first exactly once.
 
-B: sequences of a batch    T: tokens of a window    N: windows
+B: sequences of a batch    T: tokens of a window    N: windows    G: held-out documents
 """
 
 import math
@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Study, TestLoss
-from coupled_adam_bench.data.bins import open_tokens
+from coupled_adam_bench.data.bins import Meta, document_ends, load_meta, open_tokens
 from coupled_adam_bench.device import pick_device
 from coupled_adam_bench.evaluation.loss_detail import LossDetail, open_vocabulary
 from coupled_adam_bench.evaluation.record import Evaluation, Evaluator
+from coupled_adam_bench.progress import say
 
 if TYPE_CHECKING:
     from coupled_adam_bench.models.base import LanguageModel
@@ -122,6 +123,19 @@ def mean_loss(
     return math.fsum(sums) / n_predicted, n_predicted
 
 
+def _ends_of_documents(tokens: TokenIds, meta: Meta, split: str) -> NDArray[np.int64]:
+    """Return where the documents of a split end, shape (G,); none, so that it is one document, if that is not known."""
+    ends_G, n_documents = document_ends(tokens, meta.eot_id), meta.splits[split].n_documents
+    if len(ends_G) == n_documents:
+        return ends_G
+    say(
+        f"test_loss: the split {split} has {len(ends_G):,} end-of-text tokens in {n_documents:,} documents, so where "
+        "these end is not known; it counts as one document, without an interval over documents; give the tokenizer an "
+        "unk_token other than its eos_token"
+    )
+    return ends_G[:0]
+
+
 @contextmanager
 def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluator]:
     """Yield the evaluator, with the held-out tokens opened once."""
@@ -131,16 +145,17 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
     test_loss = study.evaluation.test_loss
     vocabulary = open_vocabulary(paths.data_dir(data_id))
     tokens = open_tokens(paths.data_dir(data_id), test_loss.split)
+    ends_G = _ends_of_documents(tokens, load_meta(paths.data_dir(data_id)), test_loss.split)
     batch_sequences = study.execution.evaluation_batch_sequences
     bf16 = study.training.precision == "bf16"
 
     def evaluate(cell: Cell, model: Path) -> Evaluation:
         chosen = test_loss.for_model(cell.model.name)
         found = batches(tokens, cell.training.seq_len, chosen, cell.seed, batch_sequences)
-        detail = LossDetail(vocabulary)
+        starts_N = window_starts(len(tokens), cell.training.seq_len, chosen, cell.seed)
+        detail = LossDetail(vocabulary, starts_N, ends_G)
         model_on_device = load_model(model, device)
         loss, n_tokens = mean_loss(model_on_device, found, device, bf16, detail.add, detail.logits.add)
-        starts_N = window_starts(len(tokens), cell.training.seq_len, chosen, cell.seed)
-        return detail.evaluation(loss, n_tokens, starts_N, device)
+        return detail.evaluation(loss, n_tokens, device)
 
     yield evaluate

@@ -1,7 +1,7 @@
 """The loss of each window of held-out tokens, kept beside the test loss, so that two cells can be compared in pairs.
 
-The file is a packed table: where a window starts in its split, its targets, and their mean loss in nats. N: windows, in
-the order of the evaluation.
+The file is a packed table of pieces, since a window is cut where a document ends: where a piece starts in its split,
+its held-out document, its targets, and their mean loss in nats. P: pieces, in the order of the evaluation.
 """
 
 from dataclasses import dataclass
@@ -18,23 +18,28 @@ from coupled_adam_bench.evaluation.stored import Measurement, measurement_of
 
 FILE = "windows.csv.gz"
 """What the name of the file ends in, after that of the evaluation."""
-_HEADER = ("start", "n_targets", "loss")
+_HEADER = ("start", "document", "n_targets", "loss")
 
 
 @dataclass(frozen=True)
 class WindowLosses:
-    """Windows: position of the first input in the split, number of targets, and mean loss; each of shape (N,)."""
+    """The pieces of windows, arrays of shape (P,).
+
+    A piece has the targets at ``start`` + 1 to ``start`` + ``n_targets`` of the split, all of one document. Documents
+    are numbered by their place in the split, and each has the end-of-text token that ends it.
+    """
 
     starts: NDArray[np.int64]
+    documents: NDArray[np.int64]
     n_targets: NDArray[np.int64]
     losses: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class PairedWindows:
-    """The same windows under two cells: starts, numbers of targets, and the mean loss of each; each of shape (N,)."""
+    """The same pieces under two cells: documents, numbers of targets, and the mean losses; each of shape (P,)."""
 
-    starts: NDArray[np.int64]
+    documents: NDArray[np.int64]
     n_targets: NDArray[np.int64]
     first: NDArray[np.float64]
     second: NDArray[np.float64]
@@ -42,14 +47,16 @@ class PairedWindows:
 
 def pack(windows: WindowLosses) -> bytes:
     """Return windows as the contents of their file, the same bytes for the same windows."""
-    return pack_csv(_HEADER, (windows.starts.tolist(), windows.n_targets.tolist(), windows.losses.tolist()))
+    columns = (windows.starts, windows.documents, windows.n_targets, windows.losses)
+    return pack_csv(_HEADER, [column.tolist() for column in columns])
 
 
 def unpack(contents: bytes, path: Path) -> WindowLosses:
     """Return the windows of a file's contents; ``ValueError`` with its ``path`` if they are none."""
     try:
-        starts, counts, losses = unpack_csv(contents, _HEADER)
-        return WindowLosses(np.array(starts, np.int64), np.array(counts, np.int64), np.array(losses, np.float64))
+        *integers, losses = unpack_csv(contents, _HEADER)
+        starts, documents, counts = (np.array(column, np.int64) for column in integers)
+        return WindowLosses(starts, documents, counts, np.array(losses, np.float64))
     except ValueError as error:
         raise damaged(path, "the losses of windows", error) from None
 
@@ -78,4 +85,4 @@ def paired_windows(first: Cell, second: Cell, runs: Path = paths.RUNS) -> Paired
             f"{first.id} and {second.id} were not measured on the same windows, so these make no pairs; compare cells "
             "of one text, one training.seq_len and, with evaluation.test_loss.windows 'random', one seed"
         )
-    return PairedWindows(ours.starts, ours.n_targets, ours.losses, theirs.losses)
+    return PairedWindows(ours.documents, ours.n_targets, ours.losses, theirs.losses)

@@ -1,7 +1,8 @@
 """Finds the embedding matrices of a checkpoint in safetensors, and reads nothing else of its weights."""
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ INDEX = f"{WEIGHTS}.index.json"
 _PICKLED = "pytorch_model.bin"
 _ROWS = 4096  # rows that are converted at once: bounds the memory beside the matrix itself
 _FLOATS = ("F64", "F32", "F16", "BF16")
+_SIZE = re.compile(r"(layers?|experts)$|(size|positions|embeddings|ctx|dim|embd|model|inner|heads)$")
+_MOST_PARTS, _MOST_WIDTH = 1000, 10**8
 _OTHER_NAMES = {"lm_head.weight": ("embed_out.weight",)}
 """Names in checkpoints that transformers renames when it loads them: that of GPT-NeoX."""
 
@@ -105,7 +108,12 @@ def _architecture(folder: Path) -> tuple[str, _Wanted, _Wanted | None, bool]:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        # Another kind of attention could be code of the hub. No model computes anything here.
+        config = AutoConfig.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True, attn_implementation="eager"
+        )
+        for problem in _sizes_that_cannot_be(config.to_dict()):
+            raise ValueError(problem)
     except Exception as error:  # many types: a missing file, unknown models, code of the checkpoint's own
         raise ValueError(f"{folder}: config.json cannot be used ({type(error).__name__}: {error})") from None
     mappings = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING)
@@ -113,9 +121,16 @@ def _architecture(folder: Path) -> tuple[str, _Wanted, _Wanted | None, bool]:
     if not classes:
         raise ValueError(f"{folder}: {type(config).__name__} is not of a causal or masked language model")
     # BERT's configuration fits both kinds; the checkpoint says which it is.
-    chosen = next((each for each in classes if each.__name__ in (config.architectures or ())), classes[0])
-    with torch.device("meta"):
-        model = chosen(config)
+    said = config.architectures if isinstance(config.architectures, list) else []
+    chosen = next((each for each in classes if each.__name__ in said), classes[0])
+    try:
+        with torch.device("meta"):
+            model = chosen(config)
+    except Exception as error:  # sizes below zero, too large, or that are no numbers
+        raise ValueError(
+            f"{folder}: {chosen.__name__} cannot be as config.json says ({type(error).__name__}: {error}); "
+            "take another copy of the model"
+        ) from None
     text_config = config.get_text_config()
     prefix = f"{model.base_model_prefix}."
     wanted: list[_Wanted | None] = []
@@ -134,13 +149,28 @@ def _architecture(folder: Path) -> tuple[str, _Wanted, _Wanted | None, bool]:
     return type(model).__name__, embeddings, head, bool(getattr(text_config, "tie_word_embeddings", False))
 
 
+def _sizes_that_cannot_be(config: Mapping[str, Any]) -> Iterator[str]:
+    """Find in a configuration, and in those in it, numbers so large that a model of them is not built in minutes."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _sizes_that_cannot_be(value)
+        found = _SIZE.search(str(key))
+        if found and isinstance(value, int | float):
+            most = _MOST_PARTS if found[1] else _MOST_WIDTH
+            if value > most:
+                yield f"{key} is {value}, but at most {most} can be"
+
+
 def _locator(folder: Path, file_of: Callable[[str], Path | None]) -> Callable[[_Wanted], StoredMatrix | None]:
     """Return a function that finds a matrix in one file, or by the index in one of several."""
     index = file_of(INDEX)
     if index is not None:
         try:
             weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        except (ValueError, KeyError, TypeError) as error:
+            strange = [name for name in weight_map.values() if not isinstance(name, str) or Path(name).name != name]
+            if strange:
+                raise ValueError(f"{strange[0]!r} is not the name of a file in the folder")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{index}: not an index of safetensors ({error!r}); fetch it again") from None
     else:
         file = file_of(WEIGHTS)

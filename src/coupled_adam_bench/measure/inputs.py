@@ -43,23 +43,43 @@ def read_word_lists(path: Path | None, default: Path) -> WordLists:
     return WordLists(there, missing)
 
 
-def count_tokens(files: Sequence[Path], tokenizer: "Tokenizer", n_vocab: int) -> NDArray[np.int64]:
-    """Return how often each token (n_vocab,) is in the text of files, which are read in blocks of whole lines.
+def count_tokens(files: Sequence[Path], tokenizer: "Tokenizer", n_vocab: int) -> tuple[NDArray[np.int64], int]:
+    """Return how often each token (n_vocab,) is in the text of files, and how many words have no token.
 
-    ``ValueError`` for a file that is not UTF-8, or if there is no text.
+    Files are read in blocks of whole lines. ``ValueError`` for a file that is not UTF-8 or cannot be split into tokens,
+    or if there are none.
     """
-    counts = np.zeros(n_vocab, dtype=np.int64)
+    tokenizer = _with_unknown_words(tokenizer, n_vocab)
+    counts = np.zeros(n_vocab + 1, dtype=np.int64)
     for file in files:
         try:
             with file.open(encoding="utf-8-sig") as lines:
                 while block := lines.readlines(_BLOCK_CHARACTERS):
                     for encoding in tokenizer.encode_batch_fast(["".join(block)], add_special_tokens=False):
-                        counts += np.bincount(np.array(encoding.ids, dtype=np.int64), minlength=n_vocab)
+                        counts += np.bincount(np.array(encoding.ids, dtype=np.int64), minlength=n_vocab + 1)
         except UnicodeDecodeError as error:
             raise ValueError(f"--text: {file} is not UTF-8 ({error})") from None
-    if not counts.any():
-        raise ValueError(f"--text: no tokens in {', '.join(map(str, files))}")
-    return counts
+        except OSError:
+            raise
+        except Exception as error:  # the library raises bare Exceptions
+            raise ValueError(f"--text: {file} has what the model's tokenizer has no token for ({error})") from None
+    if not counts[:n_vocab].any():
+        raise ValueError(f"--text: no tokens of the model's tokenizer in {', '.join(map(str, files))}")
+    return counts[:n_vocab], int(counts[n_vocab])
+
+
+def _with_unknown_words(tokenizer: "Tokenizer", n_vocab: int) -> "Tokenizer":
+    """Return a tokenizer of words that has the token ``n_vocab`` for unknown ones, which it would refuse."""
+    from tokenizers import Tokenizer, models
+
+    model = tokenizer.model
+    vocab = tokenizer.get_vocab(with_added_tokens=False)
+    if not isinstance(model, models.WordLevel) or model.unk_token in vocab:
+        return tokenizer
+    unknown = f"{max(vocab, key=len, default='')}?"  # longer than all others
+    completed = Tokenizer.from_str(tokenizer.to_str())
+    completed.model = models.WordLevel(vocab | {unknown: n_vocab}, unknown)
+    return completed
 
 
 def read_counts(file: Path) -> NDArray[np.integer[Any]]:

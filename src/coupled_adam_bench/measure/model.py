@@ -69,7 +69,9 @@ def measure_model(name: str, lists: WordLists, text: list[Path], counts: Counts 
     n_rows = matrices.embeddings.shape[0]
     tokenizer, n_vocab, reasons = _tokenizer(folder, n_rows)
     if text and tokenizer is not None and n_vocab is not None:
-        counts = count_tokens(text, tokenizer, n_vocab)
+        counts, n_unknown = count_tokens(text, tokenizer, n_vocab)
+        if n_unknown:
+            reasons.append(f"--text: {n_unknown} words that the tokenizer does not know are left out of the counts")
     if counts is None:
         reasons.append("rho, the curve and the rows of seen tokens: no counts of tokens; give --text or --counts")
     elif len(counts) > n_rows:

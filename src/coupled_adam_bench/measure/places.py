@@ -17,6 +17,7 @@ def open_place(name: str) -> tuple[Path, FileOf]:
     """
     folder = Path(name)
     if folder.is_dir():
+        _check_links(folder)
         return folder, lambda file: folder / file if (folder / file).is_file() else None
     if folder.exists() or folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
         raise ValueError(f"{name}: no such folder; give the folder of a model, or a name of the Hugging Face hub")
@@ -29,6 +30,15 @@ def open_place(name: str) -> tuple[Path, FileOf]:
         return path if path.is_file() else None
 
     return downloaded, file_of
+
+
+def _check_links(folder: Path) -> None:
+    """Raise ``ValueError`` for a link that leads out of the folder of a model, but for those of the hub's own cache."""
+    real = folder.resolve()
+    homes = [real, real.parent.parent / "blobs"] if real.parent.name == "snapshots" else [real]
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() and not any(path.resolve().is_relative_to(home) for home in homes):
+            raise ValueError(f"{path}: leads out of the folder of the model; put a copy of the file in its place")
 
 
 def _download(name: str, patterns: tuple[str, ...], revision: str | None = None) -> Path:

@@ -15,6 +15,8 @@ from torch.nn import functional as F
 from coupled_adam_bench.models.cross_entropy import (
     IGNORED,
     LogitObserver,
+    Softmax,
+    by_log_softmax,
     cap,
     sum_cross_entropy,
     sum_with_z_loss,
@@ -22,8 +24,20 @@ from coupled_adam_bench.models.cross_entropy import (
 )
 
 LAYER_NORM_EPS = 1e-5  # [C]
+IN_FLOAT32 = {"cpu"}
+"""Devices whose attention is slower in bfloat16, the backward pass above all (docs/performance.md)."""
 _STACKED = {"attn_qkv": 3, "mlp_gate_up": 2}
 """How many matrices the rows of these are."""
+
+
+def _attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, sees_B1TT: Tensor | None) -> Tensor:
+    """Return the weighted values, shape BHTK, under autocast of one of ``IN_FLOAT32`` in float32."""
+    device = q_BHTK.device.type
+    if device not in IN_FLOAT32 or not torch.is_autocast_enabled(device):
+        return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, sees_B1TT, is_causal=sees_B1TT is None)
+    with torch.autocast(device, enabled=False):
+        q_BHTK, k_BHTK, v_BHTK = q_BHTK.float(), k_BHTK.float(), v_BHTK.float()
+        return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, sees_B1TT, is_causal=sees_B1TT is None)
 
 
 class TransformerBlock(nn.Module, ABC):
@@ -54,7 +68,7 @@ class TransformerBlock(nn.Module, ABC):
         qkv_BTD = self.attn_qkv(self.ln_1(x_BTD)).chunk(3, dim=-1)
         q_BHTK, k_BHTK, v_BHTK = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in qkv_BTD)
         q_BHTK, k_BHTK = self.apply_rotary(q_BHTK, k_BHTK, *positions)
-        y_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, sees_B1TT, is_causal=sees_B1TT is None)
+        y_BHTK = _attention(q_BHTK, k_BHTK, v_BHTK, sees_B1TT)
         x_BTD = x_BTD + self.attn_proj(y_BHTK.transpose(1, 2).flatten(-2))
         return x_BTD + self.mlp(self.ln_2(x_BTD))
 
@@ -101,6 +115,7 @@ class LanguageModel(nn.Module, ABC):
         super().__init__()
         self.vocab_size, self.seq_len, self.tied, self.soft_cap = vocab_size, seq_len, tied, soft_cap
         self.n_layer, self.n_head, self.d_model, self.d_ffn = n_layer, n_head, d_model, d_ffn
+        self.softmax: Softmax | None = None
         # Initial values are drawn in the order of these assignments.
         self.embedding = _uninitialised_embedding(vocab_size, d_model)
         if self.learned_positions:
@@ -167,11 +182,22 @@ class LanguageModel(nn.Module, ABC):
         """Return the logits of the next token, shape BTV; meant for tests and small inputs."""
         return cap(F.linear(self.hidden(tokens_BT), self.head_weight), self.soft_cap)
 
-    def compile_layers(self) -> None:
-        """Compile each layer with ``torch.compile``, at its first call with each number of sequences."""
+    def compile_parts(self, deterministic: bool = False) -> None:
+        """Compile each layer with ``torch.compile`` and, on a GPU, the softmax of the loss, at their first calls.
+
+        The compiler chooses among kernels by their time, and these may round otherwise; if ``deterministic``, it does
+        not. PyTorch 2.9 has no such mode.
+        """
+        from torch import _inductor as inductor
+
+        options: dict[str, Any] | None = (
+            {"deterministic": True} if deterministic and "deterministic" in inductor.list_options() else None
+        )
+        # Few batch sizes occur. By default torch recompiles for dynamic shapes at the second one, which is slower.
         for block in self.blocks:
-            # Few batch sizes occur. By default torch recompiles for dynamic shapes at the second one, which is slower.
-            block.compile(dynamic=False)
+            block.compile(dynamic=False, options=options)
+        if self.head_weight.device.type == "cuda":  # on a CPU the logits stay in the cache
+            self.softmax = torch.compile(by_log_softmax, dynamic=False, options=options)
 
     def forward(
         self,
@@ -180,18 +206,18 @@ class LanguageModel(nn.Module, ABC):
         reduction: Literal["mean", "sum", "none", "objective"] = "mean",
         observe: LogitObserver | None = None,
         z_loss: float = 0.0,
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Return the cross-entropy in nats, a scalar, or for ``none`` of shape BT without gradient.
 
-        For ``objective``, what training minimizes, it is two sums, shape (2,): of the cross-entropy with
-        ``z_loss (log Z)^2``, which can be differentiated, and of the cross-entropy alone. Targets of -100 are ignored.
-        Under ``none``, ``observe`` is given the logits, chunk by chunk.
+        For ``objective``, what training minimizes, it is two sums: that of the cross-entropy with
+        ``z_loss (log Z)^2``, which can be differentiated, and that of the cross-entropy alone. Targets of -100 are
+        ignored. Under ``none``, ``observe`` is given the logits, chunk by chunk.
         """
         hidden_TD, targets_T = self.hidden(tokens_BT).flatten(0, 1), targets_BT.flatten()
         if reduction == "none":
             losses_T = token_cross_entropy(hidden_TD, self.head_weight, targets_T, observe, self.soft_cap)
             return losses_T.view_as(targets_BT)
         if reduction == "objective":
-            return torch.stack(sum_with_z_loss(hidden_TD, self.head_weight, targets_T, z_loss, self.soft_cap))
+            return sum_with_z_loss(hidden_TD, self.head_weight, targets_T, z_loss, self.soft_cap, self.softmax)
         loss = sum_cross_entropy(hidden_TD, self.head_weight, targets_T, self.soft_cap)
         return loss if reduction == "sum" else loss / (targets_BT != IGNORED).sum()

@@ -14,6 +14,8 @@ from coupled_adam_bench.device import LOGITS_CHUNK
 IGNORED = -100
 LogitObserver = Callable[[Tensor], None]
 """A function that is given the logits of each chunk of tokens, shape CV, at least float32, and does not change them."""
+Softmax = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""A function that returns the softmax of logits CV and the losses of targets C1; it may overwrite the logits."""
 
 
 def sequences_of_a_chunk(seq_len: int, device: str) -> int:
@@ -36,15 +38,15 @@ def _in_place(logits_CV: Tensor, targets_C1: Tensor) -> tuple[Tensor, Tensor]:
     return exp_CV.div_(sum_C1).to(logits_CV.dtype), sum_C1.log() - (target_logits_C1 - max_C1)
 
 
-def _by_log_softmax(logits_CV: Tensor, targets_C1: Tensor) -> tuple[Tensor, Tensor]:
-    """Return softmax and losses (shape C1) with the fused log_softmax kernel, which is faster on GPUs."""
+def by_log_softmax(logits_CV: Tensor, targets_C1: Tensor) -> tuple[Tensor, Tensor]:
+    """Return softmax and losses (shape C1) by functions that torch's compiler makes one kernel of."""
     exact = torch.promote_types(logits_CV.dtype, torch.float32)
     log_probs_CV = torch.log_softmax(logits_CV, 1, dtype=exact)
     loss_C1 = -log_probs_CV.gather(1, targets_C1)
     return log_probs_CV.exp_().to(logits_CV.dtype), loss_C1
 
 
-_SOFTMAX = {"cpu": _in_place, "cuda": _by_log_softmax}
+_SOFTMAX: dict[str, Softmax] = {"cpu": _in_place, "cuda": by_log_softmax}
 
 
 def cap(logits: Tensor, soft_cap: float | None) -> Tensor:
@@ -73,10 +75,16 @@ class _SumCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, z_loss: float, soft_cap: float | None
+        ctx: Any,
+        hidden_TD: Tensor,
+        weight_VD: Tensor,
+        targets_T: Tensor,
+        z_loss: float,
+        soft_cap: float | None,
+        softmax: Softmax | None,
     ) -> tuple[Tensor, Tensor]:
         dtype, device = _compute_dtype(hidden_TD), hidden_TD.device
-        softmax, chunk = _SOFTMAX[device.type], LOGITS_CHUNK[device.type]
+        softmax, chunk = softmax or _SOFTMAX[device.type], LOGITS_CHUNK[device.type]
         with torch.autocast(device.type, enabled=False):
             hidden, weight = hidden_TD.to(dtype), weight_VD.to(dtype)
             grad_hidden_TD = torch.empty_like(hidden_TD)
@@ -117,11 +125,11 @@ class _SumCrossEntropy(torch.autograd.Function):
         return loss + penalty, loss
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden_TD, grad_weight_VD = ctx.saved_tensors
         scale, _ = grad_outputs
         # Scaling in place is safe: nothing else uses these tensors, and a second backward pass is refused.
-        return grad_hidden_TD.mul_(scale), grad_weight_VD.mul_(scale), None, None, None
+        return grad_hidden_TD.mul_(scale), grad_weight_VD.mul_(scale), None, None, None, None
 
 
 def sum_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, soft_cap: float | None = None) -> Tensor:
@@ -134,13 +142,19 @@ def sum_cross_entropy(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, s
 
 
 def sum_with_z_loss(
-    hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, z_loss: float, soft_cap: float | None = None
+    hidden_TD: Tensor,
+    weight_VD: Tensor,
+    targets_T: Tensor,
+    z_loss: float,
+    soft_cap: float | None = None,
+    softmax: Softmax | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the sum over tokens of cross-entropy and ``z_loss (log Z)^2``, and that of the cross-entropy alone.
 
-    Only the first can be differentiated. Everything else is as in :func:`sum_cross_entropy`.
+    Only the first can be differentiated. ``softmax`` takes the place of the device's own. Everything else is as in
+    :func:`sum_cross_entropy`.
     """
-    return _SumCrossEntropy.apply(hidden_TD, weight_VD, targets_T, z_loss, soft_cap)  # type: ignore[no-any-return, no-untyped-call]
+    return _SumCrossEntropy.apply(hidden_TD, weight_VD, targets_T, z_loss, soft_cap, softmax)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """Reads and writes models in the Hugging Face format of transformers' own classes, without importing transformers."""
 
+import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -8,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.files import read_json, write_json, write_text
+from coupled_adam_bench.files import ASIDE, read_json, remove, write_json, write_text
 from coupled_adam_bench.models.base import LAYER_NORM_EPS, LanguageModel
 from coupled_adam_bench.models.card import CARD, model_card
 from coupled_adam_bench.models.gpt2 import GPT2
@@ -180,8 +182,9 @@ def save_model(
 
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     try:
-        shutil.copytree(tokenizer, temporary)
+        shutil.copytree(tokenizer, temporary, ignore=shutil.ignore_patterns(f"*{ASIDE}*"))
         _save_weights(temporary / WEIGHTS, theirs, {} if cell is None else {CELL: cell.id})
+        _check_weights(temporary / WEIGHTS, theirs, folder)
         write_json(temporary / "config.json", _config(model, model_type, eot_id))
         ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), eot_id)
         write_json(temporary / "generation_config.json", ends)
@@ -189,7 +192,7 @@ def save_model(
         write_json(temporary / _TOKENIZER_CONFIG, known | {"model_max_length": model.seq_len})
         if cell is not None:
             write_text(temporary / CARD, model_card(cell))
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
         temporary.replace(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -201,6 +204,26 @@ def _save_weights(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         file.write(header_bytes({name: tuple(tensor.shape) for name, tensor in tensors.items()}, metadata))
         for _, tensor in sorted(tensors.items()):
             file.write(tensor.numpy().data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _check_weights(path: Path, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Read written weights back; ``OSError`` with the ``folder`` of the model if they are not the same bit for bit."""
+    try:
+        with safe_open(path, framework="pt") as written:
+            same = set(written.keys()) == set(tensors) and all(
+                torch.equal(written.get_tensor(name).view(torch.int32), tensor.view(torch.int32))
+                for name, tensor in tensors.items()
+            )
+        problem = "" if same else ": they differ from those in memory"
+    except SafetensorError as error:
+        same, problem = False, f" ({error})"
+    if not same:
+        raise OSError(
+            f"{folder}: the weights that were written cannot be read back{problem}; see that the disk has space and is "
+            "sound, and start again: training goes on from its last checkpoint"
+        )
 
 
 def load_model(folder: Path, device: str | torch.device = "cpu") -> LanguageModel:

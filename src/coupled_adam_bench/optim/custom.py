@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coupled_adam_bench.config import CustomSettings
-from coupled_adam_bench.dotted import import_object
+from coupled_adam_bench.dotted import changed_code, import_object
 
 
 def resolve(path: str) -> type[torch.optim.Optimizer]:
@@ -24,10 +24,16 @@ def build(
 ) -> torch.optim.Optimizer:
     """Return the optimizer of ``embeddings``; raise ``ValueError`` if it refuses its arguments or is not supported.
 
-    ``lr`` is the peak learning rate. A class with an argument ``weight_decay`` always gets the study's, even if that is
-    0, because no setting records the default of the class.
+    ``lr`` is the peak learning rate, and the code must be that of the cell. A class with an argument ``weight_decay``
+    always gets the study's, even if that is 0, because no setting records the default of the class.
     """
     kind: Callable[..., torch.optim.Optimizer] = resolve(optimizer.path)
+    # After the import: a file that is edited now was read before.
+    if optimizer.code is not None and (changed := changed_code(optimizer.path, optimizer.code)):
+        raise ValueError(
+            f"path: {optimizer.path} is not the code with which the study was started ({changed}); start the workflow "
+            "again, which trains with the code that is here now, or restore it"
+        )
     arguments: dict[str, Any] = dict(optimizer.arguments)
     signature = inspect.signature(kind)
     if "weight_decay" in signature.parameters:

@@ -28,7 +28,7 @@ from coupled_adam_bench.estimate.resources import train_mem_mb
 from coupled_adam_bench.evaluation.logit_sums import LogitSums
 from coupled_adam_bench.evaluation.test_loss import mean_loss
 from coupled_adam_bench.garbage import collected_among_new_objects
-from coupled_adam_bench.models import cross_entropy
+from coupled_adam_bench.models import base, cross_entropy
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.optim.coupled_adam.shards import local
 from coupled_adam_bench.rehearsal import fake_gpu
@@ -139,7 +139,7 @@ def rehearse(combination: Combination, gpu_bytes: float, measured: Measured | No
         collected_among_new_objects(),  # what passes leave is measured, so it is looked for many times
         tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder,
         _settings_of_torch_kept(),
-        fake_gpu.pretended_gpu() if on_gpu else _loss_as_on_gpus(execution.gpus > 0),
+        fake_gpu.pretended_gpu() if on_gpu else _computed_as_on_gpus(execution.gpus > 0),
         _group(device, execution.processes) as group,
     ):
         _write_data(Path(folder), combination.cell)
@@ -236,12 +236,14 @@ def _settings_of_torch_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _loss_as_on_gpus(on_gpus: bool) -> Iterator[None]:
-    """Let a fake CPU that stands for a GPU compute the loss in a GPU's chunks: the same memory, fewer operations."""
+def _computed_as_on_gpus(on_gpus: bool) -> Iterator[None]:
+    """Let a fake CPU that stands for a GPU compute loss and attention as a GPU does: the same memory."""
     chunks, softmax = LOGITS_CHUNK, cross_entropy._SOFTMAX
     name = "cuda" if on_gpus else "cpu"
     with fake_gpu.replaced(
-        (cross_entropy, "LOGITS_CHUNK", {"cpu": chunks[name]}), (cross_entropy, "_SOFTMAX", {"cpu": softmax[name]})
+        (cross_entropy, "LOGITS_CHUNK", {"cpu": chunks[name]}),
+        (cross_entropy, "_SOFTMAX", {"cpu": softmax[name]}),
+        (base, "IN_FLOAT32", () if on_gpus else base.IN_FLOAT32),
     ):
         yield
 

@@ -2,7 +2,7 @@
 
 Under ``FakeTensorMode`` nothing is computed, so operations need no GPU. Three things still do, and are replaced: the
 C++ autograd engine, which asks the driver for streams; the choice of the attention kernel, which depends on the model
-of the GPU; and what ``torch.cuda`` answers about the device. Seen with PyTorch 2.14.1 for CUDA 13.0.
+of the GPU; and what ``torch.cuda`` answers about the device. Seen with PyTorch 2.15.0 for CUDA 13.2.
 """
 
 import contextlib
@@ -19,29 +19,13 @@ from torch.nn import functional as F
 _FLASH_DTYPES = (torch.bfloat16, torch.float16)
 
 
-class _Stream:
-    """A stream or an event of a GPU on which nothing runs, so there is nothing to wait for."""
+class _Stream(torch.cpu.Stream):
+    """A stream of a GPU on which nothing runs, so there is nothing to wait for."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
+    stream_id, device_index, device_type = 0, 0, 1  # PyTorch's number of CUDA
 
-    def wait_stream(self, _stream: Any) -> None:
-        pass
-
-    def wait_event(self, _event: Any) -> None:
-        pass
-
-    def record_event(self, event: Any = None) -> Any:
-        return event or _Stream()
-
-    def record(self, _stream: Any = None) -> None:
-        pass
-
-    def wait(self, _stream: Any = None) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
+    def record_event(self) -> torch.cpu.Event:  # type: ignore[override]
+        return torch.cpu.Event()
 
 
 @contextlib.contextmanager
@@ -75,7 +59,7 @@ def pretended_gpu() -> Iterator[None]:
         "current_stream": lambda *_: _Stream(),
         "stream": lambda _stream: contextlib.nullcontext(),
         "Stream": _Stream,
-        "Event": _Stream,
+        "Event": torch.cpu.Event,
     }
     with (
         replaced(
@@ -93,8 +77,9 @@ def pretended_gpu() -> Iterator[None]:
         yield
 
 
-def _attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, *, is_causal: bool) -> Tensor:
+def _attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, mask: None, *, is_causal: bool) -> Tensor:
     """Return causal attention by the kernel that PyTorch takes on GPUs from Ampere on: none holds a T x T matrix."""
+    assert mask is None
     inputs = (q_BHTK, k_BHTK, v_BHTK)
     if torch.is_autocast_enabled(q_BHTK.device.type):
         inputs = tuple(each.to(torch.get_autocast_dtype(q_BHTK.device.type)) for each in inputs)  # type: ignore[assignment]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.environ import environment
-from coupled_adam_bench.files import write_json
-from coupled_adam_bench.plan import Plan, load_plan
+from coupled_adam_bench.files import seal, write_sealed
+from coupled_adam_bench.plan import PLAN_SHA256, Plan, load_plan
 from coupled_adam_bench.rehearsal.miniature import miniature
 from coupled_adam_bench.rehearsal.watch import Finding
 from coupled_adam_bench.training.checks import custom_optimizers
@@ -69,10 +69,12 @@ def run_miniature(plan: Plan, templates: Path, run: Run, on_stage: Callable[[str
     templates, home = templates.absolute(), str(Path.cwd())
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder, contextlib.chdir(folder):
         plan_file = paths.plan_file(plan.name)
-        write_json(plan_file, miniature(plan))
+        small = miniature(plan)
+        write_sealed(plan_file, small)
         log = Path(folder) / "log.txt"
         # Processes that a stage starts find the user's own modules where the study was started.
-        with environment({"PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}):
+        modules = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
+        with environment({"PYTHONPATH": modules, PLAN_SHA256: seal(small)}):
             for command in commands(load_plan(plan_file), templates):
                 on_stage(command[0])
                 start = log.stat().st_size if log.exists() else 0

@@ -5,22 +5,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from coupled_adam_bench.catalog.bands import RAREST
 from coupled_adam_bench.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.cells import readable_count
-from coupled_adam_bench.paths import RunFiles
 from coupled_adam_bench.report.formats import MISSING, fixed, p_value, with_interval
 from coupled_adam_bench.report.history_figures import largest_size
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, Layout, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.runs import read_history
+from coupled_adam_bench.runs import run_history
 from coupled_adam_bench.statistics.contrasts import Contrast, Question, contrasts
 from coupled_adam_bench.statistics.power import PAIRED, POWER, read_power
 from coupled_adam_bench.statistics.scores import Verdict
 from coupled_adam_bench.statistics.student import ALPHA, interval
 from coupled_adam_bench.statistics.t_test import summarize
 
-CALIBRATION = METRICS["pooled_calibration_rarest"]
+CALIBRATION = METRICS[RAREST.pooled_calibration]
 ANISOTROPIC = 0.5
 """Below this isotropy the section calls an embedding anisotropic; a choice of ours."""
 
@@ -98,13 +98,16 @@ def _calibrations(study: StudyResults, group: Group) -> tuple[tuple[str, str], .
     samples = {key: summarize(values) for key, values in study.samples(group, CALIBRATION).items()}
     if all(math.isnan(sample.mean) for sample in samples.values()):
         return ()
-    labels = group.optimizer_labels
-    texts = []
+    labels, name = group.optimizer_labels, f"{CALIBRATION.name}_stderr"
+    errors, texts = study.values_of({name: CALIBRATION.task}), []
     for key, sample in samples.items():
         error = sample.sd / math.sqrt(sample.n) if sample.n > 1 else math.nan
         ends = interval(sample.mean, error, sample.n - 1) if sample.n > 1 else (math.nan, math.nan)
-        there = math.isfinite(sample.mean)
-        texts.append((labels[key], with_interval(sample.mean, *ends, CALIBRATION.digits) if there else MISSING))
+        text = with_interval(sample.mean, *ends, CALIBRATION.digits) if math.isfinite(sample.mean) else MISSING
+        found = [errors.get((cell.id, name), math.nan) for cell in group.cells[key]]
+        if all(map(math.isfinite, found)):
+            text += f", by documents ± {fixed(math.fsum(found) / len(found), CALIBRATION.digits)}"
+        texts.append((labels[key], text))
     return tuple(texts)
 
 
@@ -197,7 +200,7 @@ def _onsets(layout: Layout, runs: Path) -> tuple[str, tuple[tuple[str, str], ...
     shown = largest_size(layout)
     histories: dict[str, list[dict[int, float]]] = {}
     for cell in shown.cells:
-        rows = [row for row in read_history(RunFiles(runs / cell.id).history) if "isotropy" in row]
+        rows = [row for row in run_history(runs / cell.id) if "isotropy" in row]
         if rows:
             histories.setdefault(cell.optimizer.label, []).append({row["tokens"]: row["isotropy"] for row in rows})
     onsets = ((label, _onset(of_seeds)) for label, of_seeds in histories.items())

@@ -63,7 +63,7 @@ GEOMETRY_FIGURE = {
 
 TREND_FIGURE = {
     "trend": "Difference in loss, paired by seed, against training tokens; bars: 95 % intervals over seeds; lines: "
-    "fitted to all seeds and sizes, with 95 % intervals.",
+    "the mean of the lines of the seeds, each over all sizes, with 95 % intervals.",
 }
 
 

@@ -10,10 +10,9 @@ from coupled_adam_bench.catalog.bands import BANDS
 from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.catalog.names import VALIDATION_LOSS
 from coupled_adam_bench.cells import Cell, readable_count
-from coupled_adam_bench.paths import RunFiles
 from coupled_adam_bench.report.style import add_legend, axis_label, optimizer_styles, panels, plain
 from coupled_adam_bench.results.groups import Layout
-from coupled_adam_bench.runs import read_history
+from coupled_adam_bench.runs import run_history
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +73,7 @@ def _by_optimizer(shown: Shown, runs: Path) -> dict[str, list[History]]:
     """
     histories: dict[str, list[History]] = {}
     for cell in shown.cells:
-        histories.setdefault(cell.optimizer.key, []).append(read_history(RunFiles(runs / cell.id).history))
+        histories.setdefault(cell.optimizer.key, []).append(run_history(runs / cell.id))
     return histories
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from coupled_adam_bench import paths, versions
 from coupled_adam_bench.catalog.stages import STAGES
 from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.files import read_sealed, sha256_file, write_json
+from coupled_adam_bench.files import ASIDE, read_sealed, sha256_file, write_json
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.revision import git_revision
+from coupled_adam_bench.runs import read_run
 from coupled_adam_bench.stated import read_record
 
 _HASHED = (
@@ -45,7 +46,7 @@ def _cell(cell: Cell, folder: Path) -> dict[str, Any]:
             **identity, **dict.fromkeys(record), "status": "not trained", "reason": f"no {path.name}", "train": {},
             "environment": {},
         }  # fmt: skip
-    run = read_sealed(path)
+    run = read_run(path)
     try:
         return {**identity, **{name: run[name] for name in record}}
     except (KeyError, TypeError) as error:
@@ -63,7 +64,8 @@ def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESUL
     """
     of_stages = {name.lower(): value for name, value in vars(versions).items() if name.isupper()}
     of_stages |= {stage.name: stage.version for stage in STAGES.values()}
-    files = [path for pattern in _HASHED for path in sorted(study_dir.glob(pattern)) if not path.name.startswith(".")]
+    found = [path for pattern in _HASHED for path in sorted(study_dir.glob(pattern))]
+    files = [path for path in found if not path.name.startswith(".") and ASIDE not in path.name]
     manifest = {
         "study": plan.name,
         "title": plan.title,

@@ -44,6 +44,7 @@ from coupled_adam_bench.statistics.scores import (
     NOT_REPRODUCED,
     PARTLY,
     REPRODUCED,
+    SEEN,
     scorecards,
     verdicts,
 )
@@ -52,8 +53,11 @@ TABLE_FILES = {
     "tex": "LaTeX", "tabular.tex": "LaTeX, rows alone", "html": "HTML", "md": "Markdown", "csv": "CSV",
 }  # fmt: skip
 """What the page calls each format of ``TABLE_ENDINGS``."""
-VERDICT_TONES = {REPRODUCED: "good", PARTLY: "middle", NOT_REPRODUCED: "bad", NOT_JUDGED: "open"} | dict.fromkeys(
-    CONSISTENT.values(), "open"
+_TONES = {REPRODUCED: "good", PARTLY: "middle", NOT_REPRODUCED: "bad"}
+VERDICT_TONES = (
+    _TONES
+    | {SEEN[word]: tone for word, tone in _TONES.items()}
+    | dict.fromkeys((NOT_JUDGED, *CONSISTENT.values()), "open")
 )
 
 

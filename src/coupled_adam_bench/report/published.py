@@ -1,8 +1,9 @@
 """The section "Beside the paper" of the report: the published numbers beside ours, each with a verdict.
 
 ``catalog/published.csv`` has the numbers of Stollenwerk and Stollenwerk (ACL 2025, arXiv 2502.08441) that are known
-to us: rows at 20B tokens of Table 1, and two sizes of Table 2. They hold for the paper's data (OpenWebText,
-SlimPajama) and its authors' code. Which of Table 1 are bold is not known to us; the better mean stands for it.
+to us: rows at 20B tokens of Table 1, and two sizes of Table 2. Nobody here has read them in the paper: they come from a
+third party's summary of it [S]. They hold for the paper's data (OpenWebText, SlimPajama) and its authors' code. Which
+of Table 1 are bold is not known to us; the better mean stands for it.
 """
 
 import math

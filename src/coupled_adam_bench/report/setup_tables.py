@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from coupled_adam_bench.catalog.tables import SETUP_TABLES
 from coupled_adam_bench.cells import readable_count
-from coupled_adam_bench.config import Model, Study
+from coupled_adam_bench.config import CustomSettings, Model, Study
 from coupled_adam_bench.config.tune import LEARNING_RATE
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.formats import plural
@@ -14,6 +14,7 @@ _ARCHITECTURES = {
     "gpt2": "GPT-2: LayerNorm, exact GELU, learned positions",
     "stablelm": "StableLM: LayerNorm, SwiGLU, RoPE",
 }
+_OWN = "own optimizers"
 _CORE = {"adamw": "AdamW", "muon": "Muon for the matrices, AdamW for the rest"}
 
 
@@ -63,6 +64,11 @@ def _seeds(study: Study) -> str:
     return ", ".join(map(str, sorted({seed for block in study.grid for seed in block.seeds})))
 
 
+def _own_optimizers(study: Study) -> str:
+    own = [one for block in study.grid for one in block.optimizers if isinstance(one, CustomSettings)]
+    return "; ".join(dict.fromkeys(f"{one.label} ({one.code_name})" for one in own))
+
+
 _SETTINGS: dict[str, Callable[[Study], str]] = {
     "optimizer of the core": lambda study: _CORE[study.training.core_optimizer],
     "betas": lambda study: f"{study.training.beta1:g}, {study.training.beta2:g}",
@@ -75,6 +81,7 @@ _SETTINGS: dict[str, Callable[[Study], str]] = {
     "batch": _batch,
     "order of data": lambda study: study.training.data_order.replace("_", " "),
     "initial weights": _initial_weights,
+    _OWN: _own_optimizers,
     "precision": lambda study: study.training.precision,
     "data": lambda study: study.data.name,
     "tokenizer": lambda study: study.data.tokenizer,
@@ -82,7 +89,7 @@ _SETTINGS: dict[str, Callable[[Study], str]] = {
     "seeds": _seeds,
     "protocol": lambda study: study.protocol_label,
 }
-"""The rows of the table of training settings, each with its value in a study."""
+"""The rows of the table of training settings, each with its value in a study; that of own optimizers if there are."""
 
 
 def _training(plan: Plan) -> SetupTable:
@@ -90,7 +97,7 @@ def _training(plan: Plan) -> SetupTable:
     for study in plan.studies.values():
         studies.setdefault(tuple(value(study) for value in _SETTINGS.values()), []).append(study.name)
     values = ["value"] if len(studies) == 1 else [", ".join(names) for names in studies.values()]
-    rows = tuple(zip(_SETTINGS, *studies, strict=True))
+    rows = tuple(row for row in zip(_SETTINGS, *studies, strict=True) if row[0] != _OWN or any(row[1:]))
     return SetupTable(
         SETUP_TABLES[1], "Training settings", plan.title or plan.name, plan.name, ("setting", *values), rows, True
     )

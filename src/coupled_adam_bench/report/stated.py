@@ -68,7 +68,7 @@ class StatedSection:
 
     @property
     def in_advance(self) -> bool:
-        """Whether the record says that the plan was there before the first of its runs had ended."""
+        """Whether the record says that the plan was there before the first of its runs had begun."""
         return self.checks[0].kept == "yes"
 
     def is_stated(self, group: Group, metric: Metric, optimizer: str, reference: str) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from coupled_adam_bench.catalog.metrics import Metric
 from coupled_adam_bench.catalog.tables import Table
 from coupled_adam_bench.config.statistics import BoldRule
-from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, BETTER, DOCUMENTS, IMPROVEMENT, IQM, WINDOWS
+from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, BETTER, DOCUMENTS, HELD_OUT, IMPROVEMENT, IQM
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.student import ALPHA
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 Row = dict[Any, Any]
 TESTS = {
     "p_value": "Student's t-test, as in the paper",
-    "p_bh": "the same after Benjamini-Hochberg",
-    "p_holm": "the same after Holm",
+    "p_bh": "the same, two-sided, after Benjamini-Hochberg",
+    "p_holm": "the same, two-sided, after Holm",
     "p_paired": "paired t-test",
-    "p_paired_holm": "paired t-test after Holm",
+    "p_paired_holm": "paired t-test, two-sided, after Holm",
 }
 """The label of each p-value whose findings are counted."""
 RULES: dict[BoldRule, str] = {
     "paper": "Student's t-test, the paper's",
     "paired": "the paired t-test",
-    "holm": "Student's t-test after Holm's correction over the table",
+    "holm": "Student's t-test, two-sided, after Holm's correction for all pairs of optimizers of the table",
 }
 
 
@@ -57,7 +57,6 @@ class Survivors:
     table: Table
     columns: tuple[Metric, ...]
     counts: tuple[tuple[str, tuple[int, ...]], ...]
-    n_comparisons: int
     n_bold: int
     n_bold_bh: int
     n_bold_holm: int
@@ -66,7 +65,7 @@ class Survivors:
 
 @dataclass(frozen=True)
 class TextPair:
-    """Two optimizers of a group on the same text: the loss of windows, the mean accuracy, and that of each task.
+    """Two optimizers of a group on the same text: the loss, the mean accuracy, and that of each task.
 
     The rows are of ``paired.csv``, over all seeds where there are several. ``agreeing`` says at how many seeds the loss
     differs in the same direction as over all.
@@ -74,7 +73,7 @@ class TextPair:
 
     group: Group
     optimizers: tuple[str, str]
-    windows: Row | None
+    loss: Row | None
     documents: Row | None
     tasks: tuple[Row, ...]
     agreeing: str
@@ -123,7 +122,7 @@ def _survivors(study: StudyResults, table: Table, comparisons: tuple[Comparison,
 
     lost = tuple(c for of_value in bold.values() for c in of_value if c.row["p_holm"] >= ALPHA)
     n_bold = (len(bold), surviving("p_bh"), surviving("p_holm"))
-    return Survivors(table, columns, counts, len(comparisons), *n_bold, lost)
+    return Survivors(table, columns, counts, *n_bold, lost)
 
 
 def _text_pairs(study: StudyResults, rows: dict[Any, list[Row]], name: str) -> Iterator[TextPair]:
@@ -132,13 +131,13 @@ def _text_pairs(study: StudyResults, rows: dict[Any, list[Row]], name: str) -> I
         for (optimizer, reference), found in _by(rows.get(group.place, []), "optimizer", "reference").items():
             seeds = {row["seed"] for row in found}
             shown = [row for row in found if row["seed"] == (ALL_SEEDS if ALL_SEEDS in seeds else min(seeds))]
-            windows = next((row for row in shown if row["unit"] == WINDOWS), None)
-            losses = [row["difference"] for row in found if row["unit"] == WINDOWS and row["seed"] != ALL_SEEDS]
-            whole = windows["difference"] if windows else 0.0
+            loss = next((row for row in shown if row["unit"] == HELD_OUT), None)
+            losses = [row["difference"] for row in found if row["unit"] == HELD_OUT and row["seed"] != ALL_SEEDS]
+            whole = loss["difference"] if loss else 0.0
             yield TextPair(
                 group,
                 (labels[optimizer], labels[reference]),
-                windows,
+                loss,
                 next((row for row in shown if row["unit"] == DOCUMENTS and row["task"] == AVERAGE), None),
                 tuple(row for row in shown if row["unit"] == DOCUMENTS and row["task"] != AVERAGE),
                 f"{sum(difference * whole > 0 for difference in losses)} of {len(losses)}",

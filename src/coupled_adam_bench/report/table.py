@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import isnan, nan
 
-from coupled_adam_bench.catalog.metrics import Metric
+from coupled_adam_bench.catalog.metrics import FEW_DOCUMENTS, HELD_OUT_SIZES, Metric
 from coupled_adam_bench.catalog.tables import Table
 from coupled_adam_bench.config.statistics import BoldRule
 from coupled_adam_bench.plan import Plan
@@ -128,7 +129,7 @@ def _seed_note(groups: tuple[Group, ...]) -> str:
 _LEVELS: dict[BoldRule, str] = {
     "paper": "one-sided Student's t-test of the unrounded values, pooled variance",
     "paired": "one-sided t-test of the unrounded differences between runs of the same seed",
-    "holm": "one-sided Student's t-test of the unrounded values, pooled variance, Holm's correction over the table",
+    "holm": "two-sided Student's t-test of the unrounded values, pooled variance, Holm's correction over the table",
 }
 
 
@@ -158,6 +159,24 @@ def _missing_notes(study: StudyResults, name: str, shown: list[Value]) -> list[s
     return [note]
 
 
+def _held_out_notes(study: StudyResults, name: str) -> list[str]:
+    """Say how much text a loss is over, where the table has one and its size is known."""
+    if all(metric.stage != "test_loss" for metric in study.columns(name)):
+        return []
+    values = study.values_of(dict.fromkeys(HELD_OUT_SIZES, "test"))
+    ids = [cell.id for group in study.groups[name] for cells in group.cells.values() for cell in cells]
+    tokens, documents = (
+        [value for cell in ids if not isnan(value := values.get((cell, size), nan))] for size in HELD_OUT_SIZES
+    )
+    if not documents:
+        return []
+    n_tokens, n_documents = (
+        " to ".join(f"{value:,.0f}" for value in sorted({min(found), max(found)})) for found in (tokens, documents)
+    )
+    few = ", which are few: other text may give another loss (noise.csv)" if min(documents) < FEW_DOCUMENTS else ""
+    return [f"Losses are over {n_tokens} tokens of {n_documents} held-out documents{few}."]
+
+
 def _tokens_rows(groups: tuple[Group, ...], values: Iterable[tuple[Value, ...]]) -> tuple[TokensRows, ...]:
     """Put the values, which are in the order of groups and optimizers, into rows, those of as many tokens together."""
     remaining = iter(values)
@@ -178,6 +197,7 @@ def _build(study: StudyResults, declaration: Table) -> PrintedTable:
     notes = (
         _seed_note(groups),
         _bold_note(declaration, plan.statistics.bold),
+        *_held_out_notes(study, name),
         *_missing_notes(study, name, [value for row in rows for value in row]),
         f"Protocol: {plan.protocol_label}.",
     )

@@ -10,13 +10,10 @@ from coupled_adam_bench.cells import readable_count
 from coupled_adam_bench.report.formats import MISSING, p_value, plural, significant
 from coupled_adam_bench.results.groups import Setup
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.regression import MIXED, PLAIN
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.statistics.trend import NO_CROSSING, PARAMETERS, TOKENS, read_trend
 
-METHODS = {MIXED: "mixed", PLAIN: "least squares", "": MISSING}
-"""How the report names the ways of fitting."""
 CROSSED = {LOSS: "losses", "r_bar": "word similarities"}
 """The metrics of which the report says where two optimizers cross, and how it names their values."""
 Row = Mapping[Hashable, Any]
@@ -34,8 +31,6 @@ class TrendRow:
     p_holm: str
     parameters: str
     n: str
-    seed_sd: str
-    method: str
     reason: str
 
 
@@ -148,7 +143,5 @@ def _row(study: StudyResults, row: Row, parameters: Row, labels: Mapping[str, st
         p_holm=p_value(row["p_holm"]),
         parameters=_interval(parameters),
         n=f"{plural(row['n'], 'pair')}, {plural(row['n_seeds'], 'seed')}",
-        seed_sd=significant(row["seed_sd"], 2),
-        method=METHODS[row["method"]],
         reason=row["reason"],
     )

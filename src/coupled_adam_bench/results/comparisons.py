@@ -43,7 +43,7 @@ PAIRED_COLUMNS: dict[str, type] = {
 """Columns of paired.csv; ``unit`` is what makes pairs, ``seed`` the seed of both cells (docs/statistics.md)."""
 ALL_SEEDS, AVERAGE = "all", "average"
 """A value of ``seed`` and one of ``task``."""
-DOCUMENTS, WINDOWS = "documents", "windows"
+DOCUMENTS, HELD_OUT = "documents", "held-out documents"
 """Values of ``unit``."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench.files import atomic_path
+from coupled_adam_bench.markup import csv_cell, text_of_cell
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -29,8 +30,19 @@ def _typed(values: dict[str, list[Any]], columns: dict[str, type]) -> "DataFrame
 
 def write_csv(frame: "DataFrame", path: Path) -> None:
     """Write ``frame`` to ``path`` atomically, floats in the fewest digits that read back as the same float64."""
+    frame = frame.rename(columns=_cell)
+    for name in frame.select_dtypes(exclude=["number", "bool"]):
+        frame[name] = frame[name].map(_cell)
     with atomic_path(path) as temporary:
         frame.to_csv(temporary, index=False, na_rep="NaN", lineterminator="\n")
+
+
+def _cell(value: Any) -> Any:
+    return csv_cell(value) if isinstance(value, str) else value
+
+
+def _text(cell: str) -> str:
+    return sys.intern(text_of_cell(cell))
 
 
 def _float(text: str) -> float:
@@ -45,7 +57,7 @@ def _int(text: str) -> int:
 
 # Text is interned: a long file has few different texts in many rows.
 _READERS: dict[type, Callable[[str], Any]] = {
-    str: sys.intern,
+    str: _text,
     int: _int,
     float: _float,
     bool: {"True": True, "False": False}.__getitem__,
@@ -84,7 +96,7 @@ def _read_at_once(path: Path, columns: dict[str, type]) -> "DataFrame | None":
     import pandas as pd
 
     contents = path.read_bytes()
-    if b'"' in contents or b"\r" in contents:
+    if b'"' in contents or b"\r" in contents or b",'" in contents or b"\n'" in contents:
         return None
     try:
         frame = pd.read_csv(BytesIO(contents), dtype=str, keep_default_na=False, skip_blank_lines=False)

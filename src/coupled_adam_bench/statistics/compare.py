@@ -9,13 +9,17 @@ column, as in the paper's Tables 1 and 7 [P]. ``statistics.bold`` of the study m
 ``better`` (comparison ``single_runs``): bold if better; no test, as in the paper's Table 2 [P].
 
 The direction of a test follows the data, so of two equal optimizers one is bold in 10 % of the cases, not in 5 %: the
-paper's rule, kept. All other tests of a comparison stand beside it, for information.
+paper's rule, kept. All other tests of a comparison stand beside it, for information. The corrections know that the data
+choose what is compared: they are over the two-sided tests of all pairs of optimizers in all groups and metrics of a
+table, and a row has the corrected p-value of its own pair.
 
 A missing run is never averaged away: an optimizer with some of its values missing has no mean and keeps the others
 from being bold, since nothing shows that they are better; one without any value is no value of the column.
 """
 
 import math
+from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +31,7 @@ from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.results.tidy import typed_frame, write_csv
 from coupled_adam_bench.statistics.corrections import benjamini_hochberg, holm
 from coupled_adam_bench.statistics.paired import paired_test
-from coupled_adam_bench.statistics.student import ALPHA, equivalence_p
+from coupled_adam_bench.statistics.student import ALPHA, equivalence_p, two_sided_p
 from coupled_adam_bench.statistics.t_test import Sample, summarize, t_test
 
 if TYPE_CHECKING:
@@ -38,18 +42,16 @@ Side = tuple[str, dict[int, float], Sample]
 """The key of an optimizer, its values by seed, and their summary."""
 
 
-def _compare_group(study: StudyResults, group: Group, metric: Metric) -> list[Row]:
-    """Return the rows of one group and metric: the best mean against each other optimizer."""
-    sides = [(key, values, summarize(list(values.values()))) for key, values in study.by_seed(group, metric).items()]
+def compare_all(values: Mapping[str, dict[int, float]], metric: Metric, tested: bool, margin: float) -> list[Row]:
+    """Return every pair of optimizers, given by their values, uncorrected; those of the best mean are first."""
+    sides = [(key, of_key, summarize(list(of_key.values()))) for key, of_key in values.items()]
     sign = 1 if metric.higher_is_better else -1
     best = max(sides, key=lambda side: -math.inf if math.isnan(side[2].mean) else sign * side[2].mean)
-    tested = study.tables[group.table].rules.tested
-    margin = study.plan.statistics.margins.get(metric.name, math.nan)
-    place = dict(zip(GROUP_COLUMNS, group.place, strict=True)) | {"metric": metric.name}
     return [
-        place | _described(best, other) | (_tested(best, other, metric, margin) if tested else _untested(best, other))
-        for other in sides
-        if other is not best
+        {"metric": metric.name}
+        | _described(one, other)
+        | (_tested(one, other, metric, margin) if tested else _untested(one, other))
+        for one, other in combinations([best, *(side for side in sides if side is not best)], 2)
     ]
 
 
@@ -80,16 +82,20 @@ def _tested(first: Side, second: Side, metric: Metric, margin: float) -> Row:
     row |= {f"paired_{name}": getattr(pairs, name) for name in ("difference", "low", "high", "reason")}
     row |= {name: getattr(pairs, name) for name in _OF_PAIRS}
     return row | {
+        _UNPAIRED: two_sided_p(test.p_value, test.t, test.df),
+        _PAIRED: two_sided_p(pairs.p_value, pairs.t, pairs.n - 1),
         "n_pairs": pairs.n, "t_paired": pairs.t, "p_paired": pairs.p_value, "margin": margin,
         "p_equivalence": equivalence_p(test.difference, test.standard_error, test.df, margin),
         "p_equivalence_paired": equivalence_p(pairs.difference, pairs.standard_error, pairs.n - 1, margin),
     }  # fmt: skip
 
 
+_UNPAIRED, _PAIRED = "two-sided", "two-sided, paired"
+"""The p-values that are corrected, which are no columns of tests.csv."""
 _OF_PAIRS = ("p_permutation", "p_permutation_min", "bootstrap_low", "bootstrap_high")
 _NUMBERS = (
     "t", "df", "p_value", "hedges_g", "p_welch", "low", "high", "paired_difference", "t_paired", "p_paired",
-    "paired_low", "paired_high", *_OF_PAIRS, "margin", "p_equivalence", "p_equivalence_paired",
+    "paired_low", "paired_high", *_OF_PAIRS, "margin", "p_equivalence", "p_equivalence_paired", _UNPAIRED, _PAIRED,
 )  # fmt: skip
 
 
@@ -100,33 +106,44 @@ def _is_bold(rows: list[Row]) -> bool:
     return bool(rivals) and all(beaten)
 
 
-def _corrected(table: list[list[Row]], rule: str) -> list[Row]:
-    """Return the rows of a table, given by comparison of a group, with their corrections and what ``rule`` decides."""
-    rows = [row for group in table for row in group]
-    p_values = [row["p_value"] for row in rows]
+def correct(rows: list[Row]) -> None:
+    """Add the corrected p-values to all pairs of a table's groups and metrics."""
     columns = {
-        "p_holm": holm(p_values),
-        "p_bh": benjamini_hochberg(p_values),
-        "p_paired_holm": holm([row["p_paired"] for row in rows]),
+        "p_holm": holm([row[_UNPAIRED] for row in rows]),
+        "p_bh": benjamini_hochberg([row[_UNPAIRED] for row in rows]),
+        "p_paired_holm": holm([row[_PAIRED] for row in rows]),
     }
     for index, row in enumerate(rows):
         row |= {name: values[index] for name, values in columns.items()}
+
+
+def _decide(rows: list[Row], rule: str) -> None:
+    """Add what ``rule`` decides to the comparisons of one best mean."""
+    for row in rows:
         row.setdefault("rule", rule)
         row["significant"] = row["rule"] in DECIDING and row[DECIDING[row["rule"]]] < ALPHA
-    for group in table:
-        bold = _is_bold(group)
-        for row in group:
-            row["bold"] = bold
-    return rows
+    bold = _is_bold(rows)
+    for row in rows:
+        row["bold"] = bold
 
 
 def compare(study: StudyResults) -> "DataFrame":
     """Return all comparisons of a study's tables, with the columns ``TEST_COLUMNS``; corrections are per table."""
-    rows: list[Row] = []
+    settings = study.plan.statistics
+    shown: list[Row] = []
     for name, groups in study.groups.items():
-        table = [_compare_group(study, group, metric) for group in groups for metric in study.columns(name)]
-        rows += _corrected(table, RULES[study.plan.statistics.bold])
-    return typed_frame(rows, TEST_COLUMNS)
+        pairs: list[tuple[Group, list[Row]]] = []
+        for group in groups:
+            for metric in study.columns(name):
+                margin = settings.margins.get(metric.name, math.nan)
+                values = study.by_seed(group, metric)
+                pairs.append((group, compare_all(values, metric, study.tables[name].rules.tested, margin)))
+        correct([row for _, rows in pairs for row in rows])
+        for group, rows in pairs:
+            of_best = [row for row in rows if row["optimizer"] == rows[0]["optimizer"]]
+            _decide(of_best, RULES[settings.bold])
+            shown += [dict(zip(GROUP_COLUMNS, group.place, strict=True)) | row for row in of_best]
+    return typed_frame(shown, TEST_COLUMNS)
 
 
 def write_tests(plan: Plan, results_csv: Path, out: Path) -> None:

@@ -8,6 +8,9 @@ from typing import Any, Literal
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.stated import CONFIRMED, EARLY, NOT_CONFIRMED, meant_groups
 
+Record = Sequence[Mapping[str, Any]]
+"""What the workflow has seen of a stated plan, as ``stated.read_record`` returns it."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -34,33 +37,61 @@ def seeds_with_values(study: StudyResults) -> tuple[list[int], list[int]]:
     return some, [seed for seed in some if sum(found[seed]) == n_values]
 
 
-def _in_advance(record: Sequence[Mapping[str, Any]], sha256: str) -> Check:
-    subject = "stated in advance"
+def _alike(record: Record, sha256: str) -> list[Mapping[str, Any]]:
+    """Return the entries with this text whose runs have the settings of the last of them, whatever their seeds."""
     seen = [entry for entry in record if entry["sha256"] == sha256]
-    if not seen:
+    return [entry for entry in seen if _settings(entry) == _settings(seen[-1])]
+
+
+def _settings(entry: Mapping[str, Any]) -> set[str]:
+    return set(entry["cells"].values())
+
+
+def _in_advance(record: Record, sha256: str) -> Check:
+    subject = "stated in advance"
+    alike = _alike(record, sha256)
+    if not alike:
         return Check(subject, "open", "it is not recorded when this text was first seen; the workflow records it")
-    first = seen[0]
-    where = (
-        f"this text was first seen on {first['at']}, when {first['n_ended']} of its {first['n_cells']} runs had ended"
+    first = alike[0]
+    finding = (
+        f"this text with these settings was first seen on {first['at']}, when {len(first['begun'])} of "
+        f"{first['n_cells']} runs had begun"
     )
-    others = {entry["sha256"] for entry in record} - {sha256}
-    texts = f"; {len(others)} other text(s) of the plan were seen too" if others else ""
-    return Check(subject, "no" if first["n_ended"] else "yes", where + texts)
+    of_text = [_settings(entry) for entry in record if entry["sha256"] == sha256]
+    if any(settings != of_text[0] for settings in of_text):
+        finding += "; settings changed after the plan was seen"
+    if others := {entry["sha256"] for entry in record} - {sha256}:
+        finding += f"; {len(others)} other text(s) of the plan were seen too"
+    return Check(subject, "no" if first["begun"] else "yes", finding)
 
 
-def _measured_alike(record: Sequence[Mapping[str, Any]], sha256: str) -> Check:
+def _measured_alike(record: Record, sha256: str) -> Check:
     subject = "metrics unchanged"
-    seen = [entry["measured"] for entry in record if entry["sha256"] == sha256]
-    if not seen:
+    of_text = [entry for entry in record if entry["sha256"] == sha256]
+    if not of_text:
         return Check(subject, "open", "it is not recorded how they were to be measured")
+    n_before = sum(not entry["begun"] for entry in of_text)
+    seen = [entry["measured"] for entry in of_text[max(0, n_before - 1) :]]
     changed = sorted({stage for entry in seen for stage in seen[0] | entry if entry.get(stage) != seen[0].get(stage)})
     if changed:
         return Check(subject, "no", f"settings or version of {', '.join(changed)} changed after this text was seen")
     return Check(subject, "yes", f"settings and version of {', '.join(seen[0])} are those of the time")
 
 
-def _seeds(stated: Sequence[int], some: Sequence[int], whole: Sequence[int]) -> Check:
+def _dropped(record: Record, sha256: str) -> list[str]:
+    """Return the runs that had begun with these settings, and that the grid has no longer."""
+    alike = _alike(record, sha256)
+    return [
+        name
+        for name in dict.fromkeys(n for entry in alike for n in entry["cells"])
+        if name in alike[-1]["begun"] and name not in alike[-1]["cells"]
+    ]
+
+
+def _seeds(stated: Sequence[int], some: Sequence[int], whole: Sequence[int], dropped: Sequence[str]) -> Check:
     subject = "these seeds and no others"
+    if dropped:
+        return Check(subject, "no", f"{', '.join(dropped)} had begun, and the grid no longer has them")
     if others := [seed for seed in some if seed not in stated]:
         return Check(subject, "no", f"seed {', '.join(map(str, others))} was run and is not stated")
     n_first = n_leading(stated, whole)
@@ -94,9 +125,7 @@ def _looks(looks: Sequence[int], n_first: int, outcomes: Mapping[str, tuple[str,
     return Check(subject, "open", f"{n_first} seeds have all values; the next look is at {coming}")
 
 
-def checks(
-    study: StudyResults, record: Sequence[Mapping[str, Any]], outcomes: Mapping[str, tuple[str, int]]
-) -> tuple[Check, ...]:
+def checks(study: StudyResults, record: Record, outcomes: Mapping[str, tuple[str, int]]) -> tuple[Check, ...]:
     """Return whether each part of a stated plan was kept; ``record`` is what the workflow has seen of it."""
     stated = study.plan.stated
     assert stated is not None
@@ -104,6 +133,6 @@ def checks(
     return (
         _in_advance(record, stated.sha256),
         _measured_alike(record, stated.sha256),
-        _seeds(stated.plan.seeds, some, whole),
+        _seeds(stated.plan.seeds, some, whole, _dropped(record, stated.sha256)),
         _looks(stated.plan.looks, n_leading(stated.plan.seeds, whole), outcomes),
     )

@@ -17,8 +17,8 @@ from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import GridBlock
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.noise import EVALUATION, INIT, ORDER, REST, SEEDS, write_noise_rows
-from coupled_adam_bench.results.sampling import SamplingVariances, sampling_variances
 from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.statistics.sampling import SamplingVariances, sampling_variances
 from coupled_adam_bench.statistics.variance_components import MISSING, Component, one_way, two_way
 
 Parts = list[tuple[str, Component]]

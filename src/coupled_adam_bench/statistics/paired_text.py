@@ -1,11 +1,11 @@
-"""``paired.csv``: two models of one seed, compared on the same documents of tasks and windows of held-out text.
+"""``paired.csv``: two models of one seed, compared on the same documents of tasks and of held-out text.
 
-In each group every optimizer is compared with the first one, seed by seed and over all seeds. A document or a window is
-there once for each seed, and these are alike: so over seeds its differences are averaged first, and then count once.
+In each group every optimizer is compared with the first one, seed by seed and over all seeds. A document is there once
+for each seed, and these are alike: so over seeds its differences are averaged first, and then count once.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,10 +21,10 @@ from coupled_adam_bench.evaluation.documents import read_scores
 from coupled_adam_bench.evaluation.stored import Measurement, measurement_of
 from coupled_adam_bench.evaluation.window_losses import PairedWindows, paired_windows
 from coupled_adam_bench.plan import Plan
-from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, DOCUMENTS, PAIRED_COLUMNS, WINDOWS
+from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, DOCUMENTS, HELD_OUT, PAIRED_COLUMNS
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, layout_of
 from coupled_adam_bench.results.tidy import typed_frame, write_csv
-from coupled_adam_bench.statistics.units import Estimate, average, mcnemar_p, of_documents, of_windows
+from coupled_adam_bench.statistics.units import Estimate, average, document_means, mcnemar_p, of_documents, of_held_out
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -88,47 +88,39 @@ def _numbers(estimate: Estimate, first: Floats, second: Floats, sign: int) -> Ro
 
 def _gap(unit: str, reason: str) -> Row:
     numbers = dict.fromkeys(("difference", "low", "high", "p_value", "mean", "mean_reference"), math.nan)
-    metric = LOSS if unit == WINDOWS else ACC
+    metric = LOSS if unit == HELD_OUT else ACC
     counts = {"n": 0, "n_better": 0, "n_worse": 0}
     return {"unit": unit, "task": metric.task, "metric": metric.name, "test": "", "reason": reason} | counts | numbers
 
 
-def window_rows(found: Mapping[int, PairedWindows | str]) -> Iterator[Row]:
+def held_out_rows(found: Mapping[int, PairedWindows | str]) -> Iterator[Row]:
     """Yield the rows of the loss by seed and over all seeds; text stands for the reason of a seed without windows."""
     pairs = {seed: each for seed, each in found.items() if not isinstance(each, str)}
     for seed, each in found.items():
-        row = _gap(WINDOWS, each) if isinstance(each, str) else _windows(each)
+        row = _gap(HELD_OUT, each) if isinstance(each, str) else _held_out([each])
         yield row | {"seed": str(seed)}
     if len(found) < 2:
         return
     if len(pairs) < len(found):
-        yield _gap(WINDOWS, _incomplete(found)) | {"seed": ALL_SEEDS}
+        yield _gap(HELD_OUT, _incomplete(found)) | {"seed": ALL_SEEDS}
         return
-    one, *others = pairs.values()
-    if all(np.array_equal(one.starts, other.starts) for other in others):
-        sides = [np.mean([getattr(each, side) for each in pairs.values()], axis=0) for side in ("first", "second")]
-        yield _windows(PairedWindows(one.starts, one.n_targets, *sides)) | {"seed": ALL_SEEDS}
-    else:  # windows of their own for each seed
-        estimate = average([_estimate(each) for each in pairs.values()])
-        rows = [_windows(each) for each in pairs.values()]
-        first, second = (np.concatenate([getattr(p, side) for p in pairs.values()]) for side in ("first", "second"))
-        means = {name: math.fsum(row[name] for row in rows) / len(rows) for name in ("mean", "mean_reference")}
-        yield rows[0] | _numbers(estimate, first, second, sign=-1) | means | {"seed": ALL_SEEDS}
+    yield _held_out(list(pairs.values())) | {"seed": ALL_SEEDS}
 
 
-def _estimate(pairs: PairedWindows) -> Estimate:
-    order = np.argsort(pairs.starts, kind="stable")  # neighbours in the text, which random windows are not
-    return of_windows((pairs.first - pairs.second)[order], pairs.n_targets[order])
-
-
-def _windows(pairs: PairedWindows) -> Row:
-    means = [float(np.average(side, weights=pairs.n_targets)) for side in (pairs.first, pairs.second)]
-    row = {"unit": WINDOWS, "task": LOSS.task, "metric": LOSS.name, "mean": means[0], "mean_reference": means[1]}
-    return row | _numbers(_estimate(pairs), pairs.first, pairs.second, sign=-1)
+def _held_out(pairs: Sequence[PairedWindows]) -> Row:
+    """Return the row of the loss over one seed or several, in which a document counts once."""
+    documents_P, n_targets_P, *sides_P = (
+        np.concatenate([getattr(each, name) for each in pairs])
+        for name in ("documents", "n_targets", "first", "second")
+    )
+    n_targets_G, (first_G, second_G) = document_means(documents_P, n_targets_P, *sides_P)
+    means = [float(np.average(side_G, weights=n_targets_G)) for side_G in (first_G, second_G)]
+    row = {"unit": HELD_OUT, "task": LOSS.task, "metric": LOSS.name, "mean": means[0], "mean_reference": means[1]}
+    return row | _numbers(of_held_out(first_G - second_G, n_targets_G), first_G, second_G, sign=-1)
 
 
 def document_rows(found: Mapping[int, Pairs | str]) -> Iterator[Row]:
-    """Yield the rows of each task and of their average, as :func:`window_rows`."""
+    """Yield the rows of each task and of their average, as :func:`held_out_rows`."""
     for seed, each in found.items():
         for row in [_gap(DOCUMENTS, each)] if isinstance(each, str) else _documents(each):
             yield row | {"seed": str(seed)}
@@ -180,7 +172,7 @@ def _group_rows(group: Group, scores: Scores, runs: Path) -> Iterator[Row]:
         for seed, pair in cells.items():
             windows[seed] = _or_reason(partial(paired_windows, *pair, runs))
             documents[seed] = _or_reason(partial(scores.pairs, *pair))
-        for row in (*window_rows(windows), *document_rows(documents)):
+        for row in (*held_out_rows(windows), *document_rows(documents)):
             yield place | {"optimizer": key} | row
     scores.forget()
 

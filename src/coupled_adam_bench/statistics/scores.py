@@ -52,6 +52,12 @@ class Scorecard:
 
 
 REPRODUCED, PARTLY, NOT_REPRODUCED = "Reproduced", "Partly reproduced", "Not reproduced"
+SEEN = {
+    REPRODUCED: "Mechanism seen",
+    PARTLY: "Mechanism partly seen",
+    NOT_REPRODUCED: "Mechanism not seen",
+}
+"""The words for a generated language, which can show the mechanism and not the paper's result."""
 CONSISTENT = {
     REPRODUCED: "Consistent with the paper (not tested)",
     PARTLY: "Partly consistent with the paper (not tested)",
@@ -113,11 +119,13 @@ def scorecards(study: StudyResults) -> tuple[Scorecard, ...]:
     return tuple(cards)
 
 
-def _word(holds: int, total: int, loss_holds: bool, comparable: bool, tested: bool) -> str:
+def _word(holds: int, total: int, loss_holds: bool, comparable: bool, tested: bool, generated: bool) -> str:
     if not comparable:
         return NOT_JUDGED
     word = NOT_REPRODUCED if not holds else REPRODUCED if holds == total and loss_holds else PARTLY
-    return word if tested else CONSISTENT[word]
+    if not tested:
+        return CONSISTENT[word]
+    return SEEN[word] if generated else word
 
 
 def _pair(card: Scorecard) -> tuple[str, str] | None:
@@ -137,11 +145,13 @@ def _judge(study: StudyResults, card: Scorecard, scores: dict[str, Score], adam:
     holds, total = sum(scores[name].wins[coupled_adam] for name in CLAIMED), len(CLAIMED) * card.n_groups
     missing = sum(scores[name].untestable for name in CLAIMED)
     counts = [len(cells) for group in groups for cells in group.cells.values()]
+    loss_holds = loss is not None and kept == len(longest)
+    generated = any(group.first.study.data.source.kind == "synthetic" for group in groups)
     return Verdict(
         card.table,
         adam,
         coupled_adam,
-        _word(holds, total, loss is not None and kept == len(longest), missing < total, card.table.rules.tested),
+        _word(holds, total, loss_holds, missing < total, card.table.rules.tested, generated),
         holds,
         total,
         card.n_groups,

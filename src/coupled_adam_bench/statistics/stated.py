@@ -112,7 +112,7 @@ def trend_tests(
             found[family] = PlaceTest(math.nan, math.nan, math.nan, math.nan, reason)
             continue
         index = 1 + trend.terms.index(TOKENS)
-        slope, error, df = trend.fit.estimates[index], trend.fit.standard_error(index), trend.fit.df[index]
+        slope, error, df = trend.fit.estimates[index], trend.fit.standard_error(index), trend.fit.df
         t = slope / error if error > 0 else math.nan
         found[family] = PlaceTest(slope, t, df, upper_tail(sign * slope, error, df), "")
     return [found[group.setup.data, group.setup.recipe] for group in places]

@@ -22,6 +22,11 @@ def one_sided_p(t: float, df: float, higher: bool) -> float:
     return 1.0 if math.isnan(t) else float(stdtr(df, -t if higher else t))
 
 
+def two_sided_p(one_sided: float, t: float, df: float) -> float:
+    """Return P(|T| > |t|) of Student's t; where t is NaN, the one-sided p: 1 if nothing differs, NaN without a test."""
+    return one_sided if math.isnan(t) else min(1.0, 2 * one_sided_p(abs(t), df, higher=True))
+
+
 def interval(difference: float, standard_error: float, df: float) -> tuple[float, float]:
     """Return the two-sided interval of a difference at ``LEVEL``; one point where nothing varies."""
     from scipy.special import stdtrit

@@ -15,7 +15,7 @@ from coupled_adam_bench.catalog.names import VALIDATION_LOSS
 from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, layout_of
 from coupled_adam_bench.results.target import ALL_SEEDS, write_target_rows
-from coupled_adam_bench.runs import read_history
+from coupled_adam_bench.runs import run_history
 from coupled_adam_bench.statistics.student import one_sided_p, statistic
 from coupled_adam_bench.statistics.t_test import summarize
 
@@ -85,7 +85,7 @@ def target_rows(plan: Plan, runs: Path = paths.RUNS) -> Iterator[dict[str, Any]]
     for groups in layout_of(plan).groups.values():
         for group in groups:
             for key, cells in group.cells.items():
-                histories = {str(cell.seed): read_history(paths.RunFiles(runs / cell.id).history) for cell in cells}
+                histories = {str(cell.seed): run_history(runs / cell.id) for cell in cells}
                 steps, per_step = cells[0].steps, group.n_tokens // cells[0].steps
                 reached = {seed: first_reached(rows, target, steps) for seed, rows in histories.items()}
                 place = dict(zip(GROUP_COLUMNS, group.place, strict=True)) | {"optimizer": key, "target": target}

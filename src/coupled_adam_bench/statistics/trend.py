@@ -1,8 +1,8 @@
 """How the difference between two optimizers grows with tokens and parameters: ``trend.csv`` and ``crossings.csv``.
 
 The model of a table, a metric and two optimizers, over all seeds s, tokens D and parameters N that have both values:
-``difference = a + b log2 D + c log2 N + seed_s + noise``, both normal. So b is what each doubling of D adds.
-The paper says that the gain of Coupled Adam in loss grows with D [P]: that is the one-sided test of b.
+``difference = a_s + b_s log2 D + c_s log2 N + noise``, a line for each seed. The mean b is what a doubling of D adds.
+The paper says that the gain of Coupled Adam in loss grows with D [P]: that is the one-sided t-test of b over seeds.
 """
 
 import math
@@ -30,7 +30,7 @@ NO_CROSSING = "no crossing in the range"
 TREND_COLUMNS: dict[str, type] = {
     "table": str, "data": str, "recipe": str, "metric": str, "optimizer": str, "reference": str, "term": str,
     "estimate": float, "se": float, "df": float, "low": float, "high": float, "p_value": float, "p_holm": float,
-    "n": int, "n_missing": int, "n_seeds": int, "seed_sd": float, "residual_sd": float, "method": str, "reason": str,
+    "n": int, "n_missing": int, "n_seeds": int, "reason": str,
 }  # fmt: skip
 """Columns of trend.csv; ``low`` and ``high`` are the 95 % interval, ``p_value`` is one-sided, for the optimizer."""
 CROSSING_COLUMNS: dict[str, type] = {
@@ -53,7 +53,6 @@ class Trend:
     fit: Fit
     n: int
     n_missing: int
-    n_seeds: int
 
     def line(self, n_params: float) -> tuple[float, float, float, float, float]:
         """Return the line against log2 D for one size: value at D = 1, slope, their variances and covariance."""
@@ -70,7 +69,7 @@ class Trend:
         value, slope, variance, slope_variance, covariance = self.line(n_params)
         x = math.log2(n_tokens)
         squared_error = variance + 2 * x * covariance + x * x * slope_variance
-        return value + slope * x, t_quantile(min(self.fit.df)) * math.sqrt(max(squared_error, 0.0))
+        return value + slope * x, t_quantile(self.fit.df) * math.sqrt(max(squared_error, 0.0))
 
 
 def trends(study: StudyResults, table: str, metrics: Sequence[Metric]) -> list[Trend]:
@@ -112,10 +111,8 @@ def trend_of(
             values.append(difference)
             places.append([logs[term] for term in terms])
             seeds.append(seed)
-    fit = fit_line(values, places, seeds) if values else no_fit(len(terms), "no pair has both values")
-    return Trend(
-        tuple(shared), metric, optimizer, reference, terms, fit, len(values), n_missing, len(dict.fromkeys(seeds))
-    )
+    fit = fit_line(values, places, seeds) if values else no_fit(len(terms), 0, "no pair has both values")
+    return Trend(tuple(shared), metric, optimizer, reference, terms, fit, len(values), n_missing)
 
 
 def _rows(trend: Trend) -> list[dict[str, Any]]:
@@ -132,15 +129,14 @@ def _rows(trend: Trend) -> list[dict[str, Any]]:
             estimate = error = df = math.nan
             reasons.append(f"one number of {term}")
         else:
-            estimate, error, df = fit.estimates[index], fit.standard_error(index), fit.df[index]
+            estimate, error, df = fit.estimates[index], fit.standard_error(index), fit.df
         half = t_quantile(df) * error
         rows.append({
             "table": trend.groups[0].table, "data": setup.data, "recipe": setup.recipe, "metric": trend.metric.name,
             "optimizer": trend.optimizer, "reference": trend.reference, "term": term, "estimate": estimate,
             "se": error, "df": df, "low": estimate - half, "high": estimate + half,
             "p_value": upper_tail(sign * estimate, error, df), "n": trend.n, "n_missing": trend.n_missing,
-            "n_seeds": trend.n_seeds, "seed_sd": fit.seed_sd, "residual_sd": fit.residual_sd, "method": fit.method,
-            "reason": "; ".join(filter(None, reasons)),
+            "n_seeds": fit.n_seeds, "reason": "; ".join(filter(None, reasons)),
         })  # fmt: skip
     return rows
 
@@ -159,7 +155,7 @@ def crossing(trend: Trend, n_params: int) -> tuple[float, float, float, str]:
     place = -value / slope if slope else nan
     if not math.log2(min(tokens)) <= place <= math.log2(max(tokens)):
         return nan, nan, nan, NO_CROSSING
-    squared = t_quantile(min(trend.fit.df)) ** 2
+    squared = t_quantile(trend.fit.df) ** 2
     # (value + slope x)^2 <= t^2 variance(x), a quadratic in x; it opens upwards if the slope differs from 0.
     a = slope**2 - squared * slope_variance
     if a <= 0:

@@ -1,7 +1,7 @@
-"""Differences of two trained models over units of text, that is documents or windows, and how sure they are.
+"""Differences of two trained models over documents of tasks or of held-out text, and how sure they are.
 
 All p-values here are two-sided. They say what other text of the kind would show of these very models; what other seeds
-would show is in ``tests.csv``.  N: units
+would show is in ``tests.csv``.  N: documents of a task    G: held-out documents    P: pieces of windows
 """
 
 import math
@@ -11,11 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.statistics.student import interval, one_sided_p, statistic
+from coupled_adam_bench.statistics.student import interval, statistic, two_sided_p
 
 Floats = NDArray[np.float64]
-MIN_BLOCKS = 3
-"""The fewest blocks of windows from which a spread is estimated."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,7 @@ class Estimate:
         """The two-sided p-value of Student's t-test that there is no difference."""
         if math.isnan(self.standard_error):
             return math.nan
-        t = abs(statistic(self.difference, self.standard_error))
-        return min(1.0, 2 * one_sided_p(t, self.df, higher=True))
+        return two_sided_p(1.0, statistic(self.difference, self.standard_error), self.df)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -48,21 +45,31 @@ def of_documents(differences_N: Floats) -> Estimate:
     return Estimate(n, float(np.mean(differences_N)), error, n - 1)
 
 
-def of_windows(differences_N: Floats, n_targets_N: NDArray[np.int64]) -> Estimate:
-    """Return the mean of paired differences of windows in the order of the text, weighted by their targets.
+def document_means(
+    documents_P: NDArray[np.int64], n_targets_P: NDArray[np.int64], *losses_P: Floats
+) -> tuple[Floats, list[Floats]]:
+    """Return the targets of each held-out document, shape (G,), and its mean loss for each of ``losses_P``."""
+    _, place_P = np.unique(documents_P, return_inverse=True)
+    n_targets_G = np.asarray(np.bincount(place_P, n_targets_P), np.float64)
+    return n_targets_G, [np.bincount(place_P, n_targets_P * losses) / n_targets_G for losses in losses_P]
 
-    Neighbouring windows share documents, and their differences are alike. So the windows are cut into about sqrt(N)
-    blocks of about sqrt(N) neighbours, and the spread is that over blocks (batch means, Flegal and Jones 2010).
+
+def of_held_out(values_G: Floats, n_targets_G: Floats) -> Estimate:
+    """Return the mean over targets of what held-out documents have, given the mean of each and its targets.
+
+    Documents are independent, the targets of one are not. So the variance is that of the jackknife, which leaves out
+    one document at a time. Its degrees of freedom are Satterthwaite's, with independent targets as the working model
+    (Bell and McCaffrey 2002). For documents of one length this is the paired t-test; unequal ones leave fewer degrees.
     """
-    n, weights_N = len(differences_N), n_targets_N / n_targets_N.sum()
-    difference = float(weights_N @ differences_N)
-    n_blocks = math.isqrt(n)
-    if n_blocks < MIN_BLOCKS:
-        return Estimate(n, difference, math.nan, math.nan)
-    starts = np.arange(n_blocks) * n // n_blocks
-    # What each block adds to the difference beyond its share: these sum to zero.
-    parts = np.add.reduceat(weights_N * (differences_N - difference), starts)
-    return Estimate(n, difference, math.sqrt(n_blocks / (n_blocks - 1) * float(parts @ parts)), n_blocks - 1)
+    n, share_G = len(values_G), n_targets_G / n_targets_G.sum()
+    mean = float(share_G @ values_G)
+    if n < 2:
+        return Estimate(n, mean, math.nan, math.nan)
+    square_G = (share_G / (1 - share_G)) ** 2
+    error = math.sqrt((n - 1) / n * float(square_G @ (values_G - mean) ** 2))
+    trace = (square_G / share_G).sum() - square_G.sum()
+    df = trace**2 / ((square_G**2 / share_G * (1 / share_G - 2)).sum() + square_G.sum() ** 2)
+    return Estimate(n, mean, error, float(df))
 
 
 def average(estimates: Sequence[Estimate]) -> Estimate:

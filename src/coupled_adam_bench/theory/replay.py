@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coupled_adam_bench.catalog.names import EMBEDDING, HEAD
 from coupled_adam_bench.progress import Progress
-from coupled_adam_bench.runs import read_history
+from coupled_adam_bench.runs import run_history
 from coupled_adam_bench.theory.drift import Drift, rule_of
 from coupled_adam_bench.training.trainer import Trainer
 
@@ -103,15 +103,15 @@ class Replay:
                 handle.remove()
 
 
-def relative_loss_difference(losses: list[float], history: Path) -> float:
+def relative_loss_difference(losses: list[float], run_dir: Path) -> float:
     """Return the largest relative difference between a run's logged losses and the ``losses`` of a replay's steps.
 
-    Raises ``ValueError`` for a history that does not reach the last step.
+    Raises ``ValueError`` for a history that does not reach the last step, or is not the run's.
     """
-    rows = read_history(history)
+    rows = run_history(run_dir)
     if not rows or rows[-1]["step"] != len(losses):
         last = rows[-1]["step"] if rows else 0
-        raise ValueError(f"{history}: ends with step {last} of {len(losses)}; train this cell again")
+        raise ValueError(f"{run_dir}: its history ends with step {last} of {len(losses)}; train this cell again")
     differences, start = [], 0
     for row in rows:
         mean = math.fsum(losses[start : row["step"]]) / (row["step"] - start)

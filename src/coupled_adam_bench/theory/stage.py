@@ -42,17 +42,16 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
         # Use the per-process batch of the original training.
         sequences = execution.micro_batch_sequences or cell.training.batch_sequences // execution.processes
         here = execution.model_copy(update={"micro_batch_sequences": sequences})
-        files = paths.RunFiles(paths.run_dir(cell.id))
-        with closing(Trainer(cell, here, data_dir, files.folder, group)) as trainer:
+        run_dir = paths.run_dir(cell.id)
+        with closing(Trainer(cell, here, data_dir, run_dir, group)) as trainer:
             replay = Replay(trainer, theory.record_every)
             replay.run()
-            history = files.history
-            difference = relative_loss_difference(replay.losses, history)
+            difference = relative_loss_difference(replay.losses, run_dir)
             if not difference <= theory.replay_tolerance:
                 raise ValueError(
-                    f"{history}: the losses of a replay differ by up to {difference:.2g} of their size, more than "
-                    f"evaluation.theory.replay_tolerance {theory.replay_tolerance:g}; raise it if float errors grow so "
-                    "far in this run, else train the cell again"
+                    f"{run_dir}: the losses of a replay differ from its history by up to {difference:.2g} of their "
+                    f"size, more than evaluation.theory.replay_tolerance {theory.replay_tolerance:g}; raise it if "
+                    "float errors grow so far in this run, else train the cell again"
                 )
             detail = {
                 **_at_the_end(trainer, model, theory.n_batches, unigram_counts),

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from coupled_adam_bench.files import (
     SEAL,
+    clear,
     read_json,
     read_sealed,
     remove,
@@ -32,11 +33,10 @@ from coupled_adam_bench.files import (
 )
 from coupled_adam_bench.paths import HISTORY
 from coupled_adam_bench.progress import say
-from coupled_adam_bench.runs import KEEP_CHECKPOINTS
+from coupled_adam_bench.runs import CHECKPOINT_STATE, KEEP_CHECKPOINTS
 from coupled_adam_bench.training.distributed import WorkerGroup
 
 KEPT = "kept"  # an empty file that marks a checkpoint which is never deleted
-STATE = "state.json"
 CHECKSUMS = "checksums.json"
 
 Described = dict[str, TensorStorageMetadata]
@@ -73,8 +73,8 @@ def damage(path: Path) -> str | None:
             listed = read_sealed(path / CHECKSUMS)
         elif unlisted := {file.name for file in path.iterdir()} - {CHECKSUMS, *listed}:
             return f"{CHECKSUMS} does not list {', '.join(sorted(unlisted))}"
-        if STATE not in listed:
-            return f"{CHECKSUMS} does not list {STATE}"
+        if CHECKPOINT_STATE not in listed:
+            return f"{CHECKSUMS} does not list {CHECKPOINT_STATE}"
         for name, sha256 in listed.items():
             if not (path / name).is_file():
                 return f"{name} is missing"
@@ -149,19 +149,23 @@ class Checkpoints:
     def _finish(self, written: Future[Any], temporary: Path, state: dict[str, Any], history: str, kept: bool) -> None:
         try:
             written.result()
-            write_json(temporary / STATE, state)
+            write_json(temporary / CHECKPOINT_STATE, state)
             write_text(temporary / HISTORY, history)
             if kept:
                 (temporary / KEPT).touch()
             files = sorted(path.name for path in temporary.iterdir())
-            write_sealed(temporary / CHECKSUMS, {name: sha256_file(temporary / name) for name in files})
+            with ThreadPoolExecutor(self.group.size) as pool:  # each process has written a file of its own
+                sums = pool.map(sha256_file, [temporary / name for name in files])
+                write_sealed(temporary / CHECKSUMS, dict(zip(files, sums, strict=True)))
             final = self.folder / temporary.name.removeprefix(".").removesuffix(".tmp")
             remove(final)  # an existing one of this step is damaged or of other data
             temporary.rename(final)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        for old in [path for path in checkpoints(self.folder) if not (path / KEPT).exists()][KEEP_CHECKPOINTS:]:
+        # Later ones were passed over: they are damaged or another cell's, and no reason to delete one of this run.
+        ours = [path for path in checkpoints(self.folder) if step_of(path) <= state["step"]]
+        for old in [path for path in ours if not (path / KEPT).exists()][KEEP_CHECKPOINTS:]:
             doomed = old.rename(old.with_name(f".{old.name}.tmp"))  # a half-deleted checkpoint must not keep its name
             remove(doomed)
 
@@ -179,15 +183,15 @@ class Checkpoints:
         return self.group.run_on_first(lambda: self._newest(last_step))
 
     def _newest(self, last_step: int | None) -> Path | None:
-        if self.folder.exists() and not self.folder.is_dir():
-            raise CheckpointError(f"{self.folder}: a file stands where checkpoints go; delete it and start again")
+        if said := clear(self.folder, for_folder=True):
+            say(said)
         for path in checkpoints(self.folder):
             if last_step is not None and step_of(path) > last_step:
                 continue
             if (reason := damage(path)) is not None:
                 say(f"{path}: damaged ({reason}), falling back to the one before it")
                 continue
-            identity = read_json(path / STATE)["identity"]
+            identity = read_json(path / CHECKPOINT_STATE)["identity"]
             if identity != self.identity:
                 say(f"{path}: belongs to {identity}, not to {self.identity}; passed over")
                 continue

@@ -7,9 +7,9 @@ from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import CustomSettings, Study
 from coupled_adam_bench.config.tune import candidates, with_values
 from coupled_adam_bench.data.check import split_checksums
-from coupled_adam_bench.dotted import is_installed
+from coupled_adam_bench.dotted import code_of
 from coupled_adam_bench.progress import say
-from coupled_adam_bench.runs import cell_is_whole, finished_run
+from coupled_adam_bench.runs import cell_damage, finished_run
 
 
 def custom_optimizers(study: Study) -> Iterator[tuple[str, CustomSettings]]:
@@ -26,15 +26,13 @@ def custom_optimizers(study: Study) -> Iterator[tuple[str, CustomSettings]]:
 
 
 def check_optimizers(study: Study) -> None:
-    """Raise ``ValueError`` for custom optimizers whose package is neither installed nor in the working directory."""
+    """Raise ``ValueError`` for custom optimizers whose code is neither installed nor in the working directory."""
     problems = []
     for field, optimizer in custom_optimizers(study):
-        package = optimizer.path.partition(".")[0]
-        if not is_installed(package):
-            problems.append(
-                f"{field}.path: no package or module {package!r} is installed, nor is there one in {Path.cwd()}; "
-                "correct the path, or install it into the environment that runs the study"
-            )
+        try:
+            code_of(optimizer.path)
+        except ValueError as error:
+            problems.append(f"{field}.{error}")
     if problems:
         raise ValueError("\n".join(problems))
 
@@ -45,7 +43,7 @@ def is_trained(cell: Cell, run_dir: Path, data_dir: Path) -> bool:
     try:
         return (
             run is not None
-            and cell_is_whole(run_dir)
+            and cell_damage(run_dir) is None
             and run["cell"] == cell.id
             and run["data_sha256"] == split_checksums(data_dir)
         )

@@ -4,6 +4,7 @@ They are started by ``torchrun`` or by :func:`launch`. A single process is a gro
 """
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -20,13 +21,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from coupled_adam_bench.device import pick_device
+from coupled_adam_bench.device import check_gpus, pick_device
+from coupled_adam_bench.estimate.resources import STOP_SECONDS
 from coupled_adam_bench.progress import say
 from coupled_adam_bench.training.stop_requests import RESUME_ME
 
 STALLED = 70  # EX_SOFTWARE: a process of the group has stalled
-# Time for the workers' last checkpoint; a cluster warns two minutes before it kills a job (rules/train.smk).
-_SHUTDOWN_SECONDS = 100
+TOO_LARGE = 71  # EX_OSERR: a micro-batch does not fit into the memory of a process of the group
+HALVED = "training goes on from the last checkpoint, with micro-batches half as large"
+_HALVINGS = "COUPLED_ADAM_BENCH_HALVINGS"  # tells the processes what their launcher has learnt
+_MARGIN_SECONDS = 20  # between the end of the processes and that of their job
 _START_SECONDS = 600
 """For which the processes of a group wait for each other at the least."""
 
@@ -45,6 +49,8 @@ class WorkerGroup:
     """CPU process group for small agreements, separate from that of the gradients."""
     saves: dist.ProcessGroup | None = None
     """CPU process group for checkpoints, which are written while training continues."""
+    halvings: int = 0
+    """How often the micro-batch is halved because a larger one did not fit into memory."""
 
     @property
     def is_first(self) -> bool:
@@ -107,17 +113,13 @@ class WorkerGroup:
         return nn.parallel.DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
 
 
-@contextlib.contextmanager
-def accumulating(module: nn.Module, last: bool) -> Iterator[None]:
-    """Synchronize gradients only after the ``last`` micro-batch of a step."""
-    if isinstance(module, FSDPModule):
-        module.set_requires_gradient_sync(last)
-        yield
-    elif isinstance(module, nn.parallel.DistributedDataParallel) and not last:
-        with module.no_sync():
-            yield
-    else:
-        yield
+def accumulating(module: nn.Module, last: bool) -> contextlib.AbstractContextManager[None]:
+    """Let DDP average gradients after the ``last`` micro-batch of a step alone.
+
+    FSDP2 averages after each one, because it would keep whole gradients until then.
+    """
+    ddp = isinstance(module, nn.parallel.DistributedDataParallel)
+    return module.no_sync() if ddp and not last else contextlib.nullcontext()  # type: ignore[operator]
 
 
 @contextlib.contextmanager
@@ -141,11 +143,7 @@ def open_group(device: str, stall_seconds: float) -> Iterator[WorkerGroup]:
         return
     local = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if name == "cuda" else torch.device("cpu")
     if local.type == "cuda":
-        if (n_gpus := torch.cuda.device_count()) <= local.index:
-            raise ValueError(
-                f"execution.gpus: process {local.index + 1} of this machine has no GPU, torch sees {n_gpus}; "
-                "start no more processes than there are GPUs"
-            )
+        check_gpus(local.index + 1)
         torch.cuda.set_device(local)
     # The watch, which names the rank, comes first; the start of the processes takes what it takes.
     timeout = timedelta(seconds=max(2 * stall_seconds, _START_SECONDS))
@@ -154,7 +152,8 @@ def open_group(device: str, stall_seconds: float) -> Iterator[WorkerGroup]:
     dist.init_process_group(backend, store=PrefixStore("training", store), rank=rank, world_size=size, timeout=timeout)
     try:
         votes, saves = (dist.new_group(backend="gloo", timeout=timeout) for _ in range(2))
-        yield WorkerGroup(local, rank, size, PrefixStore("watch", store), votes, saves)
+        halvings = int(os.environ.get(_HALVINGS, "0"))
+        yield WorkerGroup(local, rank, size, PrefixStore("watch", store), votes, saves, halvings)
     finally:
         dist.destroy_process_group()
 
@@ -193,13 +192,27 @@ class StopVote:
         return bool(self._flag)
 
 
-def launch(processes: int, arguments: Sequence[str]) -> int:
-    """Run ``python -m coupled_adam_bench ARGUMENTS`` in several processes, as torchrun does; return their status."""
+def launch(processes: int, arguments: Sequence[str], stop_seconds: int = STOP_SECONDS) -> int:
+    """Run ``python -m coupled_adam_bench ARGUMENTS`` in several processes, as torchrun does; return their status.
+
+    Processes that were asked to stop have ``stop_seconds`` for it, and are killed then. While a micro-batch does not
+    fit, all are started again with half of it: they cannot agree on that themselves, since some already wait in a
+    collective operation that another one will never enter.
+    """
+    for halvings in itertools.count():
+        os.environ[_HALVINGS] = str(halvings)
+        if (status := _launch(processes, arguments, stop_seconds)) != TOO_LARGE:
+            break
+        say(HALVED)
+    return status
+
+
+def _launch(processes: int, arguments: Sequence[str], stop_seconds: int) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_SECONDS))
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(stop_seconds - _MARGIN_SECONDS))
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -207,6 +220,7 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
         run_id=str(os.getpid()),
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
+        local_addr="localhost",  # torch would look up this machine's own name, which may not resolve
         max_restarts=0,
     )
     try:
@@ -222,7 +236,7 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
                 f"error: rank {rank} of {processes} was ended by signal {number}, {signal.strsignal(number)}{cause}; "
                 "start again: training goes on from the last checkpoint"
             )
-        status = next((status for status in (STALLED, 2, RESUME_ME) if status in codes.values()), 1)
+        status = next((status for status in (TOO_LARGE, STALLED, 2, RESUME_ME) if status in codes.values()), 1)
         if status == 1 and not killed:
             say(f"error: {error}")
         return status

@@ -2,7 +2,6 @@
 
 import os
 import platform
-from importlib.metadata import packages_distributions, version
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,9 @@ from coupled_adam_bench.revision import git_revision
 
 
 def describe(device: torch.device, optimizer: Optimizer) -> dict[str, Any]:
-    """Return versions, device and revision as a JSON value, with the packages of a custom optimizer."""
-    return _optimizer_packages(optimizer) | {
+    """Return versions, device and revision as a JSON value, with path and code of a custom optimizer."""
+    own = optimizer.model_dump(include={"path", "code"}) if isinstance(optimizer, CustomSettings) else None
+    return ({"optimizer": own} if own else {}) | {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "torch": torch.__version__,
@@ -25,10 +25,3 @@ def describe(device: torch.device, optimizer: Optimizer) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "git_revision": git_revision(),
     }
-
-
-def _optimizer_packages(optimizer: Optimizer) -> dict[str, Any]:
-    if not isinstance(optimizer, CustomSettings):
-        return {}
-    names = packages_distributions().get(optimizer.path.partition(".")[0], ())  # a user's file belongs to no package
-    return {"optimizer_packages": {name: version(name) for name in sorted(set(names))}}

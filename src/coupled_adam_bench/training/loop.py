@@ -3,7 +3,7 @@
 import math
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +19,17 @@ from coupled_adam_bench.data.bins import verified_tree
 from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.models.export import save_model
 from coupled_adam_bench.progress import Progress, say
-from coupled_adam_bench.runs import cell_is_whole, run_damage, write_cell, write_run
+from coupled_adam_bench.runs import cell_damage, run_damage, write_cell, write_run
 from coupled_adam_bench.training import environment
 from coupled_adam_bench.training.checks import is_trained, say_kept
 from coupled_adam_bench.training.distributed import StopVote, WorkerGroup, open_group, whole
 from coupled_adam_bench.training.live import VALIDATION_LOSS, LiveMeasurements
 from coupled_adam_bench.training.monitor import EnergyMeter, peak_flops, peak_memory_bytes
-from coupled_adam_bench.training.session import Attempt, attempt, locked
+from coupled_adam_bench.training.session import Attempt, Job, attempt, locked, with_room
 from coupled_adam_bench.training.stop_requests import RESUME_ME, stop_requests
 from coupled_adam_bench.training.trainer import Trainer
 from coupled_adam_bench.training.watchdog import Watchdog
 
-Job = Callable[[WorkerGroup], int]
 _SHOWN = ("loss", VALIDATION_LOSS, "mean_norm_ratio", "mfu")
 """What the line of progress has of the last line of the history that has it."""
 
@@ -244,7 +243,9 @@ def train(
 
 def _is_kept(cell: Cell, run_dir: Path, data_dir: Path) -> bool:
     """Write ``cell.json`` if it is not whole, and tell whether the rest of the run is whole; print the outcome."""
-    if not cell_is_whole(run_dir):
+    if (damage := cell_damage(run_dir)) is not None:
+        if paths.RunFiles(run_dir).cell.exists():
+            say(f"{damage}; written anew")
         write_cell(run_dir, cell.to_json())
     if is_trained(cell, run_dir, data_dir):
         paths.RunFiles(run_dir).attempt.unlink(missing_ok=True)  # left by a process that was killed after its last file
@@ -277,7 +278,7 @@ def run_jobs(jobs: Mapping[str, Job], execution: Execution, device: str) -> int:
             if group.sum(torch.tensor(float(bool(stop)), device=group.device)) > 0:  # in any process
                 return RESUME_ME
             try:
-                status = job(group)
+                status = with_room(name, job, group)
             except Exception as error:
                 lost = group.lost_peer(error)
                 if not lost and not isinstance(error, (ValueError, OSError)):  # not an error that the user can correct

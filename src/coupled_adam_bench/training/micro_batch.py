@@ -12,6 +12,10 @@ from coupled_adam_bench.training.distributed import WorkerGroup
 _STATE_NUMBERS = 4  # weight, gradient and two moments of each parameter, in float32
 
 
+class MicroBatchError(Exception):
+    """A micro-batch of several sequences does not fit into memory."""
+
+
 def passes(enough: int) -> tuple[int, int, int]:
     """Return the sequences of three passes on a GPU, of which the last two differ by the memory of one sequence alone.
 
@@ -59,10 +63,10 @@ def fixed_and_each(used: Sequence[int]) -> tuple[int, int]:
     return max(0, used[-2] - each), each
 
 
-def fitting_on_gpu(total: int, fixed: int, each: int, n_local_params: int) -> int:
-    """Return how many sequences fit into a GPU of ``total`` bytes, given what :func:`measure` found."""
+def fitting_on_gpu(available: int, fixed: int, each: int, n_local_params: int) -> int:
+    """Return how many sequences fit into ``available`` bytes of a GPU, given what :func:`measure` found."""
     # The measurement includes weights and gradients, but not the optimizers' moments.
-    return max(1, int((GPU_SHARE * total - fixed - 8 * n_local_params) // each))
+    return max(1, int((GPU_SHARE * available - fixed - 8 * n_local_params) // each))
 
 
 def find(
@@ -75,12 +79,13 @@ def find(
 ) -> int:
     """Return the micro-batch size of a process with ``sequences`` per step, from the memory of a few: :func:`measure`.
 
-    The limit is the GPU's memory, or on a CPU ``cpu_bytes``. ``n_local_params`` is the number of parameters in this
-    process's shards. All processes use the smallest size that any of them finds.
+    The limit is the free memory of the GPU, or on a CPU ``cpu_bytes``. ``n_local_params`` is the number of parameters
+    in this process's shards. All processes use the smallest size that any of them finds.
     """
     fixed, each = measure(forward_backward, group.device, enough)
-    if group.device.type == "cuda":
-        most = fitting_on_gpu(torch.cuda.mem_get_info(group.device)[1], fixed, each, n_local_params)
+    if group.device.type == "cuda":  # what other processes hold of the GPU is not there
+        available = torch.cuda.mem_get_info(group.device)[0] + torch.cuda.memory_reserved(group.device)
+        most = fitting_on_gpu(available, fixed, each, n_local_params)
     else:
         most = max(1, int((cpu_bytes - CPU_PROCESS_BYTES - 4 * _STATE_NUMBERS * n_local_params) // each))
     fitting = torch.tensor([most])

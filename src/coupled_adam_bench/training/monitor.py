@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from coupled_adam_bench.gpus import GPUS
+from coupled_adam_bench.gpus import find_gpu
 
 
 def peak_flops(device: torch.device) -> float | None:
     """Return the peak of a known GPU in FLOP/s, or ``None`` for other GPUs and for CPUs."""
     if device.type != "cuda":
         return None
-    name = torch.cuda.get_device_name(device)
-    return next((gpu.peak_flops for key, gpu in GPUS.items() if key in name), None)
+    gpu = find_gpu(torch.cuda.get_device_name(device))
+    return gpu.peak_flops if gpu else None
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -1,14 +1,19 @@
 """The frame around the work on a run: the lock of its folder, and the note that reveals a kill."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import gc
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from coupled_adam_bench.locks import FolderLock
 from coupled_adam_bench.progress import say
-from coupled_adam_bench.runs import begin_attempt, end_attempt
-from coupled_adam_bench.training.distributed import StopVote, WorkerGroup
+from coupled_adam_bench.runs import begin_attempt, check_own, end_attempt
+from coupled_adam_bench.training.distributed import HALVED, TOO_LARGE, StopVote, WorkerGroup
+from coupled_adam_bench.training.micro_batch import MicroBatchError
 
+Job = Callable[[WorkerGroup], int]
 _VOTE_SECONDS = 1.0
 
 
@@ -16,7 +21,8 @@ _VOTE_SECONDS = 1.0
 def locked(run_dir: Path, group: WorkerGroup, stop: Sequence[int]) -> Iterator[bool]:
     """Hold the lock of a run folder in the first process; wait while another job holds it.
 
-    Yields false if a request to stop in any process has ended the wait.
+    Yields false if a request to stop in any process has ended the wait. ``ValueError`` if the folder holds the run of
+    another cell.
     """
     with contextlib.ExitStack() as stack:
         locks: list[FolderLock] = []  # rank 0 has one, the others none
@@ -32,6 +38,8 @@ def locked(run_dir: Path, group: WorkerGroup, stop: Sequence[int]) -> Iterator[b
         while not is_ours and not vote(bool(stop)):
             is_ours = group.run_on_first(acquire)
         vote.count()
+        if is_ours:
+            group.run_on_first(lambda: check_own(run_dir))
         yield is_ours
 
 
@@ -64,3 +72,20 @@ def attempt(run_dir: Path, group: WorkerGroup) -> Iterator[Attempt]:
         raise
     if group.is_first:  # the others may be done while rank 0 still writes
         begun.end()
+
+
+def with_room(name: str, job: Job, group: WorkerGroup) -> int:
+    """Run a job and return its status; while a micro-batch does not fit, halve it and go on from the last checkpoint.
+
+    A process of several ends instead with the status ``TOO_LARGE``, and the launcher starts all of them again.
+    """
+    while True:
+        try:
+            return job(group)
+        except MicroBatchError as error:
+            say(f"{name}: {error}")
+            if group.size > 1:
+                os._exit(TOO_LARGE)  # at once, since the others may never close their connections
+        gc.collect()  # frees the trainer
+        say(f"{name}: {HALVED}")
+        group = replace(group, halvings=group.halvings + 1)

@@ -26,11 +26,13 @@ from coupled_adam_bench.optim.coupled_adam.shards import local
 from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.paths import HISTORY, RunFiles, trunk_dir
 from coupled_adam_bench.progress import say
+from coupled_adam_bench.runs import CHECKPOINT_STATE
 from coupled_adam_bench.training import micro_batch
 from coupled_adam_bench.training.batches import Batches
-from coupled_adam_bench.training.checkpoint import STATE, Checkpoints, Described, load, step_of
+from coupled_adam_bench.training.checkpoint import Checkpoints, Described, load, step_of
 from coupled_adam_bench.training.distributed import WorkerGroup, accumulating, whole
 from coupled_adam_bench.training.history import History, split_lines, whole_lines
+from coupled_adam_bench.training.micro_batch import MicroBatchError
 from coupled_adam_bench.training.monitor import SpikeMonitor
 from coupled_adam_bench.training.optimizer_state import allocate_state, export_state, import_state
 
@@ -85,7 +87,7 @@ class Trainer:
         self.model.init_weights(cell.seed, training.init_std if training.init == "normal" else None)
         if execution.compile:
             torch.compiler.reset()  # drop other cells' compiled kernels; dynamo caches only a few per function
-            self.model.compile_layers()
+            self.model.compile_parts(execution.deterministic)
         self.module = group.parallelize(self.model, list(self.model.blocks), execution.parallel)
         self.optimizers: Optimizers = build_optimizers(
             self.model, self.model.embedding_parameters(), cell.optimizer, training, cell.model.learning_rate
@@ -94,7 +96,7 @@ class Trainer:
         self.state = State()
         self.history = History(RunFiles(run_dir).history)
         self.checkpoints = self._checkpoints(run_dir, cell.id)
-        self.micro_batch_sequences = self._micro_batch()
+        self.micro_batch_sequences = max(1, self._micro_batch() >> group.halvings)
 
     def _checkpoints(self, run_dir: Path, cell_id: str) -> Checkpoints:
         identity = {"cell": cell_id, "train_sha256": self.meta.splits["train"].sha256}
@@ -126,19 +128,33 @@ class Trainer:
         rows = torch.arange(sequences, device=self.device) % len(inputs_BT)
         with accumulating(self.module, last=True):
             objective, _ = self._losses(inputs_BT[rows], targets_BT[rows], targets_BT.numel())
-            objective.backward()
+            objective.backward()  # type: ignore[no-untyped-call]
 
-    def _losses(self, inputs_BT: Tensor, targets_BT: Tensor, n_tokens: int) -> Tensor:
+    def _losses(self, inputs_BT: Tensor, targets_BT: Tensor, n_tokens: int) -> tuple[Tensor, Tensor]:
         """Return, divided by ``n_tokens``, a micro-batch's sums of what is minimized and of the cross-entropy."""
         z_loss = self.cell.optimizer.z_loss
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.cell.training.precision == "bf16"):
-            return self.module(inputs_BT, targets_BT, reduction="objective", z_loss=z_loss) / n_tokens  # type: ignore[no-any-return]
+            objective, cross_entropy = self.module(inputs_BT, targets_BT, reduction="objective", z_loss=z_loss)
+        return objective / n_tokens, cross_entropy / n_tokens
 
     def train_step(self, step: int) -> tuple[Tensor, Tensor]:
         """Do step ``step`` (from 0) and return this process's mean cross-entropy and the gradient norm before clipping.
 
         The loss of the global batch is the mean over the processes; the gradient is already global in every process.
+        Raises :class:`MicroBatchError` if memory does not suffice and smaller micro-batches may help. The step may be
+        done in part.
         """
+        try:
+            return self._train_step(step)
+        except torch.OutOfMemoryError as error:
+            if self.micro_batch_sequences == 1:
+                raise
+            raise MicroBatchError(
+                f"no memory for micro-batches of {self.micro_batch_sequences} sequences "
+                f"(execution.micro_batch_sequences): {error}"
+            ) from error
+
+    def _train_step(self, step: int) -> tuple[Tensor, Tensor]:
         training = self.cell.training
         inputs_BT, targets_BT = self.batches.get(step)
         self.optimizers.set_lr(learning_rate_factor(step, self.cell.steps, training))
@@ -148,7 +164,7 @@ class Trainer:
             rows = slice(start, start + micro)
             with accumulating(self.module, last=start + micro >= len(inputs_BT)):
                 objective, cross_entropy = self._losses(inputs_BT[rows], targets_BT[rows], targets_BT.numel())
-                objective.backward()
+                objective.backward()  # type: ignore[no-untyped-call]
             loss += cross_entropy.detach()
         self.optimizers.add_mu_loss_gradient()
         grad_norm = self.optimizers.clip_grad_norm_(self.model.parameters(), training.grad_clip)
@@ -231,7 +247,7 @@ class Trainer:
             return tensors
 
         tensors = load(path, self.group, allocate)  # the weights are loaded into the model in place
-        state = read_json(path / STATE)
+        state = read_json(path / CHECKPOINT_STATE)
         for name, optimizer in optimizers.items():
             import_state(optimizer, self.names, name, tensors, state["optimizers"][name])
         joules = state.get("joules")  # checkpoints of older versions do not know it

@@ -15,8 +15,8 @@ from coupled_adam_bench.config import Execution
 from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.runs import write_cell
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.loop import Job, Outcome, Run, run_jobs
-from coupled_adam_bench.training.session import attempt, locked
+from coupled_adam_bench.training.loop import Outcome, Run, run_jobs
+from coupled_adam_bench.training.session import Job, attempt, locked
 from coupled_adam_bench.training.stop_requests import RESUME_ME, stop_requests
 from coupled_adam_bench.training.trainer import Trainer
 

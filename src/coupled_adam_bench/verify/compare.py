@@ -11,7 +11,7 @@ from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.evaluation.stored import measurement_of
 from coupled_adam_bench.files import read_sealed
 from coupled_adam_bench.paths import RunFiles
-from coupled_adam_bench.runs import read_history
+from coupled_adam_bench.runs import read_run, run_history
 from coupled_adam_bench.verify.recorded import Number, Recorded
 from coupled_adam_bench.weights import sha256_without_cell
 
@@ -188,7 +188,7 @@ def judge(recorded: Recorded, cell: Cell, files: RunFiles, own: Mapping[str, flo
 
     What is not recorded, such as a history where the recorded run is not there, is named and not judged.
     """
-    then, now = recorded.cells[cell.id], read_sealed(files.record)
+    then, now = recorded.cells[cell.id], read_run(files.record)
     versions = _versions(then["environment"], now["environment"])
     for name in ("status", "reason", "step"):
         if then[name] != now[name]:
@@ -206,8 +206,8 @@ def judge(recorded: Recorded, cell: Cell, files: RunFiles, own: Mapping[str, flo
     differing = found.differing if same_weights else ["the weights", *found.differing]
     of_history: list[Difference] = []
     if (run := recorded.run(cell.id)) is not None:
-        rows = read_history(files.history)
-        of_history = compare_histories(read_history(run.history), rows)
+        rows = run_history(files.folder)
+        of_history = compare_histories(run_history(run.folder), rows)
         compared.append(f"{len(rows)} lines of history")
     else:
         found.notes.append("the history and the files beside evaluations: the recorded run is not there")

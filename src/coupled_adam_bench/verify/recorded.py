@@ -1,20 +1,22 @@
 """What a manifest and the files around it record of cells: how they were made, and the numbers that came out."""
 
+import csv
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-from coupled_adam_bench import versions
 from coupled_adam_bench.catalog.stages import STAGES
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import Paths
 from coupled_adam_bench.files import read_json, sha256_file
 from coupled_adam_bench.paths import RunFiles, run_dir
-from coupled_adam_bench.plan import Plan, load_plan, plan_from_json
-from coupled_adam_bench.results.collect import read_results
+from coupled_adam_bench.plan import Plan, plan_from_json
+from coupled_adam_bench.revision import git_revision
 from coupled_adam_bench.runs import run_damage
+from coupled_adam_bench.tuning import fill_slot
 
 Number = tuple[str, str]
 """Task and metric of a number in ``results.csv``."""
@@ -24,11 +26,13 @@ Number = tuple[str, str]
 class Recorded:
     """A manifest and the plan that it describes.
 
-    ``cells`` are its records of cells and ``values`` the numbers of ``results.csv``, by the id of the cell. ``results``
-    is the folder of ``runs`` and ``data``, whether they are there or not.
+    ``choices`` are the candidates that trials have chosen, by the id of the tuning. ``cells`` are its records of cells
+    and ``values`` the numbers of ``results.csv``, by the id of the cell. ``results`` is the folder of ``runs`` and
+    ``data``, whether they are there or not.
     """
 
     plan: Plan
+    choices: dict[str, int]
     manifest: dict[str, Any]
     cells: dict[str, dict[str, Any]]
     values: dict[str, dict[Number, float]]
@@ -76,55 +80,98 @@ class Recorded:
         return f"{files.record}: another {', '.join(differing)} than in the manifest" if differing else None
 
 
-def read_recorded(path: Path) -> Recorded:
+def read_recorded(path: Path, given: Mapping[str, str] | None = None) -> Recorded:
     """Read the manifest at ``path``, and ``results.csv`` and, if it is there, ``plan.json`` beside it.
 
-    The plan gives the paths of the user's files, which the manifest leaves out. ``ValueError`` for what is no manifest,
-    for one whose cells this version of the program would train in another way, and for other results than its own.
+    The manifest leaves out the paths of the user's files. They are those of the plan or the default ones, where none is
+    ``given`` by name. ``ValueError`` for what is no manifest, for one whose cells this version of the program would
+    train in another way, and for other results than its own.
     """
     manifest = read_json(path)
     try:
-        plan = _plan(manifest, path)
         cells = {cell["cell"]: cell for cell in manifest["cells"]}
-        versions_then, results_sha256 = manifest["protocol"]["versions"], manifest["sha256"]["results.csv"]
+        plan, choices = _plan(manifest, path, set(cells), given or {})
+        results_sha256 = manifest["sha256"].get("results.csv")
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"{path}: not a manifest of this program ({error!r})") from None
     if unknown := sorted(set(cells) - set(plan.cells)):
+        revision = manifest.get("git_revision")
+        mend = "put it back as it was written" if revision == git_revision() else f"check out revision {revision}"
         raise ValueError(
-            f"{path}: {len(unknown)} of its cells, such as {unknown[0]}, would be trained in another way: it is of "
-            f"version {versions_then.get('data')} of the data and {versions_then.get('train')} of training, this "
-            f"program has {versions.DATA} and {versions.TRAIN}; check out revision {manifest.get('git_revision')}"
+            f"{path}: {len(unknown)} of its cells, such as {unknown[0]}, would be trained in another way by this "
+            f"version of the program; {mend}"
         )
     table = path.with_name("results.csv")
     if not table.is_file() or sha256_file(table) != results_sha256:
         state = "changed since the manifest was written" if table.is_file() else "missing"
         raise ValueError(f"{table}: {state}, so there is nothing to compare with")
+    return Recorded(plan, choices, manifest, cells, _values(table, cells), path.absolute().parent.parent)
+
+
+def _values(table: Path, cells: Mapping[str, dict[str, Any]]) -> dict[str, dict[Number, float]]:
+    """Return the numbers of ``results.csv`` by the id of the cell."""
+    # Results of older versions have no column `cell`: no study had two cells that are alike in these.
+    ids = {(str(c["n_params"]), str(c["n_tokens"]), c["optimizer"], str(c["seed"])): name for name, c in cells.items()}
     values: dict[str, dict[Number, float]] = {}
-    for row in read_results(table).to_dict("records"):
-        values.setdefault(row["cell"], {})[row["task"], row["metric"]] = row["value"]
-    return Recorded(plan, manifest, cells, values, path.absolute().parent.parent)
+    with table.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            cell = row.get("cell") or ids[row["n_params"], row["n_tokens"], row["optimizer"], row["seed"]]
+            values.setdefault(cell, {})[row["task"], row["metric"]] = float(row["value"])
+    return values
 
 
-def _plan(manifest: dict[str, Any], path: Path) -> Plan:
-    """Return the plan of a manifest's studies, each on the data of its name with which the cells are the manifest's."""
-    origin, places = str(path), _places(path.with_name("plan.json"))
-    known = {cell["cell"] for cell in manifest["cells"]}
+def _plan(
+    manifest: dict[str, Any], path: Path, known: set[str], given: Mapping[str, str]
+) -> tuple[Plan, dict[str, int]]:
+    """Return the plan of a manifest's studies with the choices of its trials, and these.
+
+    Each study is on the data of its name with which the cells are those that are ``known``.
+    """
+    places = _places(path.with_name("plan.json"))
     entries = []
-    for values in manifest["studies"]:
-        study = values | {"paths": places.get(values["study"], _absolute(Paths()))}
+    for values in manifest["studies" if "studies" in manifest else "parts"]:  # their name in older versions
+        study = values | {"paths": _paths(values, places, given)}
         names = [data["id"].rpartition("-") for data in manifest["data"]]
         choices = [{"study": study, "data": digest} for name, _, digest in names if name == values["data"]["name"]]
-        one = ({"name": "one", "title": "", "studies": [choice], "stated": None} for choice in choices)
-        fits = [set(plan_from_json(plan, origin).cells) <= known for plan in one]
+        fits = [set(_chosen("one", "", [choice], path, known)[0].cells) <= known for choice in choices]
         entries.append(choices[fits.index(True) if True in fits else 0])
+    return _chosen(manifest["study"], manifest["title"], entries, path, known)
+
+
+def _chosen(
+    name: str, title: str, entries: list[dict[str, Any]], path: Path, known: set[str]
+) -> tuple[Plan, dict[str, int]]:
+    """Return a plan of studies with those choices of trials by which its cells are ``known``, and these choices."""
     # A stated plan changes no run.
-    whole = {"name": manifest["study"], "title": manifest["title"], "studies": entries, "stated": None}
-    return plan_from_json(whole, origin)
+    plan = plan_from_json({"name": name, "title": title, "studies": entries, "stated": None}, str(path))
+    cells = [cell for planned in plan.blocks for cell in planned.cells]
+    given = {cell.id for cell in cells if cell.tuning is None}
+    choices = {}
+    for tuning in plan.tunings.values():
+        slots = [cell for cell in cells if cell.tuning == tuning.id]
+        ids = [{fill_slot(slot, candidate.settings).id for slot in slots} for candidate in tuning.candidates]
+        if fits := [index for index, found in enumerate(ids) if found <= known]:
+            # Another candidate may be in the grid, with these settings and without a trial.
+            choices[tuning.id] = min(fits, key=lambda index: ids[index] <= given)
+    return with_choices(plan, choices), choices
+
+
+def with_choices(plan: Plan, choices: Mapping[str, int]) -> Plan:
+    """Return a plan with the candidates that trials have chosen, by the id of the tuning."""
+    return plan.with_choices({name: plan.tunings[name].candidates[index].settings for name, index in choices.items()})
+
+
+def _paths(study: dict[str, Any], places: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the paths of a study as seen from any folder."""
+    needed = {"text": "data/text"} if study["data"]["source"]["kind"] == "files" else {}  # as in the shipped studies
+    needed |= {"tokenizer": "data/tokenizer.json"} if study["data"]["tokenizer"] == "file" else {}
+    return _absolute(Paths.model_validate({**places.get(study["study"], needed), **given}))
 
 
 def _places(plan: Path) -> dict[str, Any]:
     """Return the paths of each study of a ``plan.json``; there are none without one."""
-    return {name: _absolute(study.paths) for name, study in load_plan(plan).studies.items()} if plan.is_file() else {}
+    studies = plan_from_json(read_json(plan), str(plan)).studies if plan.is_file() else {}  # of any version, unsealed
+    return {name: _absolute(study.paths) for name, study in studies.items()}
 
 
 def _absolute(places: Paths) -> dict[str, Any]:

@@ -8,10 +8,13 @@ from contextlib import chdir
 from pathlib import Path
 
 from coupled_adam_bench import paths
-from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.cells import Cell, data_digest
+from coupled_adam_bench.config import CustomSettings
 from coupled_adam_bench.data.check import META, file_damage, read_meta, split_checksums
-from coupled_adam_bench.files import write_json
+from coupled_adam_bench.dotted import changed_code
+from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.tuning import choice_file
 from coupled_adam_bench.verify.recorded import Recorded
 
 Run = Callable[[list[str], int], int]
@@ -54,6 +57,12 @@ def offer_data(recorded: Recorded, cell: Cell, folder: Path, run: Run) -> str | 
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(present)
         return None
+    try:
+        if data_digest(cell.study) != cell.data_digest:
+            files = ", ".join(cell.study.paths.text)
+            return f"{files}: not the text, or not with the tokenizer, of the manifest; give its place with --paths"
+    except ValueError as error:
+        return f"its data are not there, nor what they are made of ({error}); give its place with --paths"
     threads = cell.study.execution.data_threads
     with chdir(folder):
         if run(["prepare", "--plan", _PLAN, "--data", cell.data_id, "--workers", str(threads)], threads):
@@ -64,10 +73,30 @@ def offer_data(recorded: Recorded, cell: Cell, folder: Path, run: Run) -> str | 
 def commands(cell: Cell, device: str) -> Iterator[tuple[list[str], int]]:
     """Yield the commands that train and evaluate a cell, each with its number of threads."""
     execution = cell.study.execution
-    given = ["--plan", _PLAN, "--cells", cell.id, "--device", device]
+    given = ["--plan", _PLAN, "--cells", cell.job_name, "--device", device]
     yield ["train", *given], execution.training_threads
     for stage in cell.study.stages:
         yield [stage.name.replace("_", "-"), *given, "--done", f"{stage.name}.done"], execution.evaluation_threads
+
+
+def _other_code(cell: Cell) -> str | None:
+    """Return why a user's own optimizer is not that of the cell, or ``None``; old manifests do not say which it was."""
+    optimizer = cell.optimizer
+    if not isinstance(optimizer, CustomSettings) or optimizer.code is None:
+        return None
+    try:
+        changed = changed_code(optimizer.path, optimizer.code)
+    except ValueError as error:
+        return str(error)
+    return changed and f"{optimizer.path} is other code here than that of the manifest ({changed})"
+
+
+def _write_choice(recorded: Recorded, tuning_id: str, folder: Path) -> None:
+    """Write the choice of a trial, which is not repeated, for the jobs of a cell whose settings it chose."""
+    tuning = recorded.plan.tunings[tuning_id]
+    candidates = [{"cells": [{"cell": cell.id} for cell in candidate.cells]} for candidate in tuning.candidates]
+    record = {"tuning": tuning_id, "candidates": candidates, "chosen": recorded.choices[tuning_id]}
+    write_sealed(choice_file(folder / paths.TUNING, tuning_id), record)
 
 
 def rerun(recorded: Recorded, plan: Plan, cell: Cell, folder: Path, device: str, run: Run) -> str | None:
@@ -75,8 +104,12 @@ def rerun(recorded: Recorded, plan: Plan, cell: Cell, folder: Path, device: str,
 
     ``plan`` is that of the manifest, with the settings of execution that are to hold here.
     """
+    if (problem := _other_code(cell)) is not None:
+        return problem
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / _PLAN, plan.to_json())
+    write_sealed(folder / _PLAN, plan.to_json())
+    if cell.tuning is not None:
+        _write_choice(recorded, cell.tuning, folder)
     if (problem := offer_data(recorded, cell, folder, run)) is not None:
         return problem
     with chdir(folder):

@@ -8,12 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from coupled_adam_bench import paths
+from coupled_adam_bench.config import Paths
 from coupled_adam_bench.environ import environment
 from coupled_adam_bench.files import write_json
 from coupled_adam_bench.plan import Plan, plan_from_json
 from coupled_adam_bench.progress import say
 from coupled_adam_bench.verify.compare import Verdict, Word, judge
-from coupled_adam_bench.verify.recorded import Recorded, read_recorded
+from coupled_adam_bench.verify.recorded import Recorded, read_recorded, with_choices
 from coupled_adam_bench.verify.rerun import Run, rerun, run_in_process
 
 REPRODUCED, OTHERWISE, UNCHECKED = 0, 1, 2
@@ -29,12 +30,12 @@ def choose(recorded: Recorded, sample: int, seed: int) -> list[str]:
     return [cell_id for cell_id in trained if cell_id in chosen]
 
 
-def _with_threads(plan: Plan, threads: int | None) -> Plan:
+def _with_threads(recorded: Recorded, threads: int | None) -> Plan:
     """Return the plan with another number of threads for training and evaluation; None leaves it as it is."""
-    values = plan.to_json()
+    values = recorded.plan.to_json()
     for entry in values["studies"] if threads is not None else ():
         entry["study"]["execution"] |= {"train_threads": threads, "evaluation_threads": threads}
-    return plan_from_json(values, "--threads")
+    return with_choices(plan_from_json(values, "--threads"), recorded.choices)
 
 
 def verify_cell(
@@ -45,8 +46,6 @@ def verify_cell(
         return Verdict(cell_id, Word.UNCHECKED, f"it was not trained: {recorded.cells[cell_id]['reason']}")
     if (damage := recorded.damage(cell_id)) is not None:
         return Verdict(cell_id, Word.OTHER, f"the recorded files are not what was written: {damage}")
-    if cell_id not in plan.cells:
-        return Verdict(cell_id, Word.UNCHECKED, "a trial chose its settings (tune), and verify does not repeat trials")
     cell = plan.cells[cell_id]
     if (problem := rerun(recorded, plan, cell, folder, device, run)) is not None:
         return Verdict(cell_id, Word.UNCHECKED, problem)
@@ -56,18 +55,19 @@ def verify_cell(
 def verify(
     manifest: Path, cells: Sequence[str], sample: int | None, *, sample_seed: int = 0, folder: Path | None = None,
     device: str = "auto", threads: int | None = None, own: Mapping[str, float] | None = None,
-    json: Path | None = None, run: Run = run_in_process,
+    json: Path | None = None, given: Mapping[str, str] | None = None, run: Run = run_in_process,
 ) -> int:  # fmt: skip
     """Verify ``cells`` of a manifest, or a ``sample`` of them, print the verdicts and return an exit status.
 
     They are trained in ``folder``, in which a start goes on with what an earlier one left, or in a temporary one;
-    ``own`` are tolerances by metric that replace the default ones, and ``json`` is where the verdicts are written.
+    ``own`` are tolerances by metric that replace the default ones, ``json`` is where the verdicts are written, and
+    ``given`` are paths of the user's files by their names in a study.
     """
-    recorded = read_recorded(manifest)
+    recorded = read_recorded(manifest, given)
     if unknown := [cell for cell in cells if cell not in recorded.cells]:
         raise ValueError(f"--cells: {', '.join(unknown)} not in {manifest}")
     chosen = choose(recorded, sample, sample_seed) if sample is not None else list(dict.fromkeys(cells))
-    plan = _with_threads(recorded.plan, threads)
+    plan = _with_threads(recorded, threads)
     home = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
     verdicts = []
     with ExitStack() as stack:
@@ -101,4 +101,13 @@ def parse_tolerances(texts: Sequence[str]) -> dict[str, float]:
             found[name] = -1.0
         if not name or not found[name] >= 0:
             raise ValueError(f"--tolerance: {text!r} is not METRIC=NUMBER with a number of at least 0, as loss=0.02")
+    return found
+
+
+def parse_paths(texts: Sequence[str]) -> dict[str, str]:
+    """Return paths by their names in a study from texts such as ``text=FOLDER``; ``ValueError`` for others."""
+    found = {name: path for name, _, path in (text.partition("=") for text in texts)}
+    for name, path in found.items():
+        if name not in Paths.model_fields or not path:
+            raise ValueError(f"--paths: {name!r} is none of {', '.join(f'{one}=PATH' for one in Paths.model_fields)}")
     return found

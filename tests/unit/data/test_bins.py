@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from coupled_adam_bench.data import check
 from coupled_adam_bench.data.bins import Bin, Meta, load_meta, open_tokens, sample_offsets, token_dtype, write_meta
-from coupled_adam_bench.files import write_sealed
+from coupled_adam_bench.files import read_sealed, sha256_file, write_sealed
 
 
 def philox4x64(key: int, counter: list[int]) -> Iterator[int]:
@@ -119,6 +120,30 @@ def test_open_tokens_finds_damage(folder: Path) -> None:
     again()
     path.write_bytes(data)
     assert open_tokens(folder, "train").tolist() == list(range(10))
+
+
+def test_a_large_file_is_read_once_for_all_processes_while_it_stays_the_same(folder, monkeypatch):
+    read = []
+    monkeypatch.setattr(check, "SMALL_BYTES", 0)
+    monkeypatch.setattr(check, "sha256_file", lambda path: read.append(path.name) or sha256_file(path))
+
+    def opened() -> int:
+        """Open the tokens as another process does, and return how often they were read whole."""
+        read.clear()
+        check._sha256.cache_clear()
+        assert open_tokens(folder, "train").tolist() == list(range(10))
+        return len(read)
+
+    assert [opened(), opened()] == [1, 0]
+    assert list(read_sealed(folder / check.VERIFIED)) == ["x.bin"]
+    (folder / "x.bin").touch()
+    assert [opened(), opened()] == [1, 0]
+    (folder / check.VERIFIED).write_text("{}")
+    assert [opened(), opened()] == [1, 0]
+    data = (folder / "x.bin").read_bytes()
+    (folder / "x.bin").write_bytes(data[:-1] + b"x")
+    with pytest.raises(ValueError, match=r"x\.bin: SHA-256"):
+        opened()
 
 
 def test_open_tokens_with_wrong_names(folder: Path) -> None:

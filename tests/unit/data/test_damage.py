@@ -16,7 +16,7 @@ from coupled_adam_bench.data import prepare as prepare_module
 from coupled_adam_bench.data.bins import verified_file, verified_tree
 from coupled_adam_bench.data.check import DAMAGED, META, data_is_damaged, mark_damaged, split_checksums
 from coupled_adam_bench.data.prepare import prepare
-from coupled_adam_bench.files import read_json, read_sealed, write_json
+from coupled_adam_bench.files import read_json, read_sealed, write_json, write_sealed
 from coupled_adam_bench.locks import folder_lock
 from coupled_adam_bench.plan import Plan, make_plan
 
@@ -188,7 +188,7 @@ def test_two_preparations_at_once(tiny_study: Callable[..., dict[str, Any]], tmp
     settings = tiny_study()
     settings["data"]["source"]["n_tokens"] = 1_600_000
     plan = make_plan(parse_study(settings))
-    write_json(tmp_path / "plan.json", plan.to_json())
+    write_sealed(tmp_path / "plan.json", plan.to_json())
     (tmp_path / "run.py").write_text(PREPARE)
     command = [sys.executable, tmp_path / "run.py", tmp_path / "plan.json", tmp_path / "out"]
     first, second = (subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2))

@@ -23,7 +23,7 @@ from forks import python
 from hub_server import Fault, HubServer
 
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import sha256_file, write_json
+from coupled_adam_bench.files import sha256_file, write_sealed
 from coupled_adam_bench.plan import make_plan
 
 TEXTS = [f"the {i} worst\nof {i * i} times, the best" * (1 + i % 7) for i in range(400)]
@@ -88,7 +88,7 @@ class Here:
             "grid": [{"models": ["gpt2-2x32"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}],
             "execution": {"hub_minutes": hub_minutes},
         }
-        write_json(self.folder / "plan.json", make_plan(parse_study(values)).to_json())
+        write_sealed(self.folder / "plan.json", make_plan(parse_study(values)).to_json())
 
     @property
     def environment(self) -> dict[str, str]:

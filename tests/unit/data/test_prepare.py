@@ -20,11 +20,11 @@ from tokenizers import Tokenizer
 
 from coupled_adam_bench.config import Split, Study, parse_study
 from coupled_adam_bench.data import prepare as prepare_module
-from coupled_adam_bench.data.bins import SPLITS, load_meta, open_tokens
+from coupled_adam_bench.data.bins import SPLITS, document_ends, load_meta, open_tokens
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.data.shards import ShardJob, make_shards, split_of
 from coupled_adam_bench.data.synthetic import Language
-from coupled_adam_bench.files import write_json
+from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.plan import Plan, make_plan
 
 MakeStudy = Callable[..., Study]
@@ -184,6 +184,30 @@ def test_less_text_than_a_sequence(files_plan: Plan, files_study: MakeStudy, sma
         prepare(*study_and_data(only(make_plan(study))), tmp_path / "out", workers=1)
 
 
+@pytest.mark.parametrize("document", ["line", "paragraph", "file"])
+def test_what_a_document_is_and_that_few_are_held_out(
+    document: str, files_study: MakeStudy, small_gpt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every document of a text file ends with the end-of-text token, also where it has that token's name in it."""
+    (tmp_path / "text").mkdir()
+    for index in range(150):
+        text = f"one {index} <|endoftext|> of times\n\nthe worst of {index * index}\n"
+        (tmp_path / "text" / f"{index}.txt").write_text(text)
+    source = {"kind": "files", "txt_document": document}
+    split = {"val_fraction": 0.05, "test_fraction": 0.45}
+    study = files_study(tmp_path / "text", small_gpt2, vocab_size=512, source=source, split=split)
+    prepare(*study_and_data(only(make_plan(study))), tmp_path / "out", workers=1)
+    meta = load_meta(tmp_path / "out")
+    assert sum(part.n_documents for part in meta.splits.values()) == (150 if document == "file" else 300)
+    for name, part in meta.splits.items():
+        tokens = open_tokens(tmp_path / "out", name)
+        ends = document_ends(tokens, meta.eot_id)
+        assert (len(ends), ends[-1]) == (part.n_documents, part.n_tokens - 1)
+    test = meta.splits["test"]
+    said = f"measured on {test.n_tokens:,} tokens of {test.n_documents} documents, which are few"
+    assert (said in capsys.readouterr().err) == (test.n_documents < 100) == (document == "file")
+
+
 def test_empty_documents_are_counted(files_plan: Plan, tmp_path: Path) -> None:
     with (tmp_path / "text" / "x.jsonl").open("a") as file:
         file.write('{"text": ""}\n{"text": " "}\n')
@@ -228,8 +252,11 @@ def test_few_parts_are_in_memory_and_a_dead_worker_is_noticed(
         return
     for worker in multiprocessing.active_children():  # as the kernel does when memory runs out
         worker.kill()
-    with pytest.raises(ValueError, match=r"execution\.data_threads: a worker process died.*lower it \(now 2\)"):
+    with pytest.raises(
+        ValueError, match=r"execution\.data_threads: a worker process died.*lower it \(now 2\)"
+    ) as raised:
         list(shards)
+    assert raised.value.status == 137  # so that a retry of the job has more memory
 
 
 # Below: whole processes that are killed, or have no space.
@@ -263,7 +290,7 @@ def command(tmp_path: Path) -> Callable[..., list[str]]:
     def make(
         plan: Plan, out: Path, workers: int = 1, shard_characters: int = 2000, kill_at: str = "never"
     ) -> list[str]:
-        write_json(tmp_path / "plan.json", plan.to_json())
+        write_sealed(tmp_path / "plan.json", plan.to_json())
         arguments = [tmp_path / "run.py", tmp_path / "plan.json", out, workers, shard_characters, kill_at]
         return [sys.executable, *map(str, arguments)]
 

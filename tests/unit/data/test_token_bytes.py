@@ -105,7 +105,7 @@ def counted(encoder, folder: Path, texts: list[str]) -> tuple[int, np.ndarray]:
     return int(found.sum()), ids
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.text(CHARACTERS, max_size=12), max_size=4))
 def test_they_are_those_of_the_encoded_texts(encoder, texts):
     name, encode, folder = encoder

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coupled_adam_bench.embeddings.correlation import pearson, spearman
@@ -24,7 +24,6 @@ def test_spearman_by_hand_with_ties():
     assert spearman([0, 7, 7, 100], [-1, 0, 1, 9]) == pytest.approx(4.5 / math.sqrt(22.5), rel=1e-15)
 
 
-@settings(deadline=None)
 @given(pairs)
 def test_agrees_with_scipy(rows):
     x, y = zip(*rows, strict=True)
@@ -32,7 +31,6 @@ def test_agrees_with_scipy(rows):
     assert spearman(x, y) == pytest.approx(scipy.stats.spearmanr(x, y).statistic, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(pairs)
 def test_symmetric_bounded_and_blind_to_scale(rows):
     x, y = (np.array(column) for column in zip(*rows, strict=True))

@@ -95,7 +95,7 @@ def test_isotropy_in_blocks_of_directions():
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_invariances(seed):
     embeddings = matrix(seed)
     rng = np.random.default_rng(seed)

@@ -70,7 +70,7 @@ def test_against_slow_formulas(name, metric):
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_invariances(seed):
     embeddings = matrix(seed)
     rng = np.random.default_rng(seed)

@@ -163,7 +163,7 @@ def test_a_layer_by_hand(cell_of):
     # Norms' inputs 4 + 4 bytes; their outputs, q, k, v and the attention's output 2 x 6; GELU's input and output 2 x 8.
     per_width, statistics = 4 + 4 + 2 * 6 + 2 * 8, 2 * 2 * 4 + 4 * 4
     cell = cell_of(GPT2, training={"precision": "bf16"})
-    assert layer_bytes_per_token(cell) == 64 * per_width + statistics
+    assert layer_bytes_per_token(cell, on_gpu=True) == 64 * per_width + statistics
 
 
 def test_shards_by_hand(cell_of):
@@ -176,10 +176,11 @@ def test_shards_by_hand(cell_of):
     assert whole.gathered == 4 * (root + 3 * layer)
     assert whole.casts == 2 * 4 * layer
     assert whole.gradients == 4 * root + n_params
-    assert memory_of(cell, execution, 1).gradients == 4 * n_params  # until the last micro-batch, nothing is sharded
+    several = memory_of(cell, execution, 1)
+    assert (several.gradients, several.kept_gradients) == (whole.gradients, n_params)
     ddp = memory_of(cell, execution.model_copy(update={"parallel": "ddp"}), 2)
     assert (ddp.weights, ddp.gradients, ddp.optimizer) == (4 * n_params, 4 * n_params, 8 * n_params)
-    assert (ddp.gathered, ddp.gradients_stay) == (0, True)
+    assert (ddp.gathered, ddp.kept_gradients) == (0, 4 * n_params)
 
 
 def test_the_largest_micro_batch_fits_and_the_next_does_not(cell_of):

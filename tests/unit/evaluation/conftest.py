@@ -60,11 +60,11 @@ def write_data(part: Planned, tokens: np.ndarray) -> None:
     """Write bins with ``tokens`` in each split, counts and the generated evaluation sets."""
     folder = paths.data_dir(part.data_id)
     vocab_size = part.study.data.vocab_size
-    splits = {}
+    splits, n_documents = {}, int((tokens == 120).sum())
     for split in ("train", "val", "test"):
         folder.mkdir(parents=True, exist_ok=True)
         tokens.astype(token_dtype(vocab_size)).tofile(folder / f"{split}.bin")
-        splits[split] = Bin(f"{split}.bin", len(tokens), 1, sha256_file(folder / f"{split}.bin"))
+        splits[split] = Bin(f"{split}.bin", len(tokens), n_documents, sha256_file(folder / f"{split}.bin"))
     np.save(folder / "unigram.npy", np.bincount(tokens, minlength=121))
     language = Language(part.study.data.source)
     others = save_tokenizer(part.study, language.names, folder / "tokenizer")

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.bands import BANDS
+from coupled_adam_bench.catalog.bands import BAND_NAMES, BANDS, RAREST
 from coupled_adam_bench.catalog.stages import STAGES
-from coupled_adam_bench.embeddings.frequency import frequency_bins
-from coupled_adam_bench.evaluation.calibration import calibration, calibration_curve
+from coupled_adam_bench.embeddings.frequency import bands_of_tokens, frequency_bins
+from coupled_adam_bench.evaluation.calibration import calibration, calibration_curve, pooled_error
 from coupled_adam_bench.evaluation.logit_sums import LogitSums
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.evaluation.stored import measurement_of
@@ -24,7 +24,7 @@ from coupled_adam_bench.models.export import load_model
 EVERY = np.ones(4, dtype=bool)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32), st.sampled_from([0.0, -40.0, 1e4]), st.sampled_from([1e-3, 1.0, 30.0]))
 def test_logits_against_their_definition_in_any_chunks(seed, shift, scale):
     rng = np.random.default_rng(seed)
@@ -47,6 +47,22 @@ def test_logits_against_their_definition_in_any_chunks(seed, shift, scale):
     assert found.probability.sum() == pytest.approx(1.0, rel=1e-6)
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_probability_of_chosen_rows_is_kept_for_each_token_until_it_is_taken(autocast):
+    rng = np.random.default_rng(2)
+    logits, chosen = rng.normal(size=(20, 300)).astype(np.float32), rng.random(300) < 0.5
+    expected = np.exp(logits.astype(float) - np.logaddexp.reduce(logits.astype(float), axis=1)[:, None])
+    sums = LogitSums(chosen)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        for first, last in ((0, 7), (7, 20)):
+            sums.add(torch.from_numpy(logits[first:last]))
+    found = sums.take_masses()
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected[:, chosen].sum(axis=1), rtol=1e-6)
+    sums.add(torch.from_numpy(logits[:2]))
+    np.testing.assert_allclose(sums.take_masses(), found[:2], rtol=1e-6)
+
+
 def test_logits_that_are_not_finite_are_seen():
     sums = LogitSums()
     sums.add(torch.tensor([[0.0, math.nan], [1.0, 2.0]]))
@@ -58,6 +74,7 @@ def test_the_pass_of_the_loss_shows_the_logits_once(monkeypatch):
     from coupled_adam_bench.models import cross_entropy
 
     monkeypatch.setitem(cross_entropy.LOGITS_CHUNK, "cpu", 3)
+    torch.manual_seed(0)
     hidden, weight = torch.randn(7, 2).bfloat16(), torch.randn(5, 2).bfloat16()
     targets = torch.tensor([0, 1, -100, 3, 4, 0, 1])
     chunks: list[torch.Tensor] = []
@@ -93,6 +110,32 @@ def test_tokens_that_do_not_occur_or_have_no_probability():
     zero = calibration(np.array([0.0, 0.5, 0.5, 0.0]), counts, EVERY)
     assert zero.mean_log_ratio == -math.inf
     assert zero.pooled_log_ratio == pytest.approx(0.0)
+
+
+def test_the_error_over_documents_is_that_of_new_texts():
+    """Documents differ in length, in how many rare tokens they have, and in how far the model expects these."""
+    rng = np.random.default_rng(3)
+    found, errors = [], []
+    for _ in range(1500):
+        documents = np.repeat(np.arange(50), rng.integers(1, 6, 50))
+        share = rng.gamma(2, 0.01, 50)[documents]
+        counts = rng.binomial(128, share).astype(float)
+        predicted = 128 * (0.01 + 0.4 * share) * np.exp(0.2 * rng.normal(size=len(share)))
+        found.append(math.log(predicted.sum() / counts.sum()))
+        errors.append(pooled_error(documents, predicted, counts))
+    assert np.mean(errors) == pytest.approx(np.std(found, ddof=1), rel=0.1)
+
+
+def test_the_error_over_documents_by_hand_and_where_there_is_none():
+    # Pieces of documents 4 and 9: probabilities 1 + 2 and 3, targets 2 and 2; without either 3 / 2 each, whole 6 / 4.
+    assert pooled_error(np.array([4, 9, 4]), np.array([1.0, 3.0, 2.0]), np.array([2.0, 2.0, 0.0])) == 0.0
+    # Without one of the two: log 2 and log 1/2, and log(5 / 4) of both.
+    two = pooled_error(np.array([0, 1]), np.array([1.0, 4.0]), np.array([2.0, 2.0]))
+    assert two == pytest.approx(math.sqrt((math.log(2 / 1.25) ** 2 + math.log(0.5 / 1.25) ** 2) / 2))
+    one = np.array([1.0, 2.0])
+    assert math.isnan(pooled_error(np.array([0, 1]), one, np.array([0.0, 3.0])))
+    assert math.isnan(pooled_error(np.array([5, 5]), one, one))
+    assert math.isnan(pooled_error(np.array([0, 1]), 0 * one, one))
 
 
 def test_the_difference_of_two_models_does_not_depend_on_the_frequencies():
@@ -140,6 +183,12 @@ def test_a_measured_cell_against_its_definition(part):
     assert values["logit_sd"] == pytest.approx(logits.std(), rel=1e-5)
     assert values["logit_max"] == pytest.approx(np.abs(logits).max(), rel=1e-5)
     assert values["log_z_squared"] == pytest.approx((log_z**2).mean(), rel=1e-5)
+    rarest = bands_of_tokens(np.bincount(tokens, minlength=128)) == BAND_NAMES.index(RAREST.name)
+    mass = np.exp(logits - log_z[:, None])[:, rarest].sum(axis=1)
+    documents = np.cumsum(tokens[:-1] == 120)
+    error = pooled_error(documents, mass, rarest[tokens[1:]].astype(float))
+    assert error > 0
+    assert values["pooled_calibration_rarest_stderr"] == pytest.approx(error, rel=1e-4)
     counts = Counter(tokens[1:].tolist())
     training = np.bincount(tokens, minlength=128)
     order = np.argsort(training, kind="stable")

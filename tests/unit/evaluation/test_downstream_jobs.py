@@ -16,7 +16,7 @@ from coupled_adam_bench.evaluation import downstream, harness_model
 from coupled_adam_bench.evaluation.documents import read_documents
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.evaluation.stored import measurement_of
-from coupled_adam_bench.files import read_json, read_sealed, write_json
+from coupled_adam_bench.files import read_json, read_sealed, write_json, write_sealed
 from coupled_adam_bench.runs import write_run
 
 DOWNSTREAM = STAGES["downstream"]
@@ -149,7 +149,7 @@ KILLED_IN_THE_SECOND = """
 )
 def test_a_killed_job_keeps_the_cells_that_it_has_finished(part, capsys):
     first, second = part.cells
-    write_json(Path("plan.json"), part.plan().to_json())
+    write_sealed(Path("plan.json"), part.plan().to_json())
     command = [sys.executable, "-c", textwrap.dedent(KILLED_IN_THE_SECOND)]
     killed = subprocess.run(command, check=False, timeout=120, env=os.environ)
     assert killed.returncode == -9 and not DONE.exists()

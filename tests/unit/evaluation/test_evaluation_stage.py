@@ -20,7 +20,7 @@ from coupled_adam_bench.data.check import checksum
 from coupled_adam_bench.embeddings.metrics import embedding_metrics, isotropy
 from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDING_KEYS, read_embeddings
 from coupled_adam_bench.evaluation.stage import run_stage
-from coupled_adam_bench.files import read_json, read_sealed, sha256_file, write_json, write_sealed
+from coupled_adam_bench.files import read_json, read_sealed, sha256_file, write_sealed
 from coupled_adam_bench.models.export import load_model
 
 DONE = Path("stage.done")
@@ -239,7 +239,7 @@ def test_a_diverged_cell_is_a_result(part, capsys):
         assert (record["status"], record["reason"]) == ("diverged", "loss is NaN in step 2")
         values = values_of(bad, stage)
         assert values and all(math.isnan(value) for value in values.values())
-        assert tuple(values) == columns(stage)
+        assert tuple(values) == columns(stage) + tuple(column[:2] for column in STAGES[stage].columns)
         before = file_of(bad, stage).stat().st_mtime_ns
         assert run_stage(STAGES[stage], part.of([bad]), DONE) == 0
         assert file_of(bad, stage).stat().st_mtime_ns == before
@@ -357,7 +357,7 @@ def test_numbers_that_are_not_finite_are_results(part, save_cell):
         ),
         (lambda folder: (folder / "run.json").unlink(), "run.json: no such file"),
         (
-            lambda folder: write_sealed(folder / "run.json", {"status": "running"}),
+            lambda folder: write_sealed(folder / "run.json", {"cell": folder.name, "status": "running"}),
             "run.json: status 'running', neither",
         ),
         (
@@ -387,7 +387,7 @@ def test_unknown_cell(part):
 
 
 def test_the_embeddings_stage_needs_no_torch(part):
-    write_json(Path("plan.json"), part.plan().to_json())
+    write_sealed(Path("plan.json"), part.plan().to_json())
     code = """
         import sys
         from pathlib import Path

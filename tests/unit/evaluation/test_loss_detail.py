@@ -1,6 +1,7 @@
 """The test loss by frequency band, per byte and per window, against slow formulas of their own."""
 
 import math
+import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -10,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from planned import Planned
 
 from coupled_adam_bench import config, paths
 from coupled_adam_bench.catalog.bands import BAND_NAMES, BANDS, NEVER_SEEN
 from coupled_adam_bench.catalog.stages import STAGES
+from coupled_adam_bench.data.bins import document_ends
 from coupled_adam_bench.data.synthetic import Language
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens
@@ -32,7 +34,9 @@ from coupled_adam_bench.evaluation.window_losses import (
     read_windows,
     unpack,
 )
+from coupled_adam_bench.files import read_sealed, write_sealed
 from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.runs import write_run
 
 DONE = Path("stage.done")
 STAGE = STAGES["test_loss"]
@@ -48,7 +52,6 @@ def band_in_plain_words(counts: list[int], token: int) -> str:
     return next(band.name for band in BANDS if place <= Fraction(str(band.share)))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 30) | st.integers(0, 10**12), min_size=1, max_size=40).filter(any), st.randoms())
 def test_bands_against_the_definition_and_in_any_order_of_the_vocabulary(counts, random):
     found = bands_of_tokens(np.array(counts))
@@ -65,7 +68,6 @@ def test_a_text_without_tokens_has_no_bands():
         bands_of_tokens(np.zeros(4, dtype=np.int64))
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 9))
 def test_the_loss_of_a_band_is_the_mean_over_its_targets(seed, n_batches, seq_len):
     rng = np.random.default_rng(seed)
@@ -81,6 +83,14 @@ def test_the_loss_of_a_band_is_the_mean_over_its_targets(seed, n_batches, seq_le
     for name, values in of_band.items():
         expected = math.fsum(values) / len(values) if values else math.nan
         assert losses.means()[name] == pytest.approx(expected, rel=1e-12, nan_ok=True)
+
+
+def rewrite_meta(part: Planned, n_documents: int) -> None:
+    """Say that the test split has another number of documents."""
+    path = paths.data_dir(part.data_id) / "meta.json"
+    values = {key: value for key, value in read_sealed(path).items() if key != "sha256"}
+    values["splits"]["test"]["n_documents"] = n_documents
+    write_sealed(path, values)
 
 
 def measured(part: Planned, cell_ids: list[str]) -> list[dict]:
@@ -130,21 +140,71 @@ def test_a_measured_cell_against_its_definition(part):
     assert values["bits_per_byte"] == pytest.approx(losses.sum() / math.log(2) / n_bytes, rel=1e-6)
 
 
-def test_the_loss_of_each_window(part):
+def pieces_in_plain_words(tokens: np.ndarray, starts: list[int], length: int, eot_id: int) -> list[tuple[int, ...]]:
+    """The first input, the document and the targets of each piece, target by target."""
+    pieces: list[list[int]] = []
+    for start in starts:
+        last = None
+        for place in range(start + 1, min(start + length + 1, len(tokens))):
+            document = int((tokens[:place] == eot_id).sum())  # an end-of-text token is in the document that it ends
+            if document != last:
+                pieces.append([place - 1, document, 0])
+            pieces[-1][2] += 1
+            last = document
+    return [tuple(piece) for piece in pieces]
+
+
+def test_the_loss_of_each_window_cut_where_documents_end(part):
     cell_ids = list(part.cells)
     measured(part, cell_ids)
     cells = part.of(cell_ids)
     pairs = paired_windows(*cells)
     for cell_id, found in zip(cell_ids, (pairs.first, pairs.second), strict=True):
-        _, losses = losses_in_plain_words(part, cell_id)
+        tokens, losses = losses_in_plain_words(part, cell_id)
         windows = read_windows(measurement_of(STAGE, part.study, part.data_id), cell_id)
         np.testing.assert_array_equal(windows.losses, found)
-        assert windows.starts.tolist() == list(range(0, 499, 40))
-        assert pairs.n_targets.tolist() == windows.n_targets.tolist() == [40] * 12 + [19]
-        np.testing.assert_allclose(found, [losses[s : s + 40].mean() for s in windows.starts], rtol=1e-6)
+        expected = pieces_in_plain_words(tokens, list(range(0, 499, 40)), 40, 120)
+        columns = (windows.starts.tolist(), windows.documents.tolist(), windows.n_targets.tolist())
+        assert list(zip(*columns, strict=True)) == expected
+        assert len(expected) > 13 and pairs.documents.tolist() == windows.documents.tolist()
+        means = [losses[start : start + n].mean() for start, _, n in expected]
+        np.testing.assert_allclose(found, means, rtol=1e-6)
     assert (pairs.first != pairs.second).any()
-    loss = measurement_of(STAGE, part.study, part.data_id).read(cell_ids[0])["results"][0]["value"]
-    assert (pairs.first * pairs.n_targets).sum() / 499 == pytest.approx(loss, rel=1e-12)
+    record = measurement_of(STAGE, part.study, part.data_id).read(cell_ids[0])
+    values = {found["metric"]: found["value"] for found in record["results"]}
+    assert (pairs.first * pairs.n_targets).sum() / 499 == pytest.approx(values["loss"], rel=1e-12)
+    assert values["n_predicted_tokens"] == pairs.n_targets.sum() == 499
+    assert values["n_documents"] == len(set(pairs.documents.tolist()))
+
+
+def test_end_of_text_within_documents_makes_one_document_of_all(part, capsys):
+    """A tokenizer that writes end-of-text for unknown words would make documents of single sentences."""
+    rewrite_meta(part, n_documents=2)
+    (record,) = measured(part, [next(iter(part.cells))])
+    values = {found["metric"]: found["value"] for found in record["results"]}
+    assert (values["n_predicted_tokens"], values["n_documents"]) == (499, 1)
+    assert re.search(r"test has \d+ end-of-text tokens in 2 documents, so where these end", capsys.readouterr().err)
+    assert "rarest_stderr: the rarest 1 % do not vary over documents" in record["reason"]
+
+
+@given(st.lists(st.integers(0, 3), min_size=9, max_size=60), st.integers(1, 8), st.randoms())
+def test_pieces_of_any_windows_and_documents(tokens, length, random):
+    """Token 0 ends a document, or nothing does; windows overlap, and come in batches."""
+    tokens = np.array(tokens)
+    starts = [random.randrange(len(tokens) - length) for _ in range(random.randrange(1, 9))]
+    losses = np.array([[start + 0.25 * place for place in range(length)] for start in starts])
+    for eot_id in (0, 7):
+        detail = LossDetail(vocabulary(None, "unknown"), np.array(starts), document_ends(tokens, eot_id))
+        for batch in (losses[first : first + 3] for first in range(0, len(starts), 3)):
+            detail.logits.add(torch.zeros(batch.size, 4))
+            detail.add((np.ones_like(batch, np.int64), np.ones_like(batch, np.int64)), batch)
+        found = unpack(detail.evaluation(1.0, losses.size, "cpu").files[FILE], Path("windows"))
+        pieces = pieces_in_plain_words(tokens, starts, length, eot_id)
+        columns = (found.starts.tolist(), found.documents.tolist(), found.n_targets.tolist())
+        assert list(zip(*columns, strict=True)) == pieces
+        assert found.n_targets @ found.losses == pytest.approx(losses.sum())
+        if eot_id == 7:
+            assert set(found.documents.tolist()) == {0}
 
 
 def test_windows_that_are_not_the_same_make_no_pairs(part):
@@ -156,27 +216,31 @@ def test_windows_that_are_not_the_same_make_no_pairs(part):
     shutil.copytree(paths.run_dir(first.id), paths.run_dir("other"))
     other = replace(first, id="other", seed=2)
     shutil.rmtree(paths.run_dir("other") / "evaluations")
+    write_run(paths.run_dir("other"), {"cell": "other", "status": "completed", "reason": None})
     assert run_stage(STAGE, [other], DONE) == 0
     with pytest.raises(ValueError, match=r"and other were not measured on the same windows, .* one seed"):
         paired_windows(first, other)
     with pytest.raises(ValueError, match="no such file"):
         paired_windows(first, second)
-    assert len(paired_windows(first, first).first) == 6
+    assert paired_windows(first, first).n_targets.sum() == 6 * 40
 
 
-@given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**20), st.floats(width=64)), max_size=20))
+NUMBERS = st.integers(0, 2**40)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, st.floats(width=64)), max_size=20))
 def test_windows_are_read_back_bit_for_bit_from_the_same_bytes(rows):
-    starts, counts, losses = zip(*rows, strict=True) if rows else ((), (), ())
-    windows = WindowLosses(np.array(starts, np.int64), np.array(counts, np.int64), np.array(losses, np.float64))
+    *integers, losses = zip(*rows, strict=True) if rows else ((), (), (), ())
+    windows = WindowLosses(*(np.array(column, np.int64) for column in integers), np.array(losses, np.float64))
     packed = pack(windows)
     again = unpack(packed, Path("windows"))
     assert pack(again) == packed
-    for name in ("starts", "n_targets", "losses"):
+    for name in ("starts", "documents", "n_targets", "losses"):
         np.testing.assert_array_equal(getattr(again, name), getattr(windows, name))
 
 
 def test_what_is_no_file_of_windows_is_named():
-    for contents in (b"", b"\x1f\x8b", b"start", pack(WindowLosses(*3 * [np.array([1])]))[:-9]):
+    for contents in (b"", b"\x1f\x8b", b"start", pack(WindowLosses(*4 * [np.array([1])]))[:-9]):
         with pytest.raises(ValueError, match=r"f\.gz: not the losses of windows"):
             unpack(contents, Path("f.gz"))
 
@@ -201,11 +265,14 @@ def test_a_damaged_file_beside_an_evaluation_is_made_anew(part, damage, capsys):
     assert file.read_bytes() == contents
 
 
+def vocabulary(bytes_of_tokens: TokenBytes | None, no_bytes: str = "") -> Vocabulary:
+    return Vocabulary(np.array([0, 5, 5, 90]), np.array([0, 2, 2, 4]), bytes_of_tokens, no_bytes)
+
+
 def detail_of(bytes_of_tokens: TokenBytes | None, no_bytes: str = "") -> LossDetail:
-    bands = np.array([0, 2, 2, 4])
-    detail = LossDetail(Vocabulary(np.array([0, 5, 5, 90]), bands, bytes_of_tokens, no_bytes))
-    detail.add((np.array([[3, 1]]), np.array([[1, 3]])), np.array([[2.0, 1.0]]))
+    detail = LossDetail(vocabulary(bytes_of_tokens, no_bytes), np.array([0]), np.array([], np.int64))
     detail.logits.add(torch.zeros(2, 4))
+    detail.add((np.array([[3, 1]]), np.array([[1, 3]])), np.array([[2.0, 1.0]]))
     return detail
 
 
@@ -218,9 +285,9 @@ def detail_of(bytes_of_tokens: TokenBytes | None, no_bytes: str = "") -> LossDet
     ],
 )
 def test_bytes_that_nobody_knows_and_empty_bands_are_gaps_with_a_reason(bytes_of_tokens, reason):
-    found = detail_of(bytes_of_tokens, "cannot say").evaluation(1.5, 2, np.array([0]), "cpu")
+    found = detail_of(bytes_of_tokens, "cannot say").evaluation(1.5, 2, "cpu")
     values = {found["metric"]: found["value"] for found in found.results}
-    gaps = {
+    gaps = {"pooled_calibration_rarest_stderr"} | {
         f"{kind}_{band}" for kind in ("loss", "calibration", "pooled_calibration") for band in ("rarest", "frequent")
     }
     assert {name for name, value in values.items() if math.isnan(value)} == gaps | {"bits_per_byte"}

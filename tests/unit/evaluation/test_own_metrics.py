@@ -101,8 +101,11 @@ def test_a_changed_metric_and_an_added_one_are_measured(own):
     plain, one = measured(own()), measured(own(metric("all_cosine")))
     assert measured(own(metric("all_cosine"))) == one != plain
     assert measured(own(metric("all_cosine"), metric("frequent_norm"))) not in (plain, one)
-    Path("my_metrics.py").write_text(MODULE.replace("** 2", "** 3"))
-    assert measured(own(metric("all_cosine"))) != one
+    Path("my_metrics.py").write_text(MODULE.replace("** 2", "** 3") + "import my_helper\n")
+    Path("my_helper.py").touch()
+    other = measured(own(metric("all_cosine")))
+    Path("my_helper.py").write_text("x = 1\n")
+    assert len({one, other, measured(own(metric("all_cosine")))}) == 3
     assert read_sealed(one)["results"] != []
 
 
@@ -141,7 +144,7 @@ def test_what_is_no_metric_is_refused_before_the_first_job(own, function, messag
 
 def test_a_module_that_is_not_there_is_found_without_importing_anything(own):
     study = own(metric("all_cosine", path="no_such_module.f"))
-    with pytest.raises(ValueError, match=r"evaluation\.metrics\.0\.path: there is no module 'no_such_module' here"):
+    with pytest.raises(ValueError, match=r"evaluation\.metrics\.0\.path: no package or module 'no_such_module' is"):
         check_evaluation(study.study)
 
 

@@ -3,6 +3,7 @@
 import math
 import random
 import shutil
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,19 +139,30 @@ def test_logits_come_in_chunks(model, plain, monkeypatch):
 
 def test_replicas_share_the_work(folder, model, plain):
     other = load_model(folder)
-    calls = []
-    hooks = [
-        replica.blocks[0].register_forward_hook(lambda *_, name=name: calls.append(name))
-        for name, replica in (("first", model), ("second", other))
-    ]
+    batches = []
+    count = model.blocks[0].register_forward_hook(lambda *_: batches.append(model))
     one = Scorer([model], SEQ_LEN, 30).score(ENCODED)
-    n_batches = len(calls)
+    count.remove()
+    # Each replica waits in its first batch until the other has one, too: else a quick one could take all of them.
+    both, calls = threading.Barrier(2, timeout=60), []
+
+    def called(replica):
+        def hook(*_):
+            if replica not in calls:
+                both.wait()
+            calls.append(replica)
+
+        return hook
+
+    hooks = [
+        replica.blocks[0].register_forward_hook(called(name)) for name, replica in (("first", model), ("second", other))
+    ]
     two = Scorer([model, other], SEQ_LEN, 30).score(ENCODED)
     for hook in hooks:
         hook.remove()
     assert two == one
     check(two, plain)
-    assert len(calls) == 2 * n_batches and "second" in calls
+    assert len(calls) == len(batches) and set(calls) == {"first", "second"}
 
 
 def test_each_token_is_read_once_and_scored_once(model, monkeypatch):
@@ -172,6 +184,21 @@ def test_bfloat16_is_close(model, plain):
     for (log_p, _), (expected, _) in zip(found, plain, strict=True):
         assert log_p == pytest.approx(expected, rel=0.1, abs=1.0)
     assert found != Scorer([model], SEQ_LEN, 200).score(ENCODED)
+
+
+@pytest.mark.parametrize("chunk", [5, 2**20])
+def test_of_equally_likely_tokens_the_first_is_the_likeliest(folder, chunk, monkeypatch):
+    """As lm-eval's argmax; of bfloat16 logits many are equal."""
+    monkeypatch.setitem(scoring._LOGITS_CHUNK, "cpu", chunk)
+    model = load_model(folder)
+    context = [9, 1, 2]
+    with torch.no_grad():
+        direction = model.hidden(torch.tensor([context]))[0, -1]
+        model.head_weight[[3, 7]] = 100 * direction  # the context has neither
+    requests = [TokenRequest(np.array([*context, token], np.int32), 1) for token in (3, 7, 4)]
+    (first, is_first), (second, is_second), (_, is_other) = Scorer([model], SEQ_LEN, 100).score(requests)
+    assert first == second == pytest.approx(-math.log(2), abs=1e-5)
+    assert (is_first, is_second, is_other) == (True, False, False)
 
 
 def test_weights_that_are_no_numbers_give_no_numbers(folder):

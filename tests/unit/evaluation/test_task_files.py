@@ -89,6 +89,42 @@ def test_includes_are_merged_and_functions_left_alone(tmp_path):
 SPLITS = {"training_split": "train", "validation_split": "validation", "test_split": "test"}
 
 
+BOMB = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10))])
+HOSTILE = {
+    "bomb": (BOMB, r"a\.yaml: its aliases expand to 2,345,679,022 values, and at most 100,000 can be"),
+    "itself": ("task: a\nb: &b [*b]", r"a\.yaml: line 2: an alias makes this value a part of itself"),
+    "depth": ("task: " + 5000 * "[" + 5000 * "]", r"a\.yaml: nested too deeply"),
+    "size": ("task: a\n" + 2**20 * "#", r"a\.yaml: 1,048,584 bytes; a task's YAML file has at most 1,048,576"),
+    "include": ("include: {a: b}", r"a\.yaml: include: \{'a': 'b'\} must be the name of a file"),
+    "number": (f"task: {'9' * 5000}", r"a\.yaml: Exceeds the limit"),
+    "object": (
+        "task: !!python/object/apply:os.system [ls]",
+        r"a\.yaml: not valid YAML: could not determine a constructor",
+    ),
+}
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "A task's YAML file has aliases that expand to billions, a value that contains itself, thousands of levels, a "
+    "megabyte, an object of Python, or includes files without end.",
+    "It is refused with a sentence that names it.",
+)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_task_files(name, tmp_path):
+    text, message = HOSTILE[name]
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_task(tmp_path / "a.yaml")
+
+
+def test_includes_without_end(tmp_path):
+    for number in range(20):
+        (tmp_path / f"{number}.yaml").write_text(f"include: [{number + 1}.yaml, {number + 1}.yaml]\n")
+    with pytest.raises(ValueError, match=r"8\.yaml: 8 files lead to it by `include`, which is the most; include less"):
+        read_task(tmp_path / "0.yaml")
+
+
 def test_mirrored_task(tmp_path):
     task = write_task(tmp_path, "t", dataset_path="org/set", dataset_name="hard", **SPLITS)
     folder = tmp_path / "mirror" / "org" / "set" / "hard"

@@ -4,12 +4,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from planned import Planned, study_and_data
 
 from coupled_adam_bench import config, paths
 from coupled_adam_bench.evaluation import validation_loss
+from coupled_adam_bench.evaluation.record import Evaluation
 from coupled_adam_bench.evaluation.settings import test_loss as loss_settings
 from coupled_adam_bench.evaluation.test_loss import (
     batches,
@@ -24,7 +25,10 @@ from coupled_adam_bench.models.export import load_model
 RANDOM = config.TestLoss(split="val", windows="random", n_batches=5, batch_sequences=3)
 
 
-@settings(deadline=None)
+def n_predicted_of(found: Evaluation) -> float:
+    return next(row["value"] for row in found.results if row["metric"] == "n_predicted_tokens")
+
+
 @given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 5))
 def test_each_token_but_the_first_is_a_target_once(n_tokens, seq_len, batch_sequences):
     tokens = np.arange(100, 100 + n_tokens, dtype=np.uint16)
@@ -81,7 +85,7 @@ def test_evaluator_reads_the_test_split(part):
     assert found.results[0] == {
         "task": "test", "metric": "loss", "value": pytest.approx(loss, rel=1e-6), "unit": "nat/token"
     }  # fmt: skip
-    assert found.detail["n_predicted_tokens"] == 499
+    assert n_predicted_of(found) == 499
 
 
 def test_random_windows_are_those_of_nanogpt():
@@ -142,7 +146,7 @@ def test_evaluator_takes_split_and_windows_from_the_study_and_the_seed_from_the_
                 offsets = random_offsets(len(tokens), 40, test_loss, seed)
                 expected, _ = mean_loss(load_model(folder), windows_at(tokens, offsets, 40, 4), "cpu", False)
                 assert found.results[0]["value"] == pytest.approx(expected, rel=1e-6)
-                assert found.detail["n_predicted_tokens"] == 5 * 3 * 40
+                assert n_predicted_of(found) == 5 * 3 * 40
                 values[split, seed] = found.results[0]["value"]
     assert values["val", cell.seed] != values["val", cell.seed + 1]
 
@@ -176,7 +180,7 @@ def test_windows_by_model(part):
     for name, test_loss in (("fewer", fewer), ("other", other)):
         with open_evaluator(*study_and_data(with_test_loss(part, test_loss)), "cpu") as evaluate:
             found = evaluate(cell, folder)
-        n_predicted[name] = found.detail["n_predicted_tokens"]
+        n_predicted[name] = n_predicted_of(found)
         offsets = random_offsets(len(tokens), 40, test_loss.for_model(cell.model.name), cell.seed)
         expected, _ = mean_loss(load_model(folder), windows_at(tokens, offsets, 40, 4), "cpu", False)
         assert found.results[0]["value"] == pytest.approx(expected, rel=1e-6)

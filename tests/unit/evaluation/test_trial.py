@@ -15,7 +15,7 @@ from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.evaluation import downstream, settings
 from coupled_adam_bench.evaluation.requests import Lengths, Request, RequestError, check_requests
 from coupled_adam_bench.evaluation.trial import try_study_tasks, try_tasks
-from coupled_adam_bench.files import digest, read_sealed, write_json
+from coupled_adam_bench.files import digest, read_sealed, write_sealed
 
 WORD = "baba"  # in the vocabulary of the generated language, whose tokenizer gives one token a word
 
@@ -61,7 +61,7 @@ def tried(part: Planned) -> dict:
 
 
 def test_the_command_writes_what_the_tasks_are_made_of(part):
-    write_json(Path("plan.json"), part.plan().to_json())
+    write_sealed(Path("plan.json"), part.plan().to_json())
     downstream._quiet()
     import lm_eval.evaluator
     import lm_eval.models.huggingface  # noqa: F401 - not counted below

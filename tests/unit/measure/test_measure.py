@@ -15,7 +15,7 @@ from hub_server import HubServer
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from small_models import FAMILIES, N_ROWS, WORDS, build, byte_level
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.embeddings.metrics import embedding_metrics
@@ -94,12 +94,32 @@ def test_counts_of_a_text(saved, tmp_path):
     counts = np.zeros(tokenizer.get_vocab_size(), dtype=np.int64)
     for token in tokenizer.encode(text.read_text()).ids:
         counts[token] += 1
-    np.testing.assert_array_equal(count_tokens([text], tokenizer, len(counts)), counts)
+    np.testing.assert_array_equal(count_tokens([text], tokenizer, len(counts))[0], counts)
     matrix = build("gpt2").get_input_embeddings().weight.detach().double().numpy()
     assert found.value("embeddings", "rho") == pytest.approx(embedding_metrics(matrix, counts, "both_signs")["rho"])
     assert found.value("embeddings_unpadded", "n_rows") == len(counts) < N_ROWS
     assert found.value("embeddings_seen", "n_rows") == np.count_nonzero(counts)
     assert sum(found.detail["embeddings"]["norm_frequency"]["n_tokens"]) == N_ROWS
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "The text for `measure` has words that the model's tokenizer of words does not know, as on cells of the demo.",
+    "They are left out of the counts, and their number is said.",
+)
+def test_words_that_a_tokenizer_does_not_know(saved, tmp_path):
+    folder = shutil.copytree(saved("gpt2"), tmp_path / "words")
+    tokenizer = Tokenizer(models.WordLevel({"sun": 0, "moon": 1}))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (tmp_path / "some.txt").write_text("the sun and the moon and the sun\n")
+    counts, n_unknown = count_tokens([tmp_path / "some.txt"], tokenizer, 2)
+    assert (counts.tolist(), n_unknown) == ([2, 1], 5)
+    found = measure_model(str(folder), NO_LISTS, [tmp_path / "some.txt"], None)
+    assert "--text: 5 words that the tokenizer does not know are left out of the counts" in found.undefined
+    (tmp_path / "some.txt").write_text("nothing known\n")
+    with pytest.raises(ValueError, match="no tokens of the model's tokenizer"):
+        measure_model(str(folder), NO_LISTS, [tmp_path / "some.txt"], None)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -180,7 +200,32 @@ def pickle_only(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
+def index_to(folder: Path, weights: object) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
+
+
+def link_out(folder: Path, name: str) -> None:
+    (folder / name).rename(folder.parent / name)
+    (folder / name).symlink_to(folder.parent / name)
+
+
+WTE = "transformer.wte.weight"
 DAMAGES = {
+    "weights elsewhere": (
+        lambda f: index_to(f, {WTE: "/etc/passwd"}),
+        "'/etc/passwd' is not the name of a file in the",
+    ),
+    "weights above": (lambda f: index_to(f, {WTE: "../a.safetensors"}), "'../a.safetensors' is not the name of a file"),
+    "weights in a list": (lambda f: index_to(f, [WTE]), "not an index of safetensors"),
+    "weights with numbers": (lambda f: index_to(f, {WTE: 3}), "3 is not the name of a file"),
+    "linked weights": (lambda f: link_out(f, "model.safetensors"), "leads out of the folder of the model"),
+    "linked configuration": (lambda f: link_out(f, "config.json"), "leads out of the folder of the model"),
+    "linked tokenizer": (lambda f: link_out(f, "tokenizer.json"), "leads out of the folder of the model"),
+    "negative size": (lambda f: change_config(f, vocab_size=-4), "cannot be as config.json says"),
+    "huge size": (lambda f: change_config(f, vocab_size=10**18), "vocab_size is 1000000000000000000, but at most"),
+    "many layers": (lambda f: change_config(f, n_layer=10**9), "n_layer is 1000000000, but at most 1000 can be"),
+    "a size of words": (lambda f: change_config(f, n_embd="many"), "config.json"),
+    "no heads": (lambda f: change_config(f, n_head=0), "cannot be as config.json says"),
     "NaN": (lambda f: change_weights(f, set_nan), r"wte\.weight has a value that is not finite, first in row 57"),
     "quantized": (lambda f: change_weights(f, quantize), "is stored as I8, not one of F64, F32, F16, BF16"),
     "vocabulary": (lambda f: change_config(f, vocab_size=90), r"shape \(100, 16\), but config.json says \(90, 16\)"),
@@ -206,10 +251,29 @@ DAMAGES = {
 }
 
 
+@pytest.mark.parametrize("said", [None, [], "GPT2LMHeadModel", 3, {}, [["x"]], ["os.system"]])
+def test_architectures_that_name_no_class(saved, tmp_path, said):
+    folder = shutil.copytree(saved("gpt2"), tmp_path / "odd")
+    change_config(folder, architectures=said)
+    try:
+        assert measured(folder).matrices.architecture == "GPT2LMHeadModel"
+    except ValueError as error:  # some versions of transformers refuse it
+        assert "config.json cannot be used" in str(error)
+
+
+def test_links_of_the_hub_s_cache_are_followed(saved, tmp_path):
+    snapshot = shutil.copytree(saved("gpt2"), tmp_path / "models--a--b" / "snapshots" / "0123")
+    (tmp_path / "models--a--b" / "blobs").mkdir()
+    (snapshot / "config.json").rename(tmp_path / "models--a--b" / "blobs" / "abc")
+    (snapshot / "config.json").symlink_to("../../blobs/abc")
+    assert measured(snapshot).matrices.architecture == "GPT2LMHeadModel"
+
+
 @pytest.mark.fault(
     "evaluation",
     "A model that is measured has NaN weights, integer weights, another vocabulary size than it says, no embedding, "
-    "pickled weights only, code of its own, no configuration, or a damaged file.",
+    "pickled weights only, code of its own, no configuration, a damaged file, sizes that cannot be, or links out "
+    "of its folder.",
     "It is refused with a sentence; other models of the command are measured.",
 )
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -5,7 +5,12 @@ import torch
 from torch.nn import functional as F
 
 from coupled_adam_bench.models import cross_entropy
-from coupled_adam_bench.models.cross_entropy import sum_cross_entropy, token_cross_entropy
+from coupled_adam_bench.models.cross_entropy import (
+    by_log_softmax,
+    sum_cross_entropy,
+    sum_with_z_loss,
+    token_cross_entropy,
+)
 
 
 @pytest.fixture
@@ -35,6 +40,18 @@ def test_loss_and_gradients_equal_those_of_torch(head, chunk_tokens, dtype, devi
     torch.testing.assert_close(loss.double(), expected, rtol=tolerance, atol=0)
     torch.testing.assert_close(ours_hidden.grad.double(), hidden.grad, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(ours_weight.grad.double(), weight.grad, rtol=tolerance, atol=tolerance)
+
+
+def test_a_compiled_softmax_gives_the_same_bits(head):
+    """The compiler's own kernels are for GPUs: here it traces the function and runs its parts."""
+    hidden, weight, targets = (tensor.detach() for tensor in head)
+    found = []
+    for softmax in (by_log_softmax, torch.compile(by_log_softmax, dynamic=False, backend="aot_eager")):
+        ours = [tensor.bfloat16().requires_grad_() for tensor in (hidden, weight)]
+        objective, _ = sum_with_z_loss(*ours, targets, 1e-4, None, softmax)
+        objective.backward()
+        found.append((objective, *(tensor.grad for tensor in ours)))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def test_extreme_logits_neither_overflow_nor_lose_the_gradient():

@@ -7,6 +7,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from coupled_adam_bench.files import sha256_file
+from coupled_adam_bench.models import export
 from coupled_adam_bench.models.export import load_model, save_model
 from coupled_adam_bench.weights import sha256_without_cell
 
@@ -92,6 +93,37 @@ def test_saving_replaces_a_model_and_leaves_nothing_behind(make_model, tmp_path,
         save_model(make_model(seed), tmp_path / "model", tokenizer_folder, eot_id=0)
     assert torch.equal(load_model(tmp_path / "model").embedding.weight, make_model(1).embedding.weight)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "tokenizer"]
+
+
+def cut(contents: bytes) -> bytes:
+    return contents[:-8]
+
+
+def flip(contents: bytes) -> bytes:
+    return contents[:-1] + bytes([contents[-1] ^ 1])
+
+
+@pytest.mark.fault(
+    "training",
+    "The disk keeps the weights of an exported model cut short, or with one bit changed.",
+    "The run is not called completed: a sentence names the model, the one before stays, and training can go on.",
+)
+@pytest.mark.parametrize("kind", ["gpt2"], indirect=True)
+@pytest.mark.parametrize("damage", [cut, flip, lambda contents: b""])
+def test_weights_that_the_disk_did_not_keep(damage, model, tmp_path, tokenizer_folder, monkeypatch):
+    save_model(model, tmp_path / "model", tokenizer_folder, eot_id=5)
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
+    save = export._save_weights
+
+    def save_on_a_bad_disk(path, *arguments):
+        save(path, *arguments)
+        path.write_bytes(damage(path.read_bytes()))
+
+    monkeypatch.setattr(export, "_save_weights", save_on_a_bad_disk)
+    with pytest.raises(OSError, match=r"model: the weights that were written cannot be read back.*start again"):
+        save_model(model, tmp_path / "model", tokenizer_folder, eot_id=5)
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
+    assert not list(tmp_path.glob(".*"))  # nothing half written
 
 
 def test_a_folder_without_a_model_is_named(tmp_path):

@@ -122,6 +122,34 @@ def test_compiled_layers_compute_the_same(make_model, tokens):
     torch.testing.assert_close(compiled_gradients, gradients)
 
 
+def test_no_kernel_is_chosen_by_its_time_if_kernels_are_deterministic(make_model, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda _block, **settings: asked.append(settings["options"]))
+    model = make_model()
+    model.compile_parts()
+    model.compile_parts(deterministic=True)
+    has_mode = "deterministic" in torch._inductor.list_options()  # from PyTorch 2.10 on
+    assert asked == [None] * len(model.blocks) + [{"deterministic": True} if has_mode else None] * len(model.blocks)
+
+
+def test_attention_on_a_cpu_is_in_float32_under_autocast(make_model, tokens, monkeypatch):
+    seen = []
+
+    def attention(q_BHTK, *others, **options):
+        seen.append(q_BHTK.dtype)
+        return kernel(q_BHTK, *others, **options)
+
+    kernel = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
+    model = make_model()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        close = model.logits(tokens)
+    with torch.no_grad():
+        exact = model.logits(tokens)
+    assert set(seen) == {torch.float32}
+    assert (close.float() - exact).abs().mean() < 0.05
+
+
 @pytest.fixture
 def process_group(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)

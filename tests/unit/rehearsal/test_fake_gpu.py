@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
 
 from coupled_adam_bench.config import Model
 from coupled_adam_bench.models.build import build_model
+from coupled_adam_bench.models.gpt2 import GPT2Block
 from coupled_adam_bench.rehearsal import fake_gpu
 
 TOKENS = torch.randint(0, 64, (4, 17), generator=torch.Generator().manual_seed(0))
@@ -15,7 +18,8 @@ def grads(architecture: str, tied: bool) -> list[torch.Tensor]:
     model = build_model(sizes, 64, 16)
     model.init_weights(0, 0.02)
     for micro in (slice(0, 2), slice(2, 4)):  # gradients are added up
-        (model(TOKENS[micro, :-1], TOKENS[micro, 1:], reduction="sum") / 64).backward()
+        objective, _ = model(TOKENS[micro, :-1], TOKENS[micro, 1:], reduction="objective")
+        objective.backward()
     return [parameter.grad for parameter in model.parameters()]
 
 
@@ -87,6 +91,16 @@ def test_what_a_step_saved_is_freed_on_the_way(engine):
     loss = Saves.apply(Saves.apply(x)).sum()
     loss.backward()
     assert alive[2:] == [[False, False], [False, True]]  # the second function was done when the first one ran
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_attention_takes_what_the_models_give(bf16):
+    with (
+        FakeTensorMode(),
+        torch.autocast("cpu", torch.bfloat16, enabled=bf16),
+        fake_gpu.replaced((F, "scaled_dot_product_attention", fake_gpu._attention)),
+    ):
+        assert GPT2Block(8, 2, 32)(torch.empty(2, 16, 8)).shape == (2, 16, 8)
 
 
 def test_replaced_attributes_come_back_after_an_error():

@@ -4,17 +4,20 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_iter
 
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.config import load_any_study, parse_study
 from coupled_adam_bench.estimate.memory import memory_of
-from coupled_adam_bench.files import write_json
+from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.models import stablelm
 from coupled_adam_bench.plan import load_plan, make_plan
 from coupled_adam_bench.rehearsal import fake, fake_gpu
@@ -30,6 +33,7 @@ from coupled_adam_bench.training.trainer import Trainer
 ROOT = Path(__file__).parents[3]
 STUDIES = ROOT / "workflow" / "config"
 GPU = 80e9
+CPU = torch.device("cpu")
 ON_FAKE_CUDA = pytest.mark.skipif(not fake_gpu.is_possible(), reason="this PyTorch is built without CUDA")
 
 
@@ -75,7 +79,7 @@ def test_the_small_shipped_studies_are_clean(name):
 def test_the_papers_studies_are_clean(number):
     found = combinations(shipped("paper"))
     assert len(found) == 11
-    assert sum(combination.n_cells for combination in found) == 128
+    assert sum(combination.n_cells for combination in found) == 146
     combination = shallow(found[number])
     result = rehearse(combination, GPU)
     assert result.findings == []
@@ -167,7 +171,7 @@ def test_optimizers_that_keep_their_step_as_a_number_are_clean(one_optimizer):
 
 
 def test_memory_counts_storages_while_they_live():
-    watch = Watch(torch.device("cpu"))
+    watch = Watch(CPU)
     with FakeTensorMode(), watch:
         first = torch.empty(1000)
         view = first[:10]
@@ -201,6 +205,50 @@ def test_fsdp_holds_an_eighth():
     cell = shallow(combination).cell
     assert result.parts["weights"] == pytest.approx(4 * cell.n_params / 8, rel=1e-3)
     assert result.parts["states"] == pytest.approx(8 * cell.n_params / 8, rel=1e-3)
+
+
+def test_fsdp_keeps_shards_of_gradients_between_micro_batches():
+    (combination, *_) = (each for each in combinations(shipped("paper_large")))
+    cell = shallow(combination).cell
+    execution = cell.study.execution.model_copy(update={"micro_batch_sequences": 4})
+    result = rehearse(Combination(replace(cell, study=cell.study.model_copy(update={"execution": execution})), 1), GPU)
+    assert result.findings == []
+    assert result.parts["gradients"] == pytest.approx(4 * cell.n_params / 8, rel=1e-3)
+    assert 0.9 < memory_of(cell, execution).peak / result.peak_bytes < 1.02
+
+
+class OfRealTensors(Watch):
+    """The watch without its answers to fake tensors."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(result):
+            if isinstance(tensor, torch.Tensor):
+                self._see(tensor.untyped_storage())
+        return result
+
+
+@pytest.mark.parametrize("micro", [2, 1])
+def test_fsdp_holds_of_fake_tensors_what_it_holds_of_real_ones(micro, one_optimizer, tmp_path):
+    settings = one_optimizer(execution={"train_processes": 2, "parallel": "fsdp", "micro_batch_sequences": micro})
+    settings["models"][0] |= {"n_layer": 4, "d_model": 128}
+    cell = only(settings).cell
+    fake._write_data(tmp_path, cell)
+    peaks = []
+    for watch, mode in ((OfRealTensors, nullcontext()), (Watch, FakeTensorMode(allow_non_fake_inputs=True))):
+        with (
+            fake._group(CPU, 2) as group,
+            mode,
+            watch(CPU) as watched,
+            closing(Trainer(cell, cell.study.execution, tmp_path, tmp_path / "run", group)) as trainer,
+        ):
+            trainer.train_step(0)
+            watched.reset()
+            trainer.train_step(1)
+        peaks.append(watched.peak)
+    assert peaks[0] == pytest.approx(peaks[1], abs=64)  # real steps are tensors, fake ones numbers
 
 
 def test_ddp_holds_all_gradients_from_the_start(one_optimizer):
@@ -274,7 +322,7 @@ def test_memory_is_that_of_a_real_process(one_optimizer, tmp_path):
 @pytest.mark.parametrize("name", ["demo", "optimizers", "theory", "tuned", "paper", "paper_large"])
 def test_a_miniature_has_the_same_tables_with_the_fewest_seeds(name, tmp_path):
     plan = shipped(name)
-    write_json(tmp_path / "plan.json", miniature(plan))
+    write_sealed(tmp_path / "plan.json", miniature(plan))
     small = load_plan(tmp_path / "plan.json")
 
     def shape(plan, seeds_of_tables):
@@ -300,7 +348,7 @@ def test_the_command_rehearses_a_study_and_leaves_no_results(tiny_study, tmp_pat
     grids = {key: {"learning_rate": [0.1, 0.01]} for key in ("adamw", "coupled_adam")}
     settings["grid"][0] |= {"seeds": [1, 2], "tune": {"seeds": [11], "tokens": {"steps": 30}, "grids": grids}}
     monkeypatch.chdir(tmp_path)
-    write_json(tmp_path / "plan.json", make_plan(parse_study(settings)).to_json())
+    write_sealed(tmp_path / "plan.json", make_plan(parse_study(settings)).to_json())
     assert main(["rehearse", "--plan", "plan.json", "--templates", str(ROOT / "templates")]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
     out = capsys.readouterr().out
@@ -323,7 +371,7 @@ def test_the_command_fails_where_something_was_found(tiny_study, tmp_path, monke
     optimizer = {"name": "custom", "path": "torch.optim.Adagrad", "key": "a", "label": "A", "arguments": {"no": 1}}
     values = tiny_study()
     values["grid"][0] |= {"table": None, "optimizers": [optimizer]}
-    write_json(tmp_path / "plan.json", make_plan(parse_study(values)).to_json())
+    write_sealed(tmp_path / "plan.json", make_plan(parse_study(values)).to_json())
     assert main(["rehearse", "--plan", "plan.json", "--templates", str(ROOT / "templates")]) == 1
     out = capsys.readouterr().out
     assert "optim/custom.py:" in out

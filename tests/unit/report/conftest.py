@@ -26,7 +26,7 @@ from coupled_adam_bench.evaluation.documents import Document, documents_bytes
 from coupled_adam_bench.evaluation.stored import beside
 from coupled_adam_bench.evaluation.window_losses import FILE as WINDOWS
 from coupled_adam_bench.evaluation.window_losses import WindowLosses, pack
-from coupled_adam_bench.files import write_json
+from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.figures import write_figures
@@ -101,7 +101,7 @@ def drawn_text(cell: Cell, loss: float, acc: float) -> dict[str, dict[str, bytes
     """Draw the losses of windows and the accuracies of documents by stage; the text is the same for all cells."""
     text, own = np.random.default_rng(0), np.random.default_rng([cell.seed, len(cell.id)])
     losses = loss + 0.3 * text.normal(size=100) + 0.02 * own.normal(size=100)
-    windows = WindowLosses(np.arange(100) * 64, np.full(100, 64), losses)
+    windows = WindowLosses(np.arange(100) * 64, np.arange(100) // 2, np.full(100, 64), losses)
     right = text.random((2, 60)) + 0.1 * own.normal(size=(2, 60)) < acc
     documents = [
         Document(task, index, f"{index:016x}", 0, {"acc": float(right[number, index])}, [-1.0, -2.0])
@@ -126,6 +126,7 @@ def write_fake_run(cell: Cell, files: Any) -> None:
         rows[metric.stage].append((metric.task, metric.name, value, metric.unit))
     if status == "completed":
         rows["test_loss"].append(("test", "perplexity", math.exp(values["loss"]), "1"))
+        rows["test_loss"] += [("test", "n_predicted_tokens", 6400.0, "1"), ("test", "n_documents", 50.0, "1")]
     beside_of = {} if status == "diverged" else drawn_text(cell, values["loss"], values["acc"])
     for stage, results in rows.items():
         kept = {name: hashlib.sha256(contents).hexdigest() for name, contents in beside_of.get(stage, {}).items()}
@@ -222,7 +223,7 @@ def build(plan: Plan, root: Path, stored: Any) -> Path:
     for cell in theory_cells(plan):
         write_fake_theory(cell, files)
     study_dir = root / plan.name
-    write_json(study_dir / "plan.json", plan.to_json())
+    write_sealed(study_dir / "plan.json", plan.to_json())
     results, tests = study_dir / "results.csv", study_dir / "tests.csv"
     write_results(collect(plan, root / "runs"), results)
     write_tests(plan, results, tests)

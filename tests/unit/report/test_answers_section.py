@@ -4,10 +4,12 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
@@ -84,6 +86,22 @@ def test_the_references_are_the_first_adam_and_coupled_adam(rivals: Plan, tmp_pa
     ]  # fmt: skip
     assert [label for label, _ in section.tables[0].calibrations] == ["Ember", "Adam, f = 3", "Coupled Adam", "Adam"]
     assert (section.tables[1].calibrations, section.reaches, section.detectable, section.onsets) == ((), (), (), ())
+
+
+def test_the_error_of_a_calibration_over_documents_stands_beside_its_interval_over_seeds(
+    tiny_plan: Plan, tmp_path: Path
+) -> None:
+    study = study_of(tiny_plan, lambda cell, task, name: 0.01 * cell.seed)
+    rows = [
+        (cell, "test", "pooled_calibration_rarest_stderr", 0.1 * cell.seed, "nat")
+        for cell in tiny_plan.cells.values()
+        if cell.optimizer.name == "adamw"
+    ]
+    study = replace(study, results=pd.concat([study.results, results_frame(tiny_plan, rows)]))
+    section = answer_section(study, (), tmp_path / "power.csv", tmp_path)
+    assert section is not None
+    texts = [text for _, text in section.tables[0].calibrations]
+    assert texts == ["0.02 [0.00, 0.04], by documents ± 0.20", "0.02 [0.00, 0.04]"]  # 0.02 +- 4.303 x 0.01 / sqrt(3)
 
 
 def test_better_needs_the_correction(tiny_plan: Plan, tmp_path: Path) -> None:

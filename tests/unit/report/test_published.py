@@ -6,17 +6,21 @@ from typing import Any
 
 import pytest
 
+from coupled_adam_bench import catalog
 from coupled_adam_bench.config import load_any_study, parse_study
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report.published import (
+    PUBLISHED_COLUMNS,
     direction_of,
     published_pairs,
     published_section,
     verdict_on,
 )
 from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.results.tidy import read_csv
 from coupled_adam_bench.statistics.compare import compare
 
+PUBLISHED = Path(catalog.__file__).with_name("published.csv")
 STUDIES = Path(__file__).parents[3] / "workflow" / "config"
 
 
@@ -33,6 +37,14 @@ def test_the_file_has_what_the_paper_prints() -> None:
     assert (first.means, first.tokens_label) == ({"adamw": 3.03, "coupled_adam": 2.97}, "20B")
     assert found["Table 2", "2.6B", "acc"].means == {"adamw": 0.425, "coupled_adam": 0.428}
     assert {pair.bold for pair in pairs} == {"coupled_adam"}
+
+
+def test_each_number_says_that_it_was_read_in_a_summary() -> None:
+    rows = read_csv(PUBLISHED, PUBLISHED_COLUMNS, ("source", "n_params", "optimizer", "metric"))
+    assert all(
+        f"summary of ACL 2025 long 1321, {source} [S]" in origin
+        for source, origin in zip(rows["source"], rows["origin"], strict=True)
+    )
 
 
 def test_the_file_has_the_sizes_of_the_shipped_studies() -> None:

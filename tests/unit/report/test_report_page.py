@@ -197,7 +197,7 @@ def test_optimizers_with_learning_rates_of_their_own_are_judged(
         return
     verdict = found["table1"]
     assert (verdict.adam, verdict.coupled_adam) == ("adamw_f9", "coupled_adam_f3")
-    assert (verdict.word, verdict.holds, verdict.total) == ("Reproduced", 3, 3)
+    assert (verdict.word, verdict.holds, verdict.total) == ("Mechanism seen", 3, 3)  # in a generated language
     assert verdict.loss is not None
     assert verdict.loss.wins == {"adamw_f9": 0, "coupled_adam_f3": 0}
 

@@ -2,6 +2,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 import yaml
 
 from coupled_adam_bench.config import load_any_study, parse_any_study, parse_study
+from coupled_adam_bench.files import digest
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report.render import html_environment, render_setup
 from coupled_adam_bench.report.setup_tables import setup_tables
+from coupled_adam_bench.tracking_records import name_without_seed
 
 STUDIES = Path(__file__).parents[3] / "workflow" / "config"
 DOCUMENT = r"""\documentclass[10pt,twocolumn]{article}
@@ -50,6 +53,18 @@ def test_studies_that_train_alike_share_a_column() -> None:
     )
     assert [row[0] for row in models.rows] == ["125M", "355M", "760M", "1.3B", "2.6B"]
     assert [row[-1] for row in models.rows] == ["GPT-2"] * 3 + ["StableLM"] * 2
+
+
+def test_own_optimizers_are_named_with_their_code(tiny_study: Callable[..., dict[str, Any]]) -> None:
+    settings = tiny_study()
+    assert "own optimizers" not in dict(setup_tables(make_plan(parse_study(settings)))[1].rows)
+    own = {"name": "custom", "path": "torch.optim.Adagrad", "key": "mine", "label": "Mine"}
+    settings["grid"][0]["optimizers"][1] = own
+    plan = make_plan(parse_study(settings))
+    code = digest({"torch": version("torch")})
+    assert dict(setup_tables(plan)[1].rows)["own optimizers"] == f"Mine (torch.optim.Adagrad, code {code})"
+    names = {name_without_seed(cell) for cell in plan.cells.values()}
+    assert names == {"adamw 60 steps 1.43K", f"mine 60 steps 1.43K (torch.optim.Adagrad, code {code})"}
 
 
 def test_a_table_of_the_study_s_own_may_not_take_the_name(tiny_study: Callable[..., dict[str, Any]]) -> None:

@@ -1,3 +1,4 @@
+import math
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from jinja2 import UndefinedError
 
@@ -28,7 +30,7 @@ from coupled_adam_bench.report.render import (
     write_tables,
 )
 from coupled_adam_bench.report.table import PrintedTable, SizeRows, TableRow, TokensRows, Value, build_tables
-from coupled_adam_bench.results.collect import write_results
+from coupled_adam_bench.results.collect import results_frame, write_results
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare, write_tests
 
@@ -124,6 +126,31 @@ def test_layout_values_and_bold(tables: dict[str, PrintedTable]) -> None:
     assert tables["table2"].notes[0] == "Single runs, one seed each."
     assert tables["table7"].notes[-1] == "Protocol: corrected."
     assert [row.label for _, _, row in rows_of(tables["table7"])] == ["Adam", "Coupled Adam", "SGD, f = 100"]
+
+
+@pytest.mark.parametrize(
+    ("documents", "note"),
+    [
+        ((100, 100), "Losses are over 12,345 tokens of 100 held-out documents."),
+        (
+            (99, 640),
+            "Losses are over 12,345 tokens of 99 to 640 held-out documents, which are few: other text may give ",
+        ),
+        ((math.nan, math.nan), None),
+    ],
+)
+def test_the_size_of_the_held_out_text_stands_below_every_loss(
+    documents: tuple[float, float], note: str | None, small: StudyResults, templates: Path
+) -> None:
+    cells = small.plan.cells.values()
+    sizes = {"n_predicted_tokens": (12345.0, 12345.0), "n_documents": documents}
+    rows = [(cell, "test", name, each[cell.seed > 1], "1") for cell in cells for name, each in sizes.items()]
+    study = replace(small, results=pd.concat([small.results, results_frame(small.plan, rows)]))
+    table = build_tables(replace(study, tests=compare(study)))[0]
+    found = [each for each in table.notes if "held-out" in each]
+    assert [each[: len(note or "")] for each in found] == ([note] if note else [])
+    for text in (render_latex(table, templates), render_html(table, templates), markdown(table)):
+        assert ("Losses are over 12,345 tokens" in text) == (note is not None)
 
 
 def test_old_tests_are_refused(small: StudyResults) -> None:

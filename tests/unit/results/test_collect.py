@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.catalog.metrics import METRICS, RESULT_COLUMNS, THEORY_METRICS
+from coupled_adam_bench.catalog.metrics import HELD_OUT_SIZES, METRICS, RESULT_COLUMNS, THEORY_METRICS
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.files import read_sealed, write_sealed
 from coupled_adam_bench.plan import Plan, make_plan
@@ -28,6 +28,8 @@ FILES = {
         ("test", "logit_sd", 2.5, "1"),
         ("test", "logit_max", 30.0, "1"),
         ("test", "log_z_squared", 90.0, "1"),
+        ("test", "n_predicted_tokens", 499.0, "1"),
+        ("test", "n_documents", 9.0, "1"),
         ("test", "perplexity", 25.8, "1"),
     ],
     "embeddings": [
@@ -155,7 +157,7 @@ def test_a_missing_evaluation_is_named_and_partial_makes_it_nan(files: Any, runs
 
 def test_a_cell_without_any_file_is_still_there_if_partial(tmp_path: Path, tiny_plan: Plan) -> None:
     results = collect(tiny_plan, tmp_path, partial=True)
-    assert len(results) == len(METRICS) * 6
+    assert len(results) == len([*METRICS, *HELD_OUT_SIZES]) * 6
     assert results["value"].isna().all()
 
 
@@ -171,7 +173,7 @@ def test_a_diverged_cell_is_nan_whether_its_files_say_so_in_rows_or_not(
     results = collect(tiny_plan, runs)
     own = results[results["value"].isna()]
     # Also what the others have beside the metrics of tables: all cells have the same rows.
-    assert sorted(own["metric"]) == sorted([*METRICS, "perplexity", "acc"])
+    assert sorted(own["metric"]) == sorted([*METRICS, *HELD_OUT_SIZES, "perplexity", "acc"])
     assert {row.metric: row.unit for row in own.itertuples()}["perplexity"] == "1"
     assert set(results.groupby("cell").size()) == {ROWS_PER_CELL}
     assert set(own["seed"]) == {1}
@@ -192,7 +194,7 @@ LOSS = ("test", "loss", 3.25, "nat/token")
     [
         ({"cell": "other"}, "cell is 'other'"),
         ({"stage": "downstream"}, "stage is 'downstream'"),
-        ({"version": 0}, "version is 0, not 2"),
+        ({"version": 0}, "version is 0, not 3"),
         ({"settings": {"split": "val"}}, "settings is {'split': 'val'}"),
         ({"settings": None}, "settings is None"),
         ({"model_sha256": "cd"}, "model_sha256 is 'cd'"),

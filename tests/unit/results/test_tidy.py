@@ -1,5 +1,7 @@
 """CSV files with typed columns: what pandas reads at once is what is read line by line, or is refused by both."""
 
+import csv
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coupled_adam_bench.evaluation.packed_csv import pack_csv, unpack_csv
 from coupled_adam_bench.results import tidy
+from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
 
 COLUMNS: dict[str, type] = {"name": str, "count": int, "value": float, "bold": bool, "note": str}
 HEADER = ",".join(COLUMNS)
@@ -85,3 +89,30 @@ def test_bytes_that_are_no_text_and_a_file_that_is_not_there(tmp_path: Path, mon
 def test_a_regular_file_is_read_at_once(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"{HEADER}\na,1,0.5,True,x\nb,2,NaN,False,\n")
     assert tidy._read_at_once(tmp_path / "a.csv", COLUMNS) is not None
+
+
+FORMULAS = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "'=1", "''@x", "'-0.5", '=1,"2"')
+NO_FORMULAS = ("a=1", "-", "+", "-0.5", "1e-3", "-inf", "'", "'tis", "it's", "", "Adam, f = 9")
+
+
+@pytest.mark.fault(
+    "results",
+    "A label begins with `=`, `+`, `-`, `@`, a tab or a carriage return, which a spreadsheet takes for a formula.",
+    "The CSV files have an apostrophe before it, which our readers take away; numbers stay as they are.",
+)
+def test_no_cell_is_a_formula(tmp_path: Path) -> None:
+    columns = {"label": str, "value": float}
+    texts = [*FORMULAS, *NO_FORMULAS]
+    frame = typed_frame([{"label": text, "value": -0.5} for text in texts], columns)
+    write_csv(frame, tmp_path / "a.csv")
+    with (tmp_path / "a.csv").open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["label", "value"]
+    assert [row[0] for row in rows] == [f"'{text}" for text in FORMULAS] + list(NO_FORMULAS)
+    assert {row[1] for row in rows} == {"-0.5"}
+    assert read_csv(tmp_path / "a.csv", columns, ("label",))["label"].tolist() == texts
+    write_csv(typed_frame([{"label": "=1", "value": 1.0}], columns), tmp_path / "b.csv")  # without a quote in it
+    assert read_csv(tmp_path / "b.csv", columns, ("label",))["label"].tolist() == ["=1"]
+    packed = pack_csv(["label"], [texts])
+    assert b"\n=" not in gzip.decompress(packed)
+    assert unpack_csv(packed, ["label"]) == [tuple(texts)]

@@ -15,11 +15,11 @@ from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.evaluation.window_losses import FILE, WindowLosses, pack
 from coupled_adam_bench.files import write_bytes
 from coupled_adam_bench.plan import Plan, make_plan
-from coupled_adam_bench.results import sampling
 from coupled_adam_bench.results.noise import EVALUATION, INIT, ORDER, REST, SEEDS, read_noise, write_noise_rows
-from coupled_adam_bench.results.sampling import variance_of_mean_loss
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics import sampling
 from coupled_adam_bench.statistics.noise import noise_rows, seed_parts
+from coupled_adam_bench.statistics.sampling import variance_of_mean_loss
 from coupled_adam_bench.statistics.variance_components import two_way
 
 Results = Callable[[Plan, Callable[[Cell, Metric], float]], StudyResults]
@@ -101,26 +101,34 @@ def test_the_file_is_read_back_as_it_was_written(tiny_study: Any, results_of: Re
     assert [row["variance"] for row in found] == pytest.approx([row["variance"] for row in rows], nan_ok=True)
 
 
-def windows(n_targets: list[int], losses: list[float]) -> WindowLosses:
-    return WindowLosses(np.arange(len(losses)), np.array(n_targets), np.array(losses))
+def windows(n_targets: list[int], losses: list[float], documents: list[int] | None = None) -> WindowLosses:
+    places = np.arange(len(losses))
+    return WindowLosses(
+        places, places if documents is None else np.array(documents), np.array(n_targets), np.array(losses)
+    )
 
 
-def test_the_variance_of_a_mean_of_windows() -> None:
+def test_the_variance_of_a_mean_of_documents() -> None:
     losses = np.random.default_rng(0).normal(3, 0.5, 200)
     found = variance_of_mean_loss(windows([16] * 200, losses.tolist()))
     assert found == pytest.approx(np.var(losses, ddof=1) / 200)
-    # Windows of 1 and 3 targets with losses 2 and 4: mean 3.5, 2 / 1 (1 x 1.5^2 + 9 x 0.5^2) / 16.
-    assert variance_of_mean_loss(windows([1, 3], [2.0, 4.0])) == pytest.approx(2 * (2.25 + 2.25) / 16)
-    assert math.isnan(variance_of_mean_loss(windows([5], [2.0])))
+    # Pieces of one document count together: 16 targets of loss 3.5 and 8 of loss 5, without either 5 and 3.5.
+    pieces = windows([4, 8, 12], [2.0, 5.0, 4.0], [7, 9, 7])
+    assert variance_of_mean_loss(pieces) == pytest.approx(((5 - 4) ** 2 + (3.5 - 4) ** 2) / 2)
+    assert math.isnan(variance_of_mean_loss(windows([5, 5], [2.0, 3.0], [1, 1])))
     assert variance_of_mean_loss(windows([4, 4], [2.0, 2.0])) == 0.0
 
 
-def test_the_variance_of_a_mean_of_windows_is_that_of_new_texts() -> None:
+def test_the_variance_of_a_mean_of_documents_is_that_of_new_texts() -> None:
+    """Documents of drawn length have a level of their own, and their windows spread around it."""
     generator = np.random.default_rng(1)
-    counts = np.append(np.full(50, 16), 5)
-    drawn = [(counts, generator.gamma(4, 1, 51)) for _ in range(4000)]
-    means = [(n * losses).sum() / n.sum() for n, losses in drawn]
-    estimates = [variance_of_mean_loss(WindowLosses(np.arange(51), n, losses)) for n, losses in drawn]
+    means, estimates = [], []
+    for _ in range(2000):
+        documents = np.repeat(np.arange(60), generator.integers(1, 9, 60))
+        losses = generator.gamma(4, 1, 60)[documents] + generator.normal(size=len(documents))
+        found = windows([16] * len(documents), losses.tolist(), documents.tolist())
+        means.append(losses.mean())
+        estimates.append(variance_of_mean_loss(found))
     assert np.mean(estimates) == pytest.approx(np.var(means, ddof=1), rel=0.1)
 
 

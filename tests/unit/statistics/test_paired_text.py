@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from coupled_adam_bench.evaluation.window_losses import WindowLosses, pack
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.comparisons import PAIRED_COLUMNS, read_paired
 from coupled_adam_bench.statistics.paired_text import compare_text, write_paired
-from coupled_adam_bench.statistics.units import of_windows
+from coupled_adam_bench.statistics.units import of_held_out
 
 N_WINDOWS, N_DOCUMENTS = 30, 50
+HELD_OUT = np.arange(N_WINDOWS) ** 2 // 60
+"""The held-out document of each window: fifteen of them, the first one much the longest."""
 HOSTILE = 'a_%<b>", "metrics": {\u00fc'
 
 
@@ -47,7 +50,7 @@ def write_cell(files: Any, cell: Cell, starts: np.ndarray | None = None) -> list
     files.run(cell.id)
     losses, right = drawn(cell)
     starts = np.arange(N_WINDOWS) * 16 if starts is None else starts
-    windows = WindowLosses(starts, np.full(N_WINDOWS, 16), losses)
+    windows = WindowLosses(starts, HELD_OUT, np.full(N_WINDOWS, 16), losses)
     lines = [
         Document(task, index, f"{index:016x}", HOSTILE, {"acc_norm": 0.5, "acc": float(value)}, [-1.0, -2.5])
         for task, values in right.items()
@@ -92,10 +95,17 @@ def test_every_seed_by_independent_formulas(tiny_plan: Plan, measured: Any) -> N
     for seed in (1, 2, 3):
         (ours, our_right), (theirs, their_right) = map(drawn, sides(tiny_plan, seed))
         loss = row(frame, str(seed), "test")
-        assert (loss["unit"], loss["metric"], loss["n"]) == ("windows", "loss", N_WINDOWS)
+        assert (loss["unit"], loss["metric"], loss["n"]) == ("held-out documents", "loss", 15)
         assert (loss["mean"], loss["mean_reference"]) == pytest.approx((ours.mean(), theirs.mean()))
         assert loss["difference"] == pytest.approx((ours - theirs).mean())
-        assert (loss["n_better"], loss["n_worse"]) == ((ours < theirs).sum(), (ours > theirs).sum())
+        of_documents = [(ours - theirs)[document == HELD_OUT].mean() for document in range(15)]
+        assert (loss["n_better"], loss["n_worse"]) == (sum(np.array(of_documents) < 0), sum(np.array(of_documents) > 0))
+        lengths = np.bincount(HELD_OUT)
+        left_out = [np.mean((ours - theirs)[document != HELD_OUT]) for document in range(15)]
+        jackknife = math.sqrt(14 / 15 * sum((np.array(left_out) - loss["difference"]) ** 2))
+        df = of_held_out(np.array(of_documents), lengths).df
+        assert loss["high"] - loss["difference"] == pytest.approx(stats.t.isf(0.025, df) * jackknife)
+        assert loss["p_value"] == pytest.approx(2 * stats.t.sf(abs(loss["difference"]) / jackknife, df))
         for task in ("race", HOSTILE):
             a, b = our_right[task], their_right[task]
             found = row(frame, str(seed), task)
@@ -121,20 +131,21 @@ def test_over_seeds_each_document_and_window_counts_once(tiny_plan: Plan, measur
     assert (found["n"], found["test"]) == (N_DOCUMENTS, "paired t-test")
     assert found["p_value"] == pytest.approx(stats.ttest_1samp(race, 0).pvalue)
     windows = np.mean([ours[0] - theirs[0] for ours, theirs in values], axis=0)
-    expected = of_windows(windows, np.full(N_WINDOWS, 16))
+    lengths = np.bincount(HELD_OUT)
+    expected = of_held_out(np.bincount(HELD_OUT, windows) / lengths, lengths)
     found = row(frame, "all", "test")
-    assert (found["n"], found["p_value"]) == (N_WINDOWS, pytest.approx(expected.p_value))
+    assert (found["n"], found["p_value"]) == (15, pytest.approx(expected.p_value))
     assert (found["low"], found["high"]) == pytest.approx(expected.interval)
 
 
-def test_windows_of_their_own_for_each_seed_are_different_text(tiny_plan: Plan, measured: Any) -> None:
+def test_windows_of_their_own_for_each_seed_are_of_the_same_documents(tiny_plan: Plan, measured: Any) -> None:
     frame = measured(own_windows=True)
     found = row(frame, "all", "test")
     singles = [row(frame, str(seed), "test") for seed in (1, 2, 3)]
-    assert found["n"] == 3 * N_WINDOWS
+    assert found["n"] == 15
     for name in ("mean", "mean_reference", "difference"):
         assert found[name] == pytest.approx(np.mean([single[name] for single in singles]))
-    assert found["n_better"] == sum(single["n_better"] for single in singles)
+    pd.testing.assert_frame_equal(frame, measured())  # these documents have the same losses as all windows
 
 
 def test_what_is_missing_is_a_gap_with_its_reason(tiny_plan: Plan, measured: Any) -> None:

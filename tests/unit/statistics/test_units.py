@@ -5,7 +5,7 @@ import pytest
 import statsmodels.api as sm
 from scipy import stats
 
-from coupled_adam_bench.statistics.units import average, mcnemar_p, of_documents, of_windows
+from coupled_adam_bench.statistics.units import average, document_means, mcnemar_p, of_documents, of_held_out
 
 
 def test_documents_are_a_paired_t_test() -> None:
@@ -25,40 +25,62 @@ def test_mcnemar_is_a_binomial_test(better: int, worse: int) -> None:
     assert mcnemar_p(better, worse) == pytest.approx(expected, rel=1e-9)
 
 
-def test_windows_of_equal_length_are_a_t_test_over_blocks() -> None:
-    values = np.random.default_rng(1).normal(0.1, 1, size=100)
-    found = of_windows(values, np.full(100, 64))
-    expected = stats.ttest_1samp(values.reshape(10, 10).mean(axis=1), 0)
-    assert (found.n, found.df) == (100, 9)
-    assert found.difference == pytest.approx(values.mean())
+def test_held_out_documents_of_equal_length_are_a_paired_t_test() -> None:
+    rng = np.random.default_rng(1)
+    first, second = rng.normal(0.1, 1, size=(2, 30))
+    found = of_held_out(first - second, np.full(30, 640.0))
+    expected = stats.ttest_rel(first, second)
+    assert (found.n, found.df) == (30, pytest.approx(29))
+    assert found.difference == pytest.approx(np.mean(first - second))
     assert found.p_value == pytest.approx(expected.pvalue, rel=1e-9)
 
 
-def test_windows_are_weighted_by_their_targets() -> None:
-    # Three blocks of three; the last window has a quarter of the targets. By hand with weights 4, and 1 for the last.
-    values = np.array([1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 5.0, 4.0, 9.0])
-    weights = np.array([4, 4, 4, 4, 4, 4, 4, 4, 1])
-    mean = (4 * (1 + 2 + 3 + 0 + 1 + 2 + 5 + 4) + 9) / 33
-    blocks = [4 * (6 - 3 * mean), 4 * (3 - 3 * mean), 4 * (9 - 2 * mean) + 9 - mean]
-    found = of_windows(values, weights)
-    assert found.difference == pytest.approx(mean, rel=1e-12)
-    assert sum(blocks) == pytest.approx(0, abs=1e-12)
-    assert found.standard_error == pytest.approx(math.sqrt(1.5 * sum(block**2 for block in blocks)) / 33, rel=1e-12)
+LENGTHS = np.random.default_rng(2).lognormal(5, 1.5, size=17).astype(int) + 1
 
 
-def test_neighbours_that_are_alike_are_not_taken_for_more_text() -> None:
-    """Each document fills eight windows: the plain t-test finds differences that are not there, the blocks do not."""
-    rng = np.random.default_rng(2)
+def test_held_out_documents_against_the_jackknife_and_the_quadratic_form() -> None:
+    """The error leaves out documents in plain words; the degrees of freedom come from matrices of all documents."""
+    values = np.random.default_rng(3).normal(size=17)
+    found = of_held_out(values, LENGTHS.astype(float))
+    assert found.difference == pytest.approx(np.average(values, weights=LENGTHS), rel=1e-12)
+    kept = [np.delete(np.arange(17), left_out) for left_out in range(17)]
+    without = [np.average(values[rest], weights=LENGTHS[rest]) for rest in kept]
+    assert found.standard_error**2 == pytest.approx(16 / 17 * sum((np.array(without) - found.difference) ** 2))
+    # The variance is a quadratic form v' M v; of normal values with covariance C, its mean is tr MC, its variance
+    # 2 tr MCMC. Of independent targets, C is one over the lengths.
+    share = LENGTHS / LENGTHS.sum()
+    residuals = np.eye(17) - np.outer(np.ones(17), share)
+    form = residuals.T @ np.diag((share / (1 - share)) ** 2) @ residuals @ np.diag(1 / LENGTHS)
+    assert found.standard_error**2 == pytest.approx(16 / 17 * values @ form @ np.diag(LENGTHS) @ values)
+    assert found.df == pytest.approx(np.trace(form) ** 2 / np.trace(form @ form), rel=1e-9)
+    assert found.df < 9
+
+
+def test_held_out_documents_against_a_regression_with_clusters() -> None:
+    """For few targets in many documents, the error is that of a regression on a constant (Liang and Zeger 1986)."""
+    rng = np.random.default_rng(4)
+    documents = np.sort(rng.integers(0, 2000, size=9000))
+    losses = rng.normal(size=2000)[documents] + rng.normal(size=9000)
+    n_targets, (means,) = document_means(documents[::-1], np.ones(9000, int), losses[::-1])
+    found = of_held_out(means, n_targets)
+    clusters = {"groups": documents, "use_correction": False}
+    expected = sm.OLS(losses, np.ones(9000)).fit(cov_type="cluster", cov_kwds=clusters)
+    assert found.difference == pytest.approx(float(expected.params[0]), rel=1e-9)
+    assert found.standard_error == pytest.approx(float(expected.bse[0]), rel=2e-3)
+
+
+def test_equal_models_differ_in_one_of_twenty_texts() -> None:
+    """Each document is alike in itself and long ones are rare; windows that count for themselves are wrong."""
+    rng = np.random.default_rng(5)
+    lengths = np.sort(rng.lognormal(3, 1.3, size=64).astype(int) + 1)
+    windows = np.repeat(np.arange(64), lengths)
     wrong = plain = 0
-    for _ in range(300):
-        values = np.repeat(rng.normal(size=50), 8) + 0.1 * rng.normal(size=400)
-        wrong += of_windows(values, np.full(400, 16)).p_value < 0.05
-        plain += stats.ttest_1samp(values, 0).pvalue < 0.05
-    assert wrong <= 33  # 15 expected, and some more, since blocks do not end where documents do
-    assert plain > 120
-    # The spread is that of a regression on a constant with the same number of neighbours (Newey and West 1987).
-    hac = sm.OLS(values, np.ones(400)).fit(cov_type="HAC", cov_kwds={"maxlags": 20})
-    assert of_windows(values, np.full(400, 16)).standard_error == pytest.approx(float(hac.bse[0]), rel=0.5)
+    for _ in range(1000):
+        values = rng.normal(size=64)
+        wrong += of_held_out(values, lengths.astype(float)).p_value < 0.05
+        plain += stats.ttest_1samp(values[windows], 0).pvalue < 0.05
+    assert 30 <= wrong <= 70
+    assert plain > 500
 
 
 def test_the_average_of_tasks_is_that_of_welch() -> None:
@@ -73,6 +95,7 @@ def test_the_average_of_tasks_is_that_of_welch() -> None:
 
 
 def test_what_does_not_vary() -> None:
+    assert of_held_out(np.full(5, 0.25), np.arange(1.0, 6.0)).p_value == 0
     same = of_documents(np.zeros(5))
     assert (same.difference, same.standard_error, same.p_value, same.interval) == (0, 0, 1, (0, 0))
     assert of_documents(np.full(5, 0.25)).p_value == 0
@@ -83,7 +106,8 @@ def test_what_does_not_vary() -> None:
 
 def test_too_few_units() -> None:
     assert math.isnan(of_documents(np.array([0.5])).p_value)
-    few = of_windows(np.ones(8), np.full(8, 2))
-    assert few.difference == 1
-    assert math.isnan(few.p_value)
-    assert all(map(math.isnan, few.interval))
+    one = of_held_out(np.ones(1), np.full(1, 2.0))
+    assert one.difference == 1
+    assert math.isnan(one.p_value)
+    assert all(map(math.isnan, one.interval))
+    assert of_held_out(np.array([1.0, 2.0]), np.array([5.0, 5.0])).df == pytest.approx(1)

@@ -10,7 +10,7 @@ from planned import only
 from coupled_adam_bench import paths
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import write_json
+from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.plan import Plan, make_plan
 
 MODELS = [
@@ -45,7 +45,7 @@ def workspace(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         data.parent.mkdir(parents=True)
         data.symlink_to(tiny_data)
         monkeypatch.chdir(tmp_path)
-        write_json(Path("plan.json"), plan.to_json())
+        write_sealed(Path("plan.json"), plan.to_json())
         return plan
 
     return go

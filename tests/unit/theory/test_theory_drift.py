@@ -227,17 +227,17 @@ def test_a_replay_is_the_run(
     (cell,) = plan.cells.values()
     assert stage_of("train", plan.cells) == 0
     replay = replay_of(cell)
-    history = paths.run_dir(cell.id) / "history.jsonl"
-    assert relative_loss_difference(replay.losses, history) == 0
+    run_dir = paths.run_dir(cell.id)
+    assert relative_loss_difference(replay.losses, run_dir) == 0
     trained = load_model(paths.run_dir(cell.id) / "model")
     assert torch.equal(trained.embedding.weight, replay.output.weight)
     replay.losses[12] += 5 * 1e-3 * replay.losses[12]  # of the line of steps 11 to 15
-    assert relative_loss_difference(replay.losses, history) == pytest.approx(1e-3, rel=0.05)
+    assert relative_loss_difference(replay.losses, run_dir) == pytest.approx(1e-3, rel=0.05)
     replay.losses[-1] = math.nan
-    assert math.isnan(relative_loss_difference(replay.losses, history))
-    with pytest.raises(ValueError, match=r"history\.jsonl: ends with step 22 of 23"):
-        relative_loss_difference([*replay.losses, 1.0], history)
-    with pytest.raises(ValueError, match=r"nowhere: ends with step 0 of 23"):
+    assert math.isnan(relative_loss_difference(replay.losses, run_dir))
+    with pytest.raises(ValueError, match=r"its history ends with step 22 of 23"):
+        relative_loss_difference([*replay.losses, 1.0], run_dir)
+    with pytest.raises(ValueError, match=r"nowhere: its history ends with step 0 of 23"):
         relative_loss_difference([*replay.losses, 1.0], Path("nowhere"))
 
 

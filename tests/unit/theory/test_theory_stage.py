@@ -14,7 +14,7 @@ from coupled_adam_bench.catalog.metrics import THEORY_METRICS
 from coupled_adam_bench.catalog.stages import STAGES
 from coupled_adam_bench.config import Theory, parse_study
 from coupled_adam_bench.evaluation.stage import run_stage
-from coupled_adam_bench.files import read_sealed, write_json, write_sealed
+from coupled_adam_bench.files import read_sealed, write_sealed
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.runs import write_run
@@ -129,11 +129,11 @@ def test_another_curve_is_refused(theory_study, workspace, stage_of, capsys):
     assert not files_of(bad)
     assert record_of(good)["status"] == "ok"
     error = capsys.readouterr().err
-    assert "history.jsonl: the losses of a replay differ by up to 0.0099 of their size, more than" in error
+    assert "the losses of a replay differ from its history by up to 0.0099 of their size, more than" in error
     assert "evaluation.theory.replay_tolerance 0.001" in error
     study = theory_study(10, ["adamw", "coupled_adam"], [theory_study()["models"][0]])
     study["evaluation"]["theory"]["replay_tolerance"] = 0.02
-    write_json(Path("plan.json"), make_plan(parse_study(study)).to_json())
+    write_sealed(Path("plan.json"), make_plan(parse_study(study)).to_json())
     (good_file,) = files_of(good)
     before = good_file.stat().st_mtime_ns
     assert stage_of("theory", plan.cells, "--done", str(DONE)) == 0

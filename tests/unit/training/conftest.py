@@ -14,7 +14,7 @@ from planned import only
 from coupled_adam_bench import paths
 from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import write_json
+from coupled_adam_bench.files import write_sealed
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.loop import train
@@ -96,7 +96,7 @@ def goes_on(tiny_data: Path, tmp_path: Path) -> Callable[..., Path]:
 
     def goes_on(cell: Cell, steps: int) -> Path:
         alone, execution = WorkerGroup(torch.device("cpu")), cell.study.execution
-        whole, stopped = (tmp_path / f"{cell.id}-{name}" for name in ("whole", "stopped"))
+        whole, stopped = (tmp_path / name / cell.id for name in ("whole", "stopped"))
         assert train(cell, execution, tiny_data, whole, alone) == 0
         trainer = Trainer(cell, execution, tiny_data, stopped, alone)
         trainer.resume()
@@ -120,7 +120,7 @@ def make_workspace_in(tiny_data: Path) -> Callable[..., Workspace]:
         data = folder / paths.data_dir(only(plan).data_id)
         data.parent.mkdir(parents=True)
         data.symlink_to(tiny_data)
-        write_json(folder / "plan.json", plan.to_json())
+        write_sealed(folder / "plan.json", plan.to_json())
         return Workspace(folder, plan)
 
     return make

@@ -18,6 +18,8 @@ from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.training import environment
 from coupled_adam_bench.training.checks import check_optimizers
 from coupled_adam_bench.training.distributed import WorkerGroup
+from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.trainer import Trainer
 from coupled_adam_bench.training.trial import try_optimizer, try_optimizers
 
 ROOT = Path(__file__).parents[3]
@@ -83,7 +85,7 @@ def test_a_package_that_is_not_there_is_found_without_torch(tmp_path, tiny_study
     missing = {**LION, "key": "b", "path": "no_such_package.optimizers.Lion"}
     own = {**LION, "key": "c", "path": "my_optimizers.Lion"}
     with pytest.raises(
-        ValueError, match=r"^grid\.0\.optimizers\.1\.path: no package or module 'no_such_package' is"
+        ValueError, match=r"^grid\.0\.optimizers\.1\.path: no package or module 'no_such_package\.optimizers' is"
     ) as raised:
         check_optimizers(parse_study(settings_of(tiny_study, LION, missing)))
     assert "my_optimizers" not in str(raised.value)
@@ -155,7 +157,50 @@ def test_identity_is_path_and_arguments(tiny_study):
 
 
 def test_the_run_knows_the_version_of_the_package(tiny_study):
-    (optimizer,) = parse_study(settings_of(tiny_study, LION)).grid[0].optimizers
-    expected = {"pytorch_optimizer": version("pytorch-optimizer")}
-    assert environment.describe(torch.device("cpu"), optimizer)["optimizer_packages"] == expected
-    assert "optimizer_packages" not in environment.describe(torch.device("cpu"), AdamWSettings(name="adamw"))
+    (optimizer,) = make_plan(parse_study(settings_of(tiny_study, LION))).studies["tiny"].grid[0].optimizers
+    expected = {"path": "pytorch_optimizer.Lion", "code": {"pytorch_optimizer": version("pytorch-optimizer")}}
+    assert environment.describe(torch.device("cpu"), optimizer)["optimizer"] == expected
+    assert "optimizer" not in environment.describe(torch.device("cpu"), AdamWSettings(name="adamw"))
+
+
+OWN = """
+import torch
+
+class Sign(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p -= group["lr"] * p.grad.sign()
+"""
+
+
+@pytest.mark.fault(
+    "training",
+    "The file of a study's own optimizer is edited after the start of the workflow, or between two attempts of a job.",
+    "The job stops with a sentence that names the file, and leaves the run as it is. The next start trains new cells.",
+)
+def test_a_stopped_cell_does_not_go_on_with_other_code(tiny_data, tiny_study, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = {"name": "custom", "path": "sign_optimizers.Sign", "key": "sign", "label": "Sign"}
+    file = tmp_path / "sign_optimizers.py"
+    file.write_text(OWN)
+    (cell,) = make_plan(parse_study(settings_of(tiny_study, own, steps=20))).cells.values()
+    execution, run = cell.study.execution, tmp_path / cell.id
+    trainer = Trainer(cell, execution, tiny_data, run, ALONE)
+    for step in range(5):
+        trainer.train_step(step)
+        trainer.state.step += 1
+    trainer.save()
+    trainer.checkpoints.wait()
+    file.write_text(OWN + "# a comment\n")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*/*") if path.is_file()}
+    message = rf"^path: sign_optimizers\.Sign is not the code with which the study was started \({file}\); start the "
+    with pytest.raises(ValueError, match=message):
+        train(cell, execution, tiny_data, run, ALONE)
+    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*/*") if path.is_file()} != {}
+    file.write_text(OWN)
+    assert train(cell, execution, tiny_data, run, ALONE) == 0

@@ -16,7 +16,7 @@ from planned import only
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import read_json, read_sealed, write_json, write_sealed
+from coupled_adam_bench.files import read_json, read_sealed, sha256_file, write_json, write_sealed
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.training.checkpoint import CheckpointError, checkpoints, damage
 from coupled_adam_bench.training.distributed import WorkerGroup
@@ -57,9 +57,9 @@ def settings_of(tiny_study: Callable[..., dict[str, Any]], **training: Any) -> d
 class Cell:
     """A cell and its run folder."""
 
-    def __init__(self, plan: Plan, data: Path, run_dir: Path) -> None:
+    def __init__(self, plan: Plan, data: Path, runs: Path) -> None:
         (self.cell,), self.execution = plan.cells.values(), only(plan).study.execution
-        self.data, self.run_dir = data, run_dir
+        self.data, self.run_dir = data, runs / self.cell.id
 
     def train(self) -> int:
         return train(self.cell, self.execution, self.data, self.run_dir, ALONE)
@@ -78,7 +78,7 @@ class Cell:
 def trained(tiny_study, tiny_data, tmp_path_factory) -> Cell:
     """The finished cell; do not write into its folder."""
     plan = make_plan(parse_study(settings_of(tiny_study)))
-    cell = Cell(plan, tiny_data, tmp_path_factory.mktemp("trained") / "run")
+    cell = Cell(plan, tiny_data, tmp_path_factory.mktemp("trained"))
     assert cell.train() == 0
     assert len(cell.losses()) == STEPS
     return cell
@@ -87,7 +87,7 @@ def trained(tiny_study, tiny_data, tmp_path_factory) -> Cell:
 @pytest.fixture
 def cell(trained: Cell, tmp_path: Path) -> Cell:
     copy = Cell.__new__(Cell)
-    vars(copy).update(vars(trained), run_dir=Path(shutil.copytree(trained.run_dir, tmp_path / "run")))
+    vars(copy).update(vars(trained), run_dir=Path(shutil.copytree(trained.run_dir, tmp_path / trained.cell.id)))
     return copy
 
 
@@ -324,15 +324,48 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(
     assert [path.name for path in checkpoints(stopped.run_dir / "checkpoints")] == ["step-00000012", "step-00000008"]
 
 
-def test_a_file_in_the_place_of_all_checkpoints_is_named(stopped: Cell, trained: Cell) -> None:
+@pytest.mark.fault(
+    "training",
+    "The checkpoints of another cell, which had got further, lie beside or in place of those of a stopped cell.",
+    "They are named and passed over, those of the cell are kept, and the cell ends with the same bytes.",
+)
+def test_checkpoints_of_another_cell(
+    stopped: Cell, trained: Cell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (90, 91):
+        foreign = shutil.copytree(newest(trained), stopped.run_dir / f"checkpoints/step-000000{step}")
+        state = read_json(foreign / "state.json") | {"identity": {"cell": "another"}}
+        write_json(foreign / "state.json", state)
+        sums = read_sealed(foreign / "checksums.json")
+        write_sealed(foreign / "checksums.json", sums | {"state.json": sha256_file(foreign / "state.json")})
+    stop_at(stopped, 9, monkeypatch)
+    assert stopped.train() == RESUME_ME
+    monkeypatch.undo()
+    assert "step-00000091: belongs to {'cell': 'another'}, not to" in capsys.readouterr().err
+    found = [path.name for path in checkpoints(stopped.run_dir / "checkpoints")]
+    assert found == [f"step-000000{step}" for step in (91, 90, 10, "08")]
+    assert stopped.train() == 0
+    assert stopped.weights() == trained.weights()
+    assert stopped.losses() == trained.losses()
+
+
+def test_the_folder_of_another_cell_is_not_trained_in(cell: Cell) -> None:
+    cell.run_dir = cell.run_dir.rename(cell.run_dir.with_name("other"))
+    before = {path: path.stat().st_mtime_ns for path in cell.run_dir.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=f"other: holds the run of {cell.cell.id}; move it to where it belongs"):
+        cell.train()
+    after = {path: path.stat().st_mtime_ns for path in cell.run_dir.rglob("*") if path.is_file()}
+    assert {path.name for path in after if before.get(path) != after[path]} <= {".lock"}
+    assert set(before) <= set(after)
+
+
+def test_a_file_in_the_place_of_all_checkpoints_is_set_aside(stopped: Cell, trained: Cell) -> None:
     folder = stopped.run_dir / "checkpoints"
     shutil.rmtree(folder)
     folder.write_text("a file")
-    with pytest.raises(CheckpointError, match=r"checkpoints: a file stands where .* delete it and start again"):
-        stopped.train()
-    folder.unlink()
     assert stopped.train() == 0
     assert stopped.weights() == trained.weights()
+    assert folder.with_name("checkpoints.damaged-1").read_text() == "a file"
 
 
 def test_a_file_in_the_place_of_the_checkpoint_to_write_makes_way(stopped: Cell, trained: Cell) -> None:
@@ -375,7 +408,7 @@ def test_a_diverged_cell_is_kept_or_diverges_again(
 ) -> None:
     settings = settings_of(tiny_study, warmup_steps=0, grad_clip=1e30)
     settings["models"][0]["learning_rate"] = 1e25
-    cell = Cell(make_plan(parse_study(settings)), tiny_data, tmp_path / "run")
+    cell = Cell(make_plan(parse_study(settings)), tiny_data, tmp_path)
     assert cell.train() == 0
     before = read_sealed(cell.run_dir / "run.json")
     assert before["status"] == "diverged"
@@ -394,7 +427,7 @@ def test_a_trunk_has_its_whole_history_again(tiny_study, tiny_data: Path, tmp_pa
     settings["grid"][0]["tokens"] = [{"steps": 10}, {"steps": 20}]
     plan = make_plan(parse_study(settings))
     (trunk,) = plan.trunks.values()
-    execution, folder = only(plan).study.execution, tmp_path / "trunk"
+    execution, folder = only(plan).study.execution, tmp_path / trunk.run.id
     first, second = sorted(trunk.prefixes.values(), key=lambda part: part.steps)
     assert train_trunk(first, execution, tiny_data, folder, ALONE) == 0
     (folder / "history.jsonl").unlink()

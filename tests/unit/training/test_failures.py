@@ -4,6 +4,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import Future
 from pathlib import Path
@@ -13,13 +15,14 @@ import torch
 from forks import python
 from planned import only
 
+from coupled_adam_bench import device
 from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.files import read_json
 from coupled_adam_bench.plan import make_plan
-from coupled_adam_bench.training import checkpoint
+from coupled_adam_bench.training import checkpoint, distributed
 from coupled_adam_bench.training.checkpoint import CheckpointError, Checkpoints, checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup, open_group
-from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.loop import run_jobs, train
 from coupled_adam_bench.training.trainer import Trainer
 
 ALONE = WorkerGroup(torch.device("cpu"))
@@ -150,9 +153,95 @@ def test_a_diverged_cell_waits_for_its_checkpoint(tiny_study, tiny_data, tmp_pat
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    def only_two(count):
+        if count > 2:
+            raise ValueError(f"execution.gpus: {count}, but torch can use 2 here")
+
+    monkeypatch.setattr(device, "check_gpus", only_two)
+    monkeypatch.setattr(distributed, "check_gpus", only_two)
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(ValueError, match=r"execution\.gpus: process 3 .* torch sees 2"), open_group("cuda", 1.0):
+    with pytest.raises(ValueError, match=r"execution\.gpus: 3, but torch can use 2"), open_group("cuda", 1.0):
         pass
+
+
+def test_processes_start_where_the_machines_own_name_does_not_resolve():
+    code = "import sys; from coupled_adam_bench.training.distributed import launch; sys.exit(launch(2, ['--help']))"
+    script = f'hostname no-such-machine.invalid && exec {sys.executable} -c "{code}"'
+    separate = ["unshare", "--uts", *([] if os.getuid() == 0 else ["--map-root-user"])]  # a machine's name of its own
+    done = subprocess.run([*separate, "sh", "-c", script], capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.fault(
+    "training",
+    "a micro-batch does not fit into the memory of a GPU",
+    "the run goes on from its last checkpoint with micro-batches half as large",
+)
+def test_a_micro_batch_that_does_not_fit_is_halved(tiny_study, tiny_data, tmp_path, monkeypatch, capsys):
+    def losses(self, inputs_BT, *arguments):
+        if len(inputs_BT) > fitting:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, inputs_BT, *arguments)
+
+    real, fitting = Trainer._losses, 4
+    cell, execution = one_cell(settings_of(tiny_study, micro_batch_sequences=2))
+
+    def status(name: str, **changes) -> int:
+        changed = execution.model_copy(update=changes)
+        jobs = {name: lambda group: train(cell, changed, tiny_data, tmp_path / name / cell.id, group)}
+        return run_jobs(jobs, execution, "cpu")
+
+    assert status("small") == 0
+    monkeypatch.setattr(Trainer, "_losses", losses)
+    fitting = 2
+    assert status("large", micro_batch_sequences=None) == 0
+    assert read_json(tmp_path / "large" / cell.id / "run.json")["train"]["micro_batch_sequences"] == 2
+    assert weights(tmp_path / "large" / cell.id) == weights(tmp_path / "small" / cell.id)
+    assert "no memory for micro-batches of 4 sequences (execution.micro_batch_sequences)" in capsys.readouterr().err
+    fitting = 0  # not even one
+    assert status("none") == 2
+
+
+OUT_OF_MEMORY_ONCE = """
+import os, pathlib, torch
+class Fails(torch.optim.SGD):
+    steps = 0
+    def step(self, closure=None):
+        Fails.steps += 1
+        seen = pathlib.Path("seen")
+        if os.environ["RANK"] == "1" and Fails.steps == 8 and not seen.exists():
+            seen.touch()
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().step(closure)
+"""
+
+
+@pytest.mark.fault(
+    "training",
+    "a micro-batch does not fit into the memory of one of several processes",
+    "all of them start again from the last checkpoint with micro-batches half as large",
+)
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_memory_that_one_of_two_processes_lacks_halves_the_micro_batch_of_both(
+    parallel, make_workspace, tiny_study, tmp_path, monkeypatch
+):
+    (tmp_path / "fails.py").write_text(OUT_OF_MEMORY_ONCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "fails", raising=False)
+    settings = settings_of(tiny_study, train_processes=2, parallel=parallel, checkpoint_every=5)
+    optimizer = {"name": "custom", "path": "fails.Fails", "key": "fails", "label": "Fails"}
+    settings["grid"][0] |= {"optimizers": [optimizer]}
+    workspace = make_workspace(settings)
+    (cell_id,) = workspace.plan.cells
+    command = ["-m", "coupled_adam_bench", *workspace.command(cell_id)]
+    process = python("training", command, workspace.folder, os.environ | {"PYTHONPATH": str(tmp_path)}, jobs="training")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "with micro-batches half as large" in errors
+    assert read_json(workspace.run_dir(cell_id) / "run.json")["train"]["micro_batch_sequences"] == 1
+    assert len((workspace.run_dir(cell_id) / "history.jsonl").read_text().splitlines()) == 2

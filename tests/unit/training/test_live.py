@@ -168,15 +168,15 @@ def test_they_change_no_bit_of_the_training(runs):
 
 @pytest.mark.parametrize("kept", ["step-00000005", "step-00000010"])
 def test_a_resumed_run_has_each_measurement_once(kept, runs, tiny_study, tiny_data, tmp_path):
-    shutil.copytree(runs["measured"], tmp_path / "run")
-    for path in [tmp_path / "run/run.json", tmp_path / "run/model", *checkpoints(tmp_path / "run/checkpoints")]:
+    cell, execution = cell_and_execution(settings_of(tiny_study, **MEASURED))
+    run_dir = Path(shutil.copytree(runs["measured"], tmp_path / cell.id))
+    for path in [run_dir / "run.json", run_dir / "model", *checkpoints(run_dir / "checkpoints")]:
         if path.name != kept:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    cell, execution = cell_and_execution(settings_of(tiny_study, **MEASURED))
-    assert train(cell, execution, tiny_data, tmp_path / "run", ALONE) == 0
-    assert training_of(tmp_path / "run") == training_of(runs["measured"])
+    assert train(cell, execution, tiny_data, run_dir, ALONE) == 0
+    assert training_of(run_dir) == training_of(runs["measured"])
     for name in ("val_loss", "isotropy", "kappa"):
-        assert rows_with(tmp_path / "run", name) == rows_with(runs["measured"], name)
+        assert rows_with(run_dir, name) == rows_with(runs["measured"], name)
 
 
 def test_a_cell_of_a_trunk_has_the_measurements_of_one_that_was_trained_alone(tiny_study, tiny_data, tmp_path):

@@ -15,7 +15,7 @@ from planned import only
 
 from coupled_adam_bench import paths
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import read_json, read_sealed, write_json
+from coupled_adam_bench.files import read_json, read_sealed, write_sealed
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints
@@ -38,8 +38,8 @@ def history_of(run_dir: Path) -> list[dict]:
 @pytest.fixture
 def undisturbed(tiny_plan, tiny_data, tmp_path):
     cell = cell_of(tiny_plan)
-    assert train(cell, only(tiny_plan).study.execution, tiny_data, tmp_path / "undisturbed", ALONE) == 0
-    return tmp_path / "undisturbed"
+    assert train(cell, only(tiny_plan).study.execution, tiny_data, tmp_path / cell.id, ALONE) == 0
+    return tmp_path / cell.id
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def workspace(tiny_plan, tiny_data, tmp_path):
     (folder / paths.data_dir(cell.data_id)).parent.mkdir(parents=True)
     (folder / paths.data_dir(cell.data_id)).symlink_to(tiny_data)
     plan_file = paths.study_dir("tiny") / "plan.json"
-    write_json(folder / plan_file, tiny_plan.to_json())
+    write_sealed(folder / plan_file, tiny_plan.to_json())
     command = ["-m", "coupled_adam_bench", "train", "--plan", str(plan_file), "--cells", cell.id]
     return folder, folder / paths.run_dir(cell.id), [*command, "--device", "cpu"]
 
@@ -97,7 +97,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     damage, undisturbed, tiny_plan, tiny_data, tmp_path, capsys, monkeypatch
 ):
     cell, execution = cell_of(tiny_plan), only(tiny_plan).study.execution
-    trainer = Trainer(cell, execution, tiny_data, tmp_path / "run", ALONE)
+    run_dir = tmp_path / "again" / cell.id
+    trainer = Trainer(cell, execution, tiny_data, run_dir, ALONE)
     trainer.resume()
     for step in range(20):
         trainer.train_step(step)
@@ -105,7 +106,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
         if trainer.state.step % 10 == 0:
             trainer.save()
     trainer.checkpoints.wait()
-    newest = checkpoints(tmp_path / "run/checkpoints")[0]
+    newest = checkpoints(run_dir / "checkpoints")[0]
     assert newest.name == "step-00000020"
     file = newest / "__0_0.distcp"
     content = file.read_bytes()
@@ -115,11 +116,9 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
         file.write_bytes(content[:3000] + bytes([content[3000] ^ 1]) + content[3001:])
     else:
         (newest / "checksums.json").unlink()
-    assert train(cell, execution, tiny_data, tmp_path / "run", ALONE) == 0
+    assert train(cell, execution, tiny_data, run_dir, ALONE) == 0
     assert "step-00000020: damaged" in capsys.readouterr().err
-    assert (tmp_path / "run/model/model.safetensors").read_bytes() == (
-        undisturbed / "model/model.safetensors"
-    ).read_bytes()
+    assert (run_dir / "model/model.safetensors").read_bytes() == (undisturbed / "model/model.safetensors").read_bytes()
 
 
 def test_checkpoints_of_other_data_are_not_resumed(undisturbed, tiny_plan, tiny_data, capsys):
@@ -208,7 +207,7 @@ def test_sigterm_checkpoints_and_asks_to_be_resumed(tiny_study, tiny_data, tmp_p
     cell = cell_of(plan)
     (tmp_path / paths.data_dir(cell.data_id)).parent.mkdir(parents=True)
     (tmp_path / paths.data_dir(cell.data_id)).symlink_to(tiny_data)
-    write_json(tmp_path / "plan.json", plan.to_json())
+    write_sealed(tmp_path / "plan.json", plan.to_json())
     run_dir = tmp_path / paths.run_dir(cell.id)
     command = ["-m", "coupled_adam_bench", "train", "--plan", "plan.json", "--cells", cell.id]
     process = python("training", command, tmp_path, dict(os.environ))
@@ -264,7 +263,7 @@ def test_cuda_is_refused_where_there_is_none(workspace):
         folder, _, command = workspace
         status, errors = outcome([*command[:-1], "cuda"], folder)
         assert status == 2
-        assert "torch sees no GPU" in errors
+        assert "execution.gpus: 1, but torch can use none here" in errors
 
 
 def test_bf16_autocast_keeps_fp32_weights_and_trains(tiny_study, tiny_data, tmp_path):
@@ -308,7 +307,7 @@ def test_compiled_layers_give_the_same_curve(undisturbed, workspace):
     plan = read_json(folder / "results/tiny/plan.json")
     # In the pieces of a process of two, whose kernels test_combinations.py compiles too.
     plan["studies"][0]["study"]["execution"] |= {"compile": True, "micro_batch_sequences": 2}
-    write_json(folder / "results/tiny/plan.json", plan)
+    write_sealed(folder / "results/tiny/plan.json", plan)
     status, errors = outcome(command, folder)
     assert status == 0, errors
     losses, expected = ([row["loss"] for row in history_of(run)] for run in (run_dir, undisturbed))
@@ -338,13 +337,14 @@ def test_an_update_of_the_last_step_that_ruins_the_weights_is_a_divergence(tiny_
     settings["grid"][0]["tokens"] = [{"steps": 1}]
     plan = make_plan(parse_study(settings))
     cell = cell_of(plan, "adamw")
+    run_dir = tmp_path / cell.id
     for _ in range(2):  # trained, and resumed from the checkpoint of the last step
-        assert train(cell, only(plan).study.execution, tiny_data, tmp_path / "run", ALONE) == 0
-        run = read_json(tmp_path / "run/run.json")
+        assert train(cell, only(plan).study.execution, tiny_data, run_dir, ALONE) == 0
+        run = read_json(run_dir / "run.json")
         assert (run["status"], run["step"], run["model_sha256"]) == ("diverged", 1, None)
         assert run["reason"] == "weights not finite after step 1, the last"
-        assert not (tmp_path / "run/model").exists()
-        (tmp_path / "run/run.json").unlink()
+        assert not (run_dir / "model").exists()
+        (run_dir / "run.json").unlink()
 
 
 def test_no_thread_outlives_a_run(tiny_plan, tiny_data, tmp_path):

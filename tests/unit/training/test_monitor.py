@@ -75,7 +75,12 @@ def test_a_state_on_its_way_to_disk_does_not_change():
 
 def test_the_peak_of_a_cpu_is_unknown_and_that_of_a_gpu_goes_by_its_name(monkeypatch):
     assert peak_flops(CPU) is None
-    for name, peak in (("NVIDIA H200", 989e12), ("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA Unheard-of 1", None)):
+    peaks = {
+        "NVIDIA H200": 989e12, "NVIDIA H200 NVL": 835e12, "NVIDIA GH200 480GB": 989e12, "NVIDIA B200": 2250e12,
+        "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12, "NVIDIA H100 NVL": 835e12,
+        "NVIDIA GB200": 2500e12, "NVIDIA A100-SXM4-80GB": 312e12, "NVIDIA Unheard-of 1": None,
+    }  # fmt: skip
+    for name, peak in peaks.items():
         monkeypatch.setattr(monitor.torch.cuda, "get_device_name", lambda _device, name=name: name)
         assert peak_flops(torch.device("cuda")) == peak
 

@@ -15,7 +15,7 @@ from coupled_adam_bench import paths
 from coupled_adam_bench.cells import stable_prefix
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import read_json, read_sealed, write_json, write_sealed
+from coupled_adam_bench.files import read_json, read_sealed, write_sealed
 from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.runs import read_history
@@ -244,7 +244,7 @@ def test_the_command_line(results, wsd, monkeypatch: pytest.MonkeyPatch, capsys:
     plan, shared = wsd(20, 40), results()
     (trunk,) = plan.trunks.values()
     monkeypatch.chdir(shared.folder.parent)
-    write_json(Path("plan.json"), plan.to_json())
+    write_sealed(Path("plan.json"), plan.to_json())
     branch = f"results/trunks/{trunk.run.id}/branch-00000033.json"
     command = ["train-trunk", "--plan", "plan.json", "--device", "cpu", "--branches"]
     assert main([*command, branch]) == 0

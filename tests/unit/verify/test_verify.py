@@ -1,5 +1,6 @@
 """``verify`` on a tiny study that was trained for real; its commands run in this process."""
 
+import csv
 import json
 import math
 import os
@@ -14,11 +15,14 @@ import yaml
 
 from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.cli import main
+from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.files import read_json, read_sealed, sha256_file, write_json, write_sealed
 from coupled_adam_bench.paths import WEIGHTS, data_dir, run_dir
-from coupled_adam_bench.plan import load_plan
+from coupled_adam_bench.plan import load_plan, make_plan
+from coupled_adam_bench.revision import git_revision
 from coupled_adam_bench.verify import verify as verify_module
 from coupled_adam_bench.verify.compare import Difference, compare_histories, compare_numbers, tolerances
+from coupled_adam_bench.verify.recorded import _chosen, with_choices
 
 MANIFEST = Path("results/tiny/manifest.json")
 LOSS, ACC = ("test", "loss"), ("average", "acc")
@@ -115,15 +119,16 @@ def test_a_forged_history_is_found(study: list[str], capsys: pytest.CaptureFixtu
 
 
 def test_a_model_that_is_not_the_manifest_s_is_found(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    for cell, other in (study, study[::-1]):
-        shutil.copy(run_dir(other) / "model" / WEIGHTS, f"{cell}-weights")
-    for cell in study:
-        weights = run_dir(cell) / "model" / WEIGHTS
-        shutil.move(f"{cell}-weights", weights)
-        record = read_sealed(run_dir(cell) / "run.json")
-        write_sealed(run_dir(cell) / "run.json", record | {"model_sha256": sha256_file(weights)})
+    first, second = (run_dir(cell) / "model" / WEIGHTS for cell in study)
+    first.write_bytes(first.read_bytes()[:-1] + b"\1")
+    shutil.copy(first, second)
+    for weights in (first, second):
+        record = weights.parents[1] / "run.json"
+        write_sealed(record, read_sealed(record) | {"model_sha256": sha256_file(weights)})
     assert check(study, None) == 1
-    assert capsys.readouterr().out.count("run.json: another model_sha256 than in the manifest") == 2
+    said = capsys.readouterr().out
+    assert said.count("run.json: another model_sha256 than in the manifest") == 1
+    assert said.count(f"{WEIGHTS}: is of {study[0]}, in the folder of {study[1]}") == 1
 
 
 def test_a_number_of_the_results_that_does_not_come_out_is_found(
@@ -164,6 +169,112 @@ def test_data_that_are_not_there_are_prepared_again(study: list[str], capsys: py
     assert "reproduced bit for bit" in said
     assert "not compared: the history and the files beside evaluations: the recorded run is not there" in said
     assert not Path("results/data").exists()
+
+
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
+WITHOUT_RESULTS = {"english/pilot"}
+
+
+def test_all_shipped_manifests_are_read() -> None:
+    found = {str(path.parent.relative_to(EXAMPLES)): path for path in EXAMPLES.rglob("manifest.json")}
+    assert {"demo", "english", "rivals", "theory", *WITHOUT_RESULTS} <= set(found)
+    for name, path in found.items():
+        if name in WITHOUT_RESULTS:
+            with pytest.raises(ValueError, match=r"results\.csv: missing"):
+                verify_module.read_recorded(path)
+            continue
+        recorded = verify_module.read_recorded(path)
+        cells = {cell["cell"] for cell in read_json(path)["cells"]}
+        assert set(recorded.plan.cells) == set(recorded.values) == cells
+        assert set(recorded.choices) == set(recorded.plan.tunings)
+        assert all(cell.is_chosen for cell in recorded.plan.cells.values())
+
+
+@pytest.mark.parametrize(("text", "message"), [("nothing", "matches no text file"), ("other", "other: not the text, ")])
+def test_text_that_is_not_there_or_another_is_said_so(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "one.txt").write_text("text")
+    path = EXAMPLES / "english" / "manifest.json"
+    cell = read_json(path)["cells"][0]["cell"]
+    options = {"given": {"text": str(tmp_path / text)}, "run": pytest.fail, "folder": tmp_path / "again"}
+    assert verify_module.verify(path, [cell], None, **options) == 2
+    said = capsys.readouterr().out
+    assert message in said
+    assert "give its place with --paths" in said
+
+
+def test_a_manifest_of_an_older_version_is_read(study: list[str]) -> None:
+    manifest, results = read_json(MANIFEST), MANIFEST.with_name("results.csv")
+    values = verify_module.read_recorded(MANIFEST).values
+    with results.open(newline="") as file:
+        rows = [row[:10] for row in csv.reader(file)]
+    with results.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    manifest["parts"] = manifest.pop("studies")
+    manifest["sha256"]["results.csv"] = sha256_file(results)
+    write_json(MANIFEST, manifest)
+    assert verify_module.read_recorded(MANIFEST).values == values
+
+
+OWN = """
+from torch.optim import SGD
+
+class Mine(SGD):
+    pass
+"""
+
+
+@pytest.fixture
+def tuned_study(tmp_path: Path, tiny_study: Any, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of the cell of a finished study whose settings a trial chose; the optimizer is a user's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("own_for_verify.py").write_text(OWN)
+    own = {"name": "custom", "path": "own_for_verify.Mine", "key": "mine", "label": "Mine"}
+    tune = {"seeds": [9], "grids": {"mine": {"lr_factor": [1.0, 5.0]}}}
+    grid = tiny_study()["grid"][0] | {"tokens": [{"steps": 12}], "seeds": [1], "optimizers": [own], "tune": tune}
+    del grid["table"]
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_study(grid=[grid])))
+    plan = ["--plan", "results/tiny/plan.json"]
+    assert main(["plan", "--study", "tiny.yaml", "--out", plan[1]]) == 0
+    assert main(["prepare", *plan]) == 0
+    (tuning,) = load_plan(PLAN).tunings
+    out = f"results/tiny/tuning/{tuning}.json"
+    for stage in ("train", "choose"):
+        tried = ["--cells", *load_plan(PLAN).tuning_cells] if stage == "train" else ["--tuning", tuning, "--out", out]
+        assert main([stage, *plan, *tried]) == 0
+    cells = ["--cells", *load_plan(PLAN).by_job_name]
+    assert main(["train", *plan, *cells]) == 0
+    for stage in ("test-loss", "embeddings", "downstream"):
+        assert main([stage, *plan, *cells, "--done", f"{stage}.done"]) == 0
+    assert main(["collect", *plan, "--out", "results/tiny/results.csv"]) == 0
+    assert main(["manifest", *plan]) == 0
+    return next(cell.id for cell in load_plan(PLAN).cells.values() if cell.tuning)
+
+
+def test_a_tuned_cell_is_verified_with_its_choice(tuned_study: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check([tuned_study], None, threads=1) == 0
+    assert f"{tuned_study}: reproduced bit for bit" in capsys.readouterr().out
+    Path("own_for_verify.py").write_text(OWN + "# a comment\n")
+    assert check([tuned_study], None) == 2
+    said = capsys.readouterr().out
+    assert "not checked\n  own_for_verify.Mine is other code here than that of the manifest (" in said
+    assert "own_for_verify.py)" in said
+
+
+def test_a_candidate_that_is_in_the_grid_too_is_not_taken_for_the_choice(tiny_study: Any) -> None:
+    grid = tiny_study()["grid"][0] | {"table": None, "seeds": [1]}
+    tune = {"seeds": [9], "grids": {"adamw": {"lr_factor": [0.5, 2.0]}}}
+    given = grid | {"optimizers": [{"name": "adamw", "lr_factor": 0.5}]}
+    plan = make_plan(parse_study(tiny_study(grid=[grid | {"optimizers": ["adamw"], "tune": tune}, given])))
+    for index, n_cells in ((0, 1), (1, 2)):
+        known = set(with_choices(plan, dict.fromkeys(plan.tunings, index)).cells)
+        found, choices = _chosen("tiny", "", plan.to_json()["studies"], MANIFEST, known)
+        assert list(choices.values()) == [index]
+        assert set(found.cells) == known
+        assert len(known) == n_cells
 
 
 def test_damaged_data_are_left_alone_and_prepared_again(study: list[str]) -> None:
@@ -220,7 +331,8 @@ def test_a_cell_that_was_not_trained_cannot_be_checked(study: list[str]) -> None
     [
         ({"cells": None}, "not a manifest of this program"),
         ({"cells": [{"cell": "nano_1_adamw_s1_0"}]}, "would be trained in another way"),
-        ({"studies": []}, "would be trained in another way"),
+        ({"studies": [], "git_revision": "abc"}, "would be trained in another way .*; check out revision abc"),
+        ({"studies": [], "git_revision": git_revision()}, "in another way .*; put it back as it was written"),
     ],
 )
 def test_what_is_no_manifest_is_refused(study: list[str], change: dict[str, Any], message: str) -> None:
@@ -234,6 +346,8 @@ def test_the_command_line(study: list[str], capsys: pytest.CaptureFixture[str]) 
     assert "--cells: nobody not in" in capsys.readouterr().err
     assert main(["verify", str(MANIFEST), "--sample", "1", "--tolerance", "loss=-1"]) == 2
     assert "--tolerance: 'loss=-1' is not METRIC=NUMBER" in capsys.readouterr().err
+    assert main(["verify", str(MANIFEST), "--sample", "1", "--paths", "txt=here"]) == 2
+    assert "--paths: 'txt' is none of text=PATH, " in capsys.readouterr().err
     for wrong in (["--sample", "0"], [], ["--sample", "1", "--cells", "a"]):
         with pytest.raises(SystemExit, match="2"):
             main(["verify", str(MANIFEST), *wrong])

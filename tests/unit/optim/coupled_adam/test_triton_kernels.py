@@ -73,7 +73,7 @@ def build(kernel, dtype, architecture):
             aligned[(index,)] = [["tt.divisibility", 16]]
     return compile(ASTSource(kernel, signature, constants, aligned), target=GPUTarget("cuda", architecture, 32))
 
-for architecture in (80, 90):
+for architecture in (80, 90, 100):  # A100, H100, B200
     for dtype, vector in (("fp32", "ld.global.v4.b32"), ("bf16", "ld.global.v4.b32")):
         for kernel in (kernels._sums_kernel, kernels._update_kernel):
             built = build(kernel, dtype, architecture)

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coupled_adam_bench import paths
+from coupled_adam_bench.catalog.bands import RAREST
 from coupled_adam_bench.evaluation.stored import Measurement, measured_cells
 from coupled_adam_bench.evaluation.window_losses import FILE, WindowLosses, read_windows
 from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.statistics.units import document_means, of_held_out
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -19,16 +21,9 @@ SamplingVariances = Mapping[tuple[str, str], float]
 
 
 def variance_of_mean_loss(windows: WindowLosses) -> float:
-    """Return the variance of the mean loss over the draw of the windows, in nats squared; NaN for fewer than two.
-
-    The mean weighs each window by its targets n_i, so its variance is that of a ratio:
-    N / (N - 1) sum n_i^2 (l_i - L)^2 / (sum n_i)^2 (Cochran 1977, section 2.11). Windows count as independent.
-    """
-    n, losses = windows.n_targets, windows.losses
-    if len(n) < 2:
-        return math.nan
-    mean = (n * losses).sum() / n.sum()
-    return float(len(n) / (len(n) - 1) * (n**2 * (losses - mean) ** 2).sum() / n.sum() ** 2)
+    """Return the variance of the mean loss over the draw of the documents, in nats squared; NaN for fewer than two."""
+    n_targets_G, (losses_G,) = document_means(windows.documents, windows.n_targets, windows.losses)
+    return of_held_out(losses_G, n_targets_G).standard_error ** 2
 
 
 def _of_loss(measurement: Measurement, cell_id: str) -> float:
@@ -39,7 +34,7 @@ def _of_loss(measurement: Measurement, cell_id: str) -> float:
 
 
 def sampling_variances(plan: Plan, results: "DataFrame", runs: Path = paths.RUNS) -> SamplingVariances:
-    """Return the sampling variance of each cell's loss, from its windows, and accuracy, from lm-eval's standard errors.
+    """Return the sampling variance of each cell's loss, from its held-out documents, and of what has a standard error.
 
     NaN where a cell has none. Other metrics are not a mean over text and have none.
     """
@@ -48,7 +43,8 @@ def sampling_variances(plan: Plan, results: "DataFrame", runs: Path = paths.RUNS
         for measurement in measurements:
             if measurement.stage.name == "test_loss":
                 found[cell.id, LOSS] = _of_loss(measurement, cell.id)
-    errors = results[(results["task"] == "average") & (results["metric"] == f"{ACCURACY}_stderr")]
-    for cell_id, error in zip(errors["cell"], errors["value"], strict=True):
-        found[cell_id, ACCURACY] = error**2
+    for task, metric in (("average", ACCURACY), ("test", RAREST.pooled_calibration)):
+        errors = results[(results["task"] == task) & (results["metric"] == f"{metric}_stderr")]
+        for cell_id, error in zip(errors["cell"], errors["value"], strict=True):
+            found[cell_id, metric] = error**2
     return found

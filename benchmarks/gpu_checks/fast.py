@@ -1,0 +1,256 @@
+"""Whether a GPU trains as fast, and in as much memory, as we say; no number here is a result of a study."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from gpu_checks.common import VOCAB_SIZE, At, Row, Rows, graphs, near, roofline, write_tokens
+from gpu_checks.reference import reference_step
+from optimizer import build, clip_and_step
+from torch import nn
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, record_function
+from torch.profiler import profile as profiled
+
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.estimate.memory import memory_of
+from coupled_adam_bench.training.monitor import peak_flops
+from coupled_adam_bench.training.trainer import Trainer
+
+PAPER = {"seq_len": 1024, "batch_sequences": 96}
+MFU, FIRST_STEP_SECONDS, GRAPHS, ROOFLINE, MEMORY = 0.45, 90, 5, 0.25, 0.1
+SPEED = "tokens a second"
+
+
+def paper_cell(at: At, **execution: Any) -> Cell:
+    """Return the cell of 125M at the paper's batch."""
+    return at.cell("gpt2-125m", PAPER, {"compile": True, "micro_batch_sequences": "auto"} | execution)
+
+
+def reference(at: At) -> Rows:
+    """nanoGPT's loop, at its own micro-batch and at a larger one."""
+    cell = paper_cell(at)
+    data = at.folder / "data"
+    write_tokens(data, cell)
+    for micro in at.size((12, 48), (2,)):
+        yield from _reference(at, cell, data, micro)
+        at.forget()
+
+
+def _reference(at: At, cell: Cell, data: Path, micro: int) -> Rows:
+    step, name = reference_step(cell, data, micro, at.device), f"nanoGPT, micro-batch {micro}"
+    begun = time.perf_counter()
+    step(0)
+    at.wait()
+    yield Row(f"{name}, seconds to the first step", time.perf_counter() - begun)
+    yield Row(f"{name}, {SPEED}", tokens_per_second(at, cell, step))
+    yield Row(f"{name}, GB", at.peak_bytes(lambda: step(100)) / 1e9)
+
+
+def tokens_per_second(at: At, cell: Cell, step: Callable[[int], object]) -> float:
+    """Return the speed of steps 2 to 21."""
+    step(1)
+    numbers = iter(range(2, 10_000))
+    n_steps = at.size(20, 2)
+    batch_tokens = cell.training.batch_sequences * cell.training.seq_len
+    return batch_tokens / at.seconds(lambda: step(next(numbers)), n_steps)
+
+
+def training(at: At) -> Rows:
+    """Our trainer on the same: its first step, its speed and its graphs."""
+    cell = paper_cell(at)
+    begun = time.perf_counter()
+    with at.trainer(cell) as trainer:
+        trainer.train_step(0)[0].item()
+        yield Row("seconds to the first step", time.perf_counter() - begun, FIRST_STEP_SECONDS)
+        yield Row("sequences of a micro-batch", trainer.micro_batch_sequences)
+        speed = tokens_per_second(at, cell, trainer.train_step)
+        yield Row(SPEED, speed)
+        peak = peak_flops(at.device) or float("nan")
+        yield Row(
+            "MFU", cell.flops / cell.n_tokens * speed / peak, None, MFU if cell.study.budget.gpu == "H200" else None
+        )
+        yield Row("GB", at.peak_bytes(lambda: trainer.train_step(100)) / 1e9)
+    yield Row("graphs of the compiler", graphs(), GRAPHS, 1)
+    theirs = [value for what, value in at.known.items() if what.startswith("nanoGPT") and what.endswith(SPEED)]
+    yield Row("speed relative to nanoGPT's faster one", speed / max(theirs, default=float("nan")), None, 1)
+
+
+class Event(NamedTuple):
+    """Something that ran on the device, in microseconds."""
+
+    name: str
+    start: float
+    end: float
+
+
+_ATTENTION = ("flash", "fmha", "sdpa", "attention")
+_PRODUCTS = ("gemm", "nvjet", "cutlass", "xmma", "splitk", "addmm", "aten::mm", "cublas")
+_CASTS = ("triton_poi_fused__to_copy_t_", "triton_poi_fused__to_copy_")
+
+
+def part_of(name: str, ranges: Iterable[str]) -> str:
+    """Return the part of the roofline to which a kernel belongs, by its name and the ranges in which it ran."""
+    name = name.lower()
+    if any(word in name for word in _ATTENTION):
+        return "attention"
+    if any(word in name for word in _PRODUCTS):
+        return "products"
+    for part in ("weights", "logits"):
+        if part in ranges:
+            return part
+    # A kernel of the compiler that does nothing but cast is one of weights.
+    is_cast = any(name.startswith(word) and name.removeprefix(word).isdigit() for word in _CASTS)
+    return "weights" if is_cast else "layers"
+
+
+def by_part(kernels: list[Event], ranges: list[Event]) -> dict[str, float]:
+    """Return the seconds of kernels by part; a kernel is in a range if it began within its time on the device."""
+    seconds = dict.fromkeys(("products", "attention", "logits", "layers", "weights"), 0.0)
+    for kernel in kernels:
+        around = [each.name for each in ranges if each.start <= kernel.start < each.end]
+        seconds[part_of(kernel.name, around)] += (kernel.end - kernel.start) / 1e6
+    return seconds
+
+
+@contextlib.contextmanager
+def ranges_of(trainer: Trainer) -> Iterator[None]:
+    """Mark the loss, which computes its gradients at once, and the optimizers in a profile of ``trainer``."""
+    model, optimizers = trainer.model, trainer.optimizers
+    with contextlib.ExitStack() as stack:
+        loss = contextlib.ExitStack()
+
+        def begin(*_: Any) -> None:
+            loss.enter_context(record_function("logits"))
+
+        def end(*_: Any) -> None:
+            loss.close()
+
+        stack.callback(model.ln_f.register_forward_hook(begin).remove)
+        stack.callback(model.register_forward_hook(end).remove)
+        for name in ("clip_grad_norm_", "step"):
+            method = getattr(optimizers, name)
+            setattr(optimizers, name, partial(_within, "weights", method))
+            stack.callback(delattr, optimizers, name)
+        yield
+
+
+def _within(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    with record_function(name):
+        return function(*arguments)
+
+
+def device_events(profiler: profiled, kind: DeviceType) -> tuple[list[Event], list[Event]]:
+    """Return kernels and ranges as the device ran them; those of a CPU are operations, without what they call."""
+    kernels, ranges = [], []
+    for event in profiler.events() or []:
+        start, end = event.time_range.start, event.time_range.end
+        if event.device_type != kind:
+            continue
+        if event.name in ("logits", "weights"):
+            ranges.append(Event(event.name, start, end))
+        elif not event.is_user_annotation:
+            kernels.append(
+                Event(event.name, start, end if kind == DeviceType.CUDA else start + event.self_cpu_time_total)
+            )
+    return kernels, ranges
+
+
+def profile(at: At) -> Rows:
+    """Where the time of a step goes, by part, against the roofline."""
+    cell = paper_cell(at)
+    n_steps = at.size(3, 1)
+    kind = DeviceType.CUDA if at.on_gpu else DeviceType.CPU
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if at.on_gpu else [])]
+    with at.trainer(cell) as trainer, ranges_of(trainer):
+        execution = cell.study.execution.model_copy(update={"micro_batch_sequences": trainer.micro_batch_sequences})
+        steps = iter(range(100))
+        for _ in range(2):
+            trainer.train_step(next(steps))
+        alone = at.seconds(lambda: trainer.train_step(next(steps)), n_steps)
+        with profiled(activities=activities) as profiler:
+            for _ in range(n_steps):
+                trainer.train_step(next(steps))
+            at.wait()
+    measured = by_part(*device_events(profiler, kind))
+    estimated = roofline(cell, execution)
+    assert measured.keys() == estimated.keys(), "the parts of the roofline have other names"
+    for part, value in measured.items():
+        yield Row(f"{part}, ms", 1000 * value / n_steps)
+        yield near(f"{part} relative to the roofline", value / n_steps / estimated[part], ROOFLINE)
+    yield Row("step, ms", 1000 * alone)
+    yield near("step relative to the roofline", alone / sum(estimated.values()), ROOFLINE)
+    yield Row("share of the step in kernels", sum(measured.values()) / n_steps / alone)
+
+
+def waits(at: At) -> Rows:
+    """Three steps in which a wait of the host for the device is an error."""
+    with at.trainer(paper_cell(at)) as trainer:
+        for step in range(2):
+            trainer.train_step(step)
+        if at.on_gpu:
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            for step in range(2, 5):
+                trainer.train_step(step)
+        finally:
+            if at.on_gpu:
+                torch.cuda.set_sync_debug_mode("default")
+    yield Row("steps without a wait", 3, None, 3)
+
+
+def optimizer(at: At) -> Rows:
+    """Clipping and step of the embedding of 125M, 50 in a queue, against fused AdamW's."""
+    shape = at.size((VOCAB_SIZE, 768), (64, 8))
+    for dtype in (torch.float32, torch.bfloat16):
+        times = {}
+        for name in ("adamw_fused", "coupled_adam_fused" if at.on_gpu else "coupled_adam"):
+            parameter = nn.Parameter(torch.randn(shape, device=at.device).to(dtype))
+            parameter.grad = torch.randn_like(parameter)
+            step = partial(clip_and_step, build(name, parameter), parameter)
+            at.seconds(step, at.size(10, 1))
+            times[name] = median(at.seconds(step, at.size(50, 2)) for _ in range(5))
+            yield Row(f"{dtype}, {name}, ms", 1000 * times[name])
+        reference, ours = times.values()
+        yield Row(f"{dtype}, clipping and step relative to AdamW's", ours / reference, 1)
+
+
+def memory(at: At) -> Rows:
+    """The most memory of a step, eager and compiled, against a rehearsal on fake tensors and the plan's count."""
+    micro = at.size(32, 2)
+    cell = paper_cell(at, micro_batch_sequences=micro)
+    planned = memory_of(cell, cell.study.execution, micro).peak
+    yield Row("plan, GB", planned / 1e9)
+    rehearsed = rehearsed_bytes(at, micro)
+    yield Row("rehearsal, GB", rehearsed / 1e9)
+    for compiled in (False, True):
+        name = "compiled" if compiled else "eager"
+        found = _step_bytes(at, cell, compiled)
+        at.forget()
+        yield Row(f"{name}, GB", found / 1e9)
+        for what, expected in (("plan", planned), ("rehearsal", rehearsed)):
+            # Both are of eager layers; compiled ones keep less.
+            lowest = None if compiled else 1 - MEMORY
+            yield Row(f"{name} relative to {what}", found / expected, 1 + MEMORY, lowest)
+
+
+def _step_bytes(at: At, cell: Cell, compiled: bool) -> int:
+    with at.trainer(cell, compile=compiled) as trainer:
+        trainer.train_step(0)
+        return at.peak_bytes(lambda: trainer.train_step(1))
+
+
+def rehearsed_bytes(at: At, micro: int) -> int:
+    """Return the memory of a step on fake tensors, which a process computes that sees no GPU."""
+    arguments = [sys.executable, "-m", "gpu_checks.predicted", str(micro), str(int(at.rehearsed)), str(int(at.on_gpu))]
+    places = [str(Path(__file__).parents[1]), *sys.path]
+    variables = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    return int(subprocess.run(arguments, env=variables, stdout=subprocess.PIPE, check=True).stdout.split()[-1])

@@ -1,0 +1,82 @@
+"""Whether larger models fit and are as fast as estimated, and how fast evaluation and two cells at once are."""
+
+import time
+
+import torch
+from gpu_checks.command import Command
+from gpu_checks.common import At, Row, Rows, near, roofline, zipf_tokens
+from gpu_checks.fast import PAPER, ROOFLINE
+from gpu_checks.right import requests
+
+from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.evaluation.scoring import Scorer
+from coupled_adam_bench.evaluation.test_loss import mean_loss, windows
+
+# The paper's batches; of 1.3B the share of one of its eight GPUs.
+SIZES = {
+    "gpt2-355m": PAPER,
+    "gpt2-760m": PAPER,
+    "stablelm-1.3b": {"seq_len": 2048, "batch_sequences": 32},
+}
+
+
+def sizes(at: At) -> Rows:
+    """Training steps of three models, one after the other in one process."""
+    for name, training in SIZES.items():
+        cell = at.cell(name, training, {"compile": True, "micro_batch_sequences": "auto"})
+        yield from _steps(at, name, cell)
+        at.forget()
+
+
+def _steps(at: At, name: str, cell: Cell) -> Rows:
+    begun = time.perf_counter()
+    with at.trainer(cell) as trainer:
+        micro = trainer.micro_batch_sequences
+        trainer.train_step(0)[0].item()
+        yield Row(f"{name}, seconds to the first step", time.perf_counter() - begun)
+        yield Row(f"{name}, sequences of a micro-batch", micro)
+        trainer.train_step(1)
+        steps = iter(range(2, 100))
+        found = at.seconds(lambda: trainer.train_step(next(steps)), at.size(5, 1))
+        yield Row(f"{name}, step, ms", 1000 * found)
+        execution = cell.study.execution.model_copy(update={"micro_batch_sequences": micro})
+        yield near(f"{name}, step relative to the roofline", found / sum(roofline(cell, execution).values()), ROOFLINE)
+        peak = at.peak_bytes(lambda: trainer.train_step(next(steps)))
+        yield Row(f"{name}, GB", peak / 1e9)
+        if at.on_gpu:  # what the allocator holds and no tensor uses
+            yield Row(f"{name}, reserved relative to used", torch.cuda.memory_reserved() / peak)
+
+
+def evaluation(at: At) -> Rows:
+    """Test loss and log-likelihoods of tasks with 125M, in both precisions."""
+    cell = at.cell("gpt2-125m", PAPER, {})
+    model = at.model(cell, 0.02).eval()
+    tokens = zipf_tokens(at.size(2_000_000, 500), cell.vocab_size, 0)
+    found = requests(at.size(1000, 3), at.size(120, 8), at.size(30, 3), cell.vocab_size)
+    for bf16 in (False, True):
+        name = "bf16" if bf16 else "fp32"
+        for _ in range(2):  # the first is a warm-up
+            begun = time.perf_counter()
+            mean_loss(model, windows(tokens, cell.training.seq_len, 16), str(at.device), bf16)
+            loss_seconds = time.perf_counter() - begun
+        yield Row(f"test loss {name}, tokens a second", len(tokens) / loss_seconds)
+        scorer = Scorer([model], cell.training.seq_len, 16 * cell.training.seq_len, bf16)
+        scorer.score(found[:40])
+        begun = time.perf_counter()
+        scorer.score(found)
+        yield Row(f"tasks {name}, questions of four answers a second", len(found) / 4 / (time.perf_counter() - begun))
+
+
+def two_cells(at: At) -> Rows:
+    """Two cells of a small model that share the GPU, against one that has it alone."""
+    recipe, steps = {"seq_len": 256, "batch_sequences": 16, "warmup_steps": 10}, at.size(1000, 20)
+    execution = {"log_every": steps // 2, "train_cells_per_job": 2, "micro_batch_sequences": 16}
+    speeds = {}
+    for number in (1, 2):
+        name, both = f"{number} at once", execution | {"train_cells_at_once": number}
+        command = Command(at, name, "gpt2-4x256", recipe, steps, both, range(1, number + 1))
+        status = command.start().wait()
+        yield Row(f"{name}, status", status, 0, 0)
+        speeds[number] = sum(command.speeds()) if status == 0 else float("nan")
+        yield Row(f"{name}, tokens a second", speeds[number])
+    yield Row("speed of both relative to one", speeds[2] / speeds[1])
