@@ -39,7 +39,7 @@ nightly: $(DEV_STAMP) test-cuda  ## Run all tests on draws of its own, with thos
 
 test-cuda: VENV := .venv-cuda
 test-cuda: $(CUDA_STAMP)  ## Run the tests of training and rehearsal with the newest PyTorch for CUDA: 7 GB, no GPU needed
-	$(TEST) $(PYTEST) tests/unit/rehearsal tests/unit/optim tests/unit/models tests/unit/training
+	$(TEST) $(PYTEST) tests/unit/tools/rehearsal tests/unit/optim tests/unit/models tests/unit/training
 
 # Where the draws begin: `make attack FIRST=$(date +%Y%m%d)` has others every day.
 FIRST ?= 0

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.statistics.compare import compare_all, correct
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.student import ALPHA, equivalence_p
 from coupled_adam_bench.statistics.t_test import t_test
+from coupled_adam_bench.study.catalog.metrics import METRICS
 
 Floats = NDArray[np.float64]
 TESTS = ("t-test", "Welch", "paired", "sign flips")

@@ -2,15 +2,15 @@
 
     python benchmarks/estimate.py
 
-The mathematics is in ``coupled_adam_bench.estimate.speed``; ``snakemake plan`` uses the same.
+The mathematics is in ``coupled_adam_bench.tools.estimate.speed``; ``snakemake plan`` uses the same.
 """
 
 from pathlib import Path
 
-from coupled_adam_bench.config import load_any_study
-from coupled_adam_bench.estimate.memory import local_sequences, memory_of
-from coupled_adam_bench.estimate.speed import estimated_mfu, step_parts
-from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.study.config import load_any_study
+from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.tools.estimate.memory import local_sequences, memory_of
+from coupled_adam_bench.tools.estimate.speed import estimated_mfu, step_parts
 
 CONFIGS = Path(__file__).parents[1] / "workflow" / "config"
 

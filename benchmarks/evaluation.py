@@ -24,9 +24,9 @@ from typing import Any
 
 from allocator import SETTINGS
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.config import Study, parse_study
-from coupled_adam_bench.presets import PAPER_TASKS
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.study.config import Study, parse_study
+from coupled_adam_bench.study.presets import PAPER_TASKS
 
 DATA_ID = "benchmark-0123456789"
 SIDES = {"hf": "lm-eval's hf", "ours": "ours"}

@@ -16,9 +16,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from coupled_adam_bench.config import AdamWSettings, Training
 from coupled_adam_bench.models.cross_entropy import sum_with_z_loss
 from coupled_adam_bench.optim.build import Optimizers, build_embedding_optimizer
+from coupled_adam_bench.study.config import AdamWSettings, Training
 
 SETTINGS: dict[str, dict[str, object]] = {
     "none": {},

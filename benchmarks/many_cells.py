@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from coupled_adam_bench.catalog.metrics import METRICS
-from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.evaluation.documents import FILE, Document, documents_bytes
-from coupled_adam_bench.evaluation.stored import beside, measured_cells
-from coupled_adam_bench.files import write_sealed
-from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.collect import results_frame, write_results
+from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.store.stored import beside, measured_cells
+from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 N_MODELS, N_SEEDS, OTHER_ROWS = 10, 3, 50
 TEMPLATES = Path(__file__).parents[1] / "templates"

@@ -21,7 +21,7 @@ import torch
 from gpu_checks.common import seconds
 from torch import Tensor, nn
 
-from coupled_adam_bench.device import pick_device
+from coupled_adam_bench.machine.device import pick_device
 from coupled_adam_bench.optim import CoupledAdam
 from coupled_adam_bench.optim.ember import Ember
 

@@ -7,9 +7,9 @@ from itertools import combinations
 
 import numpy as np
 
-from coupled_adam_bench.config import Training
-from coupled_adam_bench.config.protocols import PROTOCOLS, preset
 from coupled_adam_bench.statistics.seed_correlation import consequence
+from coupled_adam_bench.study.config import Training
+from coupled_adam_bench.study.config.protocols import PROTOCOLS, preset
 from coupled_adam_bench.training.seed_overlap import draw, expected_anywhere, shared_in_step, steps_to_read
 
 OPENWEBTEXT_TOKENS = 9_035_582_198

@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.config import Study, SyntheticSource, parse_study
 from coupled_adam_bench.data.sources import Corpus
 from coupled_adam_bench.data.synthetic import Language
 from coupled_adam_bench.data.tokenizers import Encoder, Gpt2Encoder, TokenizersEncoder, save_tokenizer
+from coupled_adam_bench.study.config import Study, SyntheticSource, parse_study
 
 
 def make_study(text: str | None, tokenizer: str | None) -> Study:

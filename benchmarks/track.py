@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from many_cells import plan_of
 
-from coupled_adam_bench.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import load_any_study
-from coupled_adam_bench.evaluation.stored import Measurement, beside, measured_cells
-from coupled_adam_bench.files import write_json, write_sealed, write_text
 from coupled_adam_bench.models.card import model_card
-from coupled_adam_bench.plan import Plan, make_plan
-from coupled_adam_bench.tracking import import_study
+from coupled_adam_bench.store.files import write_json, write_sealed, write_text
+from coupled_adam_bench.store.stored import Measurement, beside, measured_cells
+from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import load_any_study
+from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.tracking.importing import import_study
 
 T0 = 1_790_000_000.0
 BESIDE = {

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.statistics.regression import fit_line, t_quantile, upper_tail
 from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.statistics.trend import PARAMETERS, TOKENS, Trend
+from coupled_adam_bench.study.catalog.metrics import METRICS
 
 Floats = NDArray[np.float64]
 LOG_TOKENS, LOG_SIZES = np.array([-1.0, 0.0, 1.0]), np.array([-1.0, 0.0, 1.0])

@@ -10,24 +10,25 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
-from coupled_adam_bench import paths, versions
-from coupled_adam_bench.catalog.stages import STAGES, VALIDATION_LOSS
-from coupled_adam_bench.config import parse_any_study
-from coupled_adam_bench.config.reading import read_study_file
-from coupled_adam_bench.estimate.resources import LONGEST_MINUTES, job_mem_mb, stop_seconds, train_minutes
-from coupled_adam_bench.estimate.speed import read_speeds
-from coupled_adam_bench.estimate.cell import own_parts, trunk_part
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.study import versions
+from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS
+from coupled_adam_bench.study.config import parse_any_study
+from coupled_adam_bench.study.config.reading import read_study_file
+from coupled_adam_bench.tools.estimate.resources import LONGEST_MINUTES, job_mem_mb, stop_seconds, train_minutes
+from coupled_adam_bench.tools.estimate.speed import read_speeds
+from coupled_adam_bench.tools.estimate.cell import own_parts, trunk_part
 from coupled_adam_bench.data.check import TREES
 from coupled_adam_bench.evaluation.checks import check_evaluation
-from coupled_adam_bench.evaluation.stored import measurement_of
-from coupled_adam_bench.files import await_files, digest
-from coupled_adam_bench.gpu_leases import visible_gpus
-from coupled_adam_bench.guard import check_readable, clear_folder
-from coupled_adam_bench.plan import make_plan, read_plan_file
-from coupled_adam_bench.runs import killed_attempts
+from coupled_adam_bench.store.stored import measurement_of
+from coupled_adam_bench.store.files import await_files, digest
+from coupled_adam_bench.machine.gpu_leases import visible_gpus
+from coupled_adam_bench.cli.guard import check_readable, clear_folder
+from coupled_adam_bench.study.plan import make_plan, read_plan_file
+from coupled_adam_bench.store.runs import killed_attempts
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.training.checks import check_optimizers
-from coupled_adam_bench.tuning import choice_file, chosen_values
+from coupled_adam_bench.study.tuning import choice_file, chosen_values
 
 # No Python that a job starts takes a user's `random.py` in the working folder for its own.
 os.environ["PYTHONSAFEPATH"] = "1"

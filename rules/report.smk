@@ -5,8 +5,8 @@
 
 import time
 
-from coupled_adam_bench.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
-from coupled_adam_bench.outputs import IMPORT_SUMMARY
+from coupled_adam_bench.study.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
+from coupled_adam_bench.store.outputs import IMPORT_SUMMARY
 from coupled_adam_bench.report.figures import FIGURE_ENDINGS, figures_of
 
 

@@ -8,18 +8,31 @@ import re
 import subprocess
 from contextlib import suppress
 
-from coupled_adam_bench.device import check_threads
-from coupled_adam_bench.files import LATENCY_WAIT, seal, write_sealed
-from coupled_adam_bench.guard import bring_to_present, changed_files, damaged_choices, edited_plan, mark_damaged_data
-from coupled_adam_bench.guard import misplaced, remove_outdated, remove_stale_locks, set_aside, unmeasured, unprepared
-from coupled_adam_bench.guard import untrained
-from coupled_adam_bench.locks import FolderLock
-from coupled_adam_bench.outputs import IMPORT_SUMMARY, not_imported
-from coupled_adam_bench.plan import PLAN_SHA256
-from coupled_adam_bench.stated import measured_as, note_stated
-from coupled_adam_bench.status import Part, Workflow
-from coupled_adam_bench.tracking_records import run_name
-from coupled_adam_bench.tracking_uri import destination
+from coupled_adam_bench.machine.device import check_threads
+from coupled_adam_bench.store.files import LATENCY_WAIT, seal, write_sealed
+from coupled_adam_bench.cli.guard import (
+    bring_to_present,
+    changed_files,
+    damaged_choices,
+    edited_plan,
+    mark_damaged_data,
+)
+from coupled_adam_bench.cli.guard import (
+    misplaced,
+    remove_outdated,
+    remove_stale_locks,
+    set_aside,
+    unmeasured,
+    unprepared,
+)
+from coupled_adam_bench.cli.guard import untrained
+from coupled_adam_bench.store.locks import FolderLock
+from coupled_adam_bench.store.outputs import IMPORT_SUMMARY, not_imported
+from coupled_adam_bench.study.plan import PLAN_SHA256
+from coupled_adam_bench.study.stated import measured_as, note_stated
+from coupled_adam_bench.cli.status import Part, Workflow
+from coupled_adam_bench.tracking.records import run_name
+from coupled_adam_bench.tracking.uri import destination
 from coupled_adam_bench.training.checks import custom_optimizers
 
 

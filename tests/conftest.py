@@ -14,16 +14,16 @@ from hypothesis import settings
 from planned import only, study_and_data
 from starts import finish
 
-from coupled_adam_bench.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.catalog.tables import PAPER_COLUMNS
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.evaluation.stored import Measurement, measured_cells
-from coupled_adam_bench.files import write_sealed
-from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.store.stored import Measurement, measured_cells
+from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 # Tests run on whole machines and beside each other: a fixed, small number of threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -39,7 +39,7 @@ settings.load_profile("same-draws")
 ROOT = Path(__file__).parent.parent
 # Whole studies come first, so that no worker waits for the other one's last study: those on SLURM, which begin with the
 # finished study, beside those that have a study of their own for all of their tests. Then come the largest groups.
-FIRST = ("slurm", "workflow", "unit/training", "unit/report", "unit/optim", "unit/test_tracking")
+FIRST = ("slurm", "workflow", "unit/training", "unit/report", "unit/optim", "unit/tracking")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -83,9 +83,9 @@ def _group(path: Path) -> str | None:
     folder, *names = path.relative_to(ROOT / "tests").with_suffix("").parts
     if folder != "unit":
         return None
-    if names[0] in ("training", "data"):  # too many for one worker
+    if names[0] in ("training", "data", "tools"):  # too many for one worker
         return "/".join(names[:2])
-    return "test_tracking" if names[0].startswith("test_tracking") else names[0]
+    return names[0]
 
 
 def pytest_collection_finish() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from coupled_adam_bench.locks import FolderLock
+from coupled_adam_bench.store.locks import FolderLock
 
 ROOT = Path(__file__).parents[1]
 SNAKEMAKE = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "Snakefile"), "--nocolor"]

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
-from coupled_adam_bench.locks import folder_lock
+from coupled_adam_bench.store.locks import folder_lock
 
 _PIPELINE = (
     "scipy.stats",

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from coupled_adam_bench.cells import Cell, block_cells
-from coupled_adam_bench.config import Study
-from coupled_adam_bench.plan import Plan, _plan
+from coupled_adam_bench.study.cells import Cell, block_cells
+from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.plan import Plan, _plan
 
 
 @dataclass(frozen=True)

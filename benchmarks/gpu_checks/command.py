@@ -9,8 +9,8 @@ from typing import Any
 
 from gpu_checks.common import At, write_tokens
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.files import write_sealed
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import write_sealed
 
 
 class Command:

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import Execution, parse_study
 from coupled_adam_bench.data.bins import SPLITS, UNIGRAM, Bin, Meta, token_dtype, write_meta
 from coupled_adam_bench.data.check import TOKENIZER
-from coupled_adam_bench.estimate.speed import step_parts
-from coupled_adam_bench.gpus import GPUS, find_gpu
+from coupled_adam_bench.machine.gpus import GPUS, find_gpu
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import Execution, parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.tools.estimate.speed import step_parts
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.trainer import Trainer
 
@@ -220,7 +220,7 @@ def set_up(rehearse: str | None, folder: Path, known: dict[str, float]) -> Itera
 @contextlib.contextmanager
 def compiled_by(backend: str) -> Iterator[None]:
     """Let a backend compile that needs no compiler of C++."""
-    from coupled_adam_bench.rehearsal.fake_gpu import replaced
+    from coupled_adam_bench.tools.rehearsal.fake_gpu import replaced
 
     compile_module, compile_any = torch.nn.Module.compile, torch.compile
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from coupled_adam_bench.rehearsal.fake_gpu import pretended_gpu, replaced
-from coupled_adam_bench.rehearsal.watch import Watch
+from coupled_adam_bench.tools.rehearsal.fake_gpu import pretended_gpu, replaced
+from coupled_adam_bench.tools.rehearsal.watch import Watch
 
 
 class _Event:

@@ -20,8 +20,8 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as profiled
 
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.estimate.memory import memory_of
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.tools.estimate.memory import memory_of
 from coupled_adam_bench.training.monitor import peak_flops
 from coupled_adam_bench.training.trainer import Trainer
 

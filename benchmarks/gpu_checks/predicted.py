@@ -10,8 +10,8 @@ import torch
 from gpu_checks.common import At
 from gpu_checks.fast import paper_cell
 
-from coupled_adam_bench.rehearsal.combinations import Combination
-from coupled_adam_bench.rehearsal.fake import rehearse
+from coupled_adam_bench.tools.rehearsal.combinations import Combination
+from coupled_adam_bench.tools.rehearsal.fake import rehearse
 
 
 def main() -> None:

@@ -16,11 +16,11 @@ from gpu_checks.command import Command, reaches
 from gpu_checks.common import At, Row, Rows, relative_error, write_tokens, zipf_tokens
 from torch import Tensor, nn
 
-from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.evaluation.prefix_trees import TokenRequest
 from coupled_adam_bench.evaluation.scoring import Scorer
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.export import save_model
+from coupled_adam_bench.study.cells import Cell
 
 FP32, BF16_KERNEL = 1e-6, 2**-8
 LIMITS = {"fp32": 1e-4, "bf16": 1e-2}

@@ -4,7 +4,7 @@ import os
 import sys
 from importlib.util import find_spec
 
-from coupled_adam_bench.garbage import not_collected_at_exit, rarely_collected
+from coupled_adam_bench.machine.garbage import not_collected_at_exit, rarely_collected
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 
 if TYPE_CHECKING:
-    from coupled_adam_bench.status import Status
+    from coupled_adam_bench.cli.status import Status
 
 WORKFLOW = "coupled_adam_bench_workflow"
 """The attribute of the record with which the workflow says what it is going to do."""
@@ -121,7 +121,7 @@ class LogHandler(LogHandlerBase):
 
     def _begin(self, workflow: object) -> None:
         """Print where the logs are, and begin to draw the line."""
-        from coupled_adam_bench.status import Status, Workflow
+        from coupled_adam_bench.cli.status import Status, Workflow
 
         assert isinstance(workflow, Workflow)
         self._status = Status(workflow)
@@ -147,7 +147,7 @@ class LogHandler(LogHandlerBase):
                 self._status.end(job, done=event == LogEvent.JOB_FINISHED)
 
     def _failure(self, record: logging.LogRecord) -> str:
-        from coupled_adam_bench.status import describe_failure
+        from coupled_adam_bench.cli.status import describe_failure
 
         facts = record.__dict__
         job = self._jobs.get(facts["jobid"], [])

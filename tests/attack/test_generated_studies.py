@@ -18,14 +18,14 @@ import yaml
 from finished import draws
 from pydantic import BaseModel
 
-from coupled_adam_bench import paths
 from coupled_adam_bench.cli import main
-from coupled_adam_bench.config import Study, parse_study
-from coupled_adam_bench.device import check_threads
 from coupled_adam_bench.evaluation.checks import check_evaluation
-from coupled_adam_bench.files import write_sealed
-from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.study.config import Study, parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.training.checks import check_optimizers
 
 TEMPLATES = str(Path(__file__).parents[2] / "templates")
@@ -195,9 +195,9 @@ NOT_DRAWN = {
     "data.source.kind": "the bases have both that can be reached from here",
     **dict.fromkeys(("preset", "dataset", "config_name", "revision", "split"), "the hub cannot be reached"),
     "compile": "takes minutes",
-    "stated": "a file of its own, see tests/unit/test_stated.py",
+    "stated": "a file of its own, see tests/unit/study/test_stated.py",
     **dict.fromkeys(
-        ("grid.tune", "grid.tune.tokens"), "trains candidates in other jobs first, see tests/unit/test_tuning.py"
+        ("grid.tune", "grid.tune.tokens"), "trains candidates in other jobs first, see tests/unit/study/test_tuning.py"
     ),
     **dict.fromkeys(
         ("train_mem_mb", "evaluation_mem_mb", "evaluation_minutes", "evaluation_cells_per_job", "hub_minutes"),

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from finished import draws
 
-from coupled_adam_bench import paths
 from coupled_adam_bench.cli import main
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import write_sealed
-from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 ACTIONS = 10
 

@@ -10,8 +10,8 @@ import yaml
 from finished import outputs
 from slurm_study import StudyOnSlurm, ended
 
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 pytestmark = pytest.mark.xdist_group("slurm")  # one cluster, in one worker
 CUTS = 2

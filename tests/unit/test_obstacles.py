@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from obstacles import FOR_FILES, FOR_FOLDERS, KINDS
 
-from coupled_adam_bench.files import clear, move_aside, write_text
-from coupled_adam_bench.guard import check_readable, clear_folder
-from coupled_adam_bench.locks import FolderLock, is_held
+from coupled_adam_bench.cli.guard import check_readable, clear_folder
+from coupled_adam_bench.store.files import clear, move_aside, write_text
+from coupled_adam_bench.store.locks import FolderLock, is_held
 
 
 @pytest.mark.parametrize("kind", FOR_FILES)

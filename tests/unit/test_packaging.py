@@ -253,7 +253,7 @@ def test_a_nightly_begins_with_the_newest_pytorch_for_cuda(make, tmp_path):
     assert re.search(r"env -u PIP_EXTRA_INDEX_URL .*\.venv-cuda/bin/python -m pip .*\n.* --upgrade torch ", nightly)
     cuda, others = (line for line in nightly.splitlines() if "-m pytest" in line)
     assert cuda.startswith('PATH="$PWD/.venv-cuda/bin:$PATH"')
-    assert "tests/unit/rehearsal" in cuda
+    assert "tests/unit/tools/rehearsal" in cuda
     assert others.startswith('PATH="$PWD/.venv/bin:$PATH"')
 
 

@@ -17,7 +17,7 @@ import yaml
 from finished import HOSTILE, ROOT, SNAKEMAKE, draws, outputs, small, write
 from starts import begin, finish, snakemake, start
 
-from coupled_adam_bench.locks import is_held
+from coupled_adam_bench.store.locks import is_held
 
 NIGHTLY = pytest.mark.nightly
 

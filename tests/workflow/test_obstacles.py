@@ -7,7 +7,7 @@ from finished import outputs
 from obstacles import FOR_FILES, FOR_FOLDERS, KINDS
 from starts import finish
 
-from coupled_adam_bench.files import remove
+from coupled_adam_bench.store.files import remove
 
 FILES = (
     "runs/*/run.json", "runs/*/cell.json", "runs/*/history.jsonl", "runs/*/.lock", "runs/*/attempt.json",

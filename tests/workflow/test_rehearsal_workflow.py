@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 SNAKEMAKE = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "Snakefile"), "--nocolor"]
 
 
-@pytest.mark.nightly  # tests/unit/rehearsal does the same by the command that the target calls
+@pytest.mark.nightly  # tests/unit/tools/rehearsal does the same by the command that the target calls
 def test_the_target_rehearse(tiny_study, tmp_path):
     settings = tiny_study()
     settings["grid"][0]["seeds"] = [1, 2]

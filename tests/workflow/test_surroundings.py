@@ -19,9 +19,9 @@ import yaml
 from finished import SNAKEMAKE, outputs, small, write
 from starts import begin, finish, snakemake
 
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.plan import make_plan
-from coupled_adam_bench.runs import read_history
+from coupled_adam_bench.store.runs import read_history
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 NIGHTLY = pytest.mark.nightly
 PRELOADS = Path(__file__).parents[1] / "preloads"

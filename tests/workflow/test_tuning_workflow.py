@@ -12,7 +12,7 @@ import starts
 import yaml
 from starts import finish, snakemake
 
-from coupled_adam_bench.stated import read_record
+from coupled_adam_bench.study.stated import read_record
 
 TUNING = pytest.mark.xdist_group("tuning")
 

@@ -16,8 +16,8 @@ import yaml
 from finished import ROOT
 from starts import jobs, snakemake, start
 
-from coupled_adam_bench import tracking_live
-from coupled_adam_bench.locks import is_held
+from coupled_adam_bench.store.locks import is_held
+from coupled_adam_bench.tracking import live as tracking_live
 
 # Tests that share a study and write into it run in one worker.
 COMPOSITE = pytest.mark.xdist_group("composite")
@@ -171,7 +171,7 @@ def test_a_changed_template_renders_again_and_nothing_else(copy, tmp_path):
 def test_a_changed_protocol_version_reruns_its_stage(stage, rules, copy):
     # The version is changed in the process that reads the Snakefile; a dry run needs no other.
     newer = (
-        f"from dataclasses import replace; from coupled_adam_bench.catalog.stages import STAGES as stages;"
+        f"from dataclasses import replace; from coupled_adam_bench.study.catalog.stages import STAGES as stages;"
         f"stages[{stage!r}] = replace(stages[{stage!r}], version=stages[{stage!r}].version + 1)"
         if stage.islower()
         else f"from coupled_adam_bench import versions; versions.{stage} += 1"

@@ -4,11 +4,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from coupled_adam_bench import paths
 from coupled_adam_bench.cli import reporting, running, studies
 from coupled_adam_bench.cli.command import Command, Handler
-from coupled_adam_bench.gpu_leases import leased_gpus
-from coupled_adam_bench.outputs import check_outputs, write_checksums
+from coupled_adam_bench.machine.gpu_leases import leased_gpus
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.outputs import check_outputs, write_checksums
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from coupled_adam_bench.plan import Plan, load_plan
+from coupled_adam_bench.study.plan import Plan, load_plan
 
 Handler = Callable[[argparse.Namespace], int | None]
 """A function that runs a stage and returns its exit status, None for 0."""

@@ -3,11 +3,11 @@
 import argparse
 from pathlib import Path
 
-from coupled_adam_bench import paths
 from coupled_adam_bench.cli.command import AddCommand, Command, Handler, plan_of
-from coupled_adam_bench.files import ASIDE
-from coupled_adam_bench.garbage import rarely_collected
-from coupled_adam_bench.outputs import NOT_IMPORTED
+from coupled_adam_bench.machine.garbage import rarely_collected
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import ASIDE
+from coupled_adam_bench.store.outputs import NOT_IMPORTED
 
 
 def _out_file(arguments: argparse.Namespace) -> list[Path]:
@@ -98,10 +98,10 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _track(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.files import write_json
-    from coupled_adam_bench.tracking import import_study
-    from coupled_adam_bench.tracking_live import end_live_import
-    from coupled_adam_bench.tracking_uri import ServerError
+    from coupled_adam_bench.store.files import write_json
+    from coupled_adam_bench.tracking.importing import import_study
+    from coupled_adam_bench.tracking.live import end_live_import
+    from coupled_adam_bench.tracking.uri import ServerError
 
     plan = plan_of(arguments)
     study_dir = paths.study_dir(plan.name)
@@ -116,7 +116,7 @@ def _track(arguments: argparse.Namespace) -> None:
 
 
 def _follow(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.tracking_live import follow_study
+    from coupled_adam_bench.tracking.live import follow_study
 
     follow_study(arguments.plan, arguments.seconds)
 

@@ -5,13 +5,13 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.stages import STAGES, VALIDATION_LOSS, Stage
-from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.cli.command import AddCommand, Handler, plan_of, positive
-from coupled_adam_bench.config import Execution
-from coupled_adam_bench.garbage import rarely_collected
-from coupled_adam_bench.plan import study_of
+from coupled_adam_bench.machine.garbage import rarely_collected
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS, Stage
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import Execution
+from coupled_adam_bench.study.plan import study_of
 
 
 def _try_optimizers(arguments: argparse.Namespace) -> None:
@@ -22,7 +22,7 @@ def _try_optimizers(arguments: argparse.Namespace) -> None:
 
 
 def _try_gpus(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.device import check_gpus
+    from coupled_adam_bench.machine.device import check_gpus
 
     check_gpus(arguments.count)
 
@@ -36,7 +36,7 @@ def _try_metrics(arguments: argparse.Namespace) -> None:
 
 def _prepare(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.data.prepare import prepare
-    from coupled_adam_bench.files import write_text
+    from coupled_adam_bench.store.files import write_text
 
     plan = plan_of(arguments)
     for data_id in arguments.data or plan.data_ids:
@@ -47,7 +47,7 @@ def _prepare(arguments: argparse.Namespace) -> None:
 
 def _try_tasks(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.evaluation.trial import try_tasks
-    from coupled_adam_bench.files import write_sealed
+    from coupled_adam_bench.store.files import write_sealed
 
     write_sealed(arguments.out, try_tasks(plan_of(arguments)))
 
@@ -72,7 +72,7 @@ def _train_with(
     its job back into the queue, if it was asked to stop and ``--requeue`` is given.
     """
     from coupled_adam_bench.data.bins import open_tokens
-    from coupled_adam_bench.estimate.resources import stop_seconds
+    from coupled_adam_bench.tools.estimate.resources import stop_seconds
     from coupled_adam_bench.training.distributed import launch
 
     if unknown := [name for name in names if name not in known]:
@@ -91,8 +91,8 @@ def _train_with(
 
 def _end_training(status: int, arguments: argparse.Namespace) -> int:
     """Write the marker of a job, or put it back into the queue, as :func:`_train_with` says; return its status."""
-    from coupled_adam_bench.files import write_text
-    from coupled_adam_bench.requeue import requeue_own_job
+    from coupled_adam_bench.machine.requeue import requeue_own_job
+    from coupled_adam_bench.store.files import write_text
     from coupled_adam_bench.training.stop_requests import RESUME_ME
 
     if status == RESUME_ME and arguments.requeue:
@@ -157,7 +157,7 @@ def _evaluate(stage: Stage) -> Handler:
 
 def _choose(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.evaluation.stage import run_stage
-    from coupled_adam_bench.progress import say
+    from coupled_adam_bench.machine.progress import say
     from coupled_adam_bench.results.tuning import describe_settings, write_choice
 
     tunings = plan_of(arguments).tunings

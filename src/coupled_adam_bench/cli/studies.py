@@ -4,31 +4,31 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coupled_adam_bench import paths
 from coupled_adam_bench.cli.command import AddCommand, plan_of, positive
-from coupled_adam_bench.config import Paths
 from coupled_adam_bench.data.mirror import BYTES_PER_TOKEN
-from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.study.config import Paths
+from coupled_adam_bench.study.plan import Plan
 
 if TYPE_CHECKING:
-    from coupled_adam_bench.estimate.study import Estimate
+    from coupled_adam_bench.tools.estimate.study import Estimate
 
 _FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 
 
 def _write_plan(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.config import load_any_study
-    from coupled_adam_bench.files import write_sealed
-    from coupled_adam_bench.plan import make_plan
+    from coupled_adam_bench.store.files import write_sealed
+    from coupled_adam_bench.study.config import load_any_study
+    from coupled_adam_bench.study.plan import make_plan
 
     plan = make_plan(load_any_study(arguments.study), [arguments.study.parent])
     write_sealed(arguments.out, plan.to_json())
 
 
 def _describe(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.estimate.study import estimate_study
-    from coupled_adam_bench.estimate.text import describe
-    from coupled_adam_bench.files import write_json, write_text
+    from coupled_adam_bench.store.files import write_json, write_text
+    from coupled_adam_bench.tools.estimate.study import estimate_study
+    from coupled_adam_bench.tools.estimate.text import describe
 
     plan = plan_of(arguments)
     estimate = estimate_study(plan)
@@ -52,21 +52,21 @@ def _describe_power(plan: Plan, estimate: "Estimate") -> str:
 
 
 def _fetch(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.fetch import fetch
+    from coupled_adam_bench.data.fetch import fetch
 
     fetch(plan_of(arguments), dry_run=arguments.dry_run, bytes_per_token=arguments.bytes_per_token)
 
 
 def _rehearse(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.cli import main
-    from coupled_adam_bench.rehearsal.rehearse import rehearse_plan
+    from coupled_adam_bench.tools.rehearsal.rehearse import rehearse_plan
 
     return rehearse_plan(plan_of(arguments), arguments.templates, arguments.gpu_gb, main)
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    from coupled_adam_bench.files import write_json
-    from coupled_adam_bench.measure import compare, inputs
+    from coupled_adam_bench.store.files import write_json
+    from coupled_adam_bench.tools.measure import compare, inputs
 
     if arguments.figure is not None and arguments.figure.suffix not in _FIGURE_ENDINGS:
         raise ValueError(f"--figure: {arguments.figure} must end in {' or '.join(_FIGURE_ENDINGS)}")
@@ -85,7 +85,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from coupled_adam_bench.verify.verify import parse_paths, parse_tolerances, verify
+    from coupled_adam_bench.tools.verify.verify import parse_paths, parse_tolerances, verify
 
     return verify(
         arguments.manifest,
@@ -102,13 +102,13 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _schema(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.schema_json import write_schema
+    from coupled_adam_bench.cli.schema_json import write_schema
 
     write_schema(arguments.out)
 
 
 def _protocols(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.config.protocols import write_ledger
+    from coupled_adam_bench.study.config.protocols import write_ledger
 
     write_ledger(arguments.out)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from coupled_adam_bench.data.check import META, Checksum, checksum, checksums_to_json, open_meta
 from coupled_adam_bench.data.check import verified_file as verified_file
 from coupled_adam_bench.data.check import verified_tree as verified_tree
-from coupled_adam_bench.files import write_sealed
+from coupled_adam_bench.store.files import write_sealed
 
 SPLITS = ("train", "val", "test")
 UNIGRAM = "unigram.npy"

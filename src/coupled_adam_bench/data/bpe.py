@@ -13,15 +13,15 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from coupled_adam_bench.config import Study
-from coupled_adam_bench.config.data import BYTES_AND_EOT
 from coupled_adam_bench.data.bins import SPLITS
 from coupled_adam_bench.data.shards import shards_dir, split_of
 from coupled_adam_bench.data.sources import Corpus
 from coupled_adam_bench.data.tokenizers import Merges
-from coupled_adam_bench.environ import environment
-from coupled_adam_bench.files import read_sealed, write_sealed
-from coupled_adam_bench.progress import Progress
+from coupled_adam_bench.machine.environ import environment
+from coupled_adam_bench.machine.progress import Progress
+from coupled_adam_bench.store.files import read_sealed, write_sealed
+from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.config.data import BYTES_AND_EOT
 
 MIN_FREQUENCY = 2
 """Occurrences that a pair needs to be merged, as in the class ByteLevelBPETokenizer of the library ``tokenizers``."""

@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.files import await_files, read_sealed, sha256_file, write_sealed
-from coupled_adam_bench.locks import FolderLock
+from coupled_adam_bench.store.files import await_files, read_sealed, sha256_file, write_sealed
+from coupled_adam_bench.store.locks import FolderLock
 
 META = "meta.json"
 VERIFIED = "verified.json"

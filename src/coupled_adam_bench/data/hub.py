@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from coupled_adam_bench.config import HubSource
 from coupled_adam_bench.data.patience import DISK_FULL, HubAwayError, Patience, PlaceError, causes_of, status_of
 from coupled_adam_bench.data.transport import FileAtMost, check_address
-from coupled_adam_bench.files import digest, sha256_file
-from coupled_adam_bench.inputs import PACKINGS
-from coupled_adam_bench.presets import Place
-from coupled_adam_bench.progress import say
+from coupled_adam_bench.machine.progress import say
+from coupled_adam_bench.store.files import digest, sha256_file
+from coupled_adam_bench.study.config import HubSource
+from coupled_adam_bench.study.inputs import PACKINGS
+from coupled_adam_bench.study.presets import Place
 
 FORMATS = (".parquet", ".jsonl", ".json", ".ndjson", ".txt")
 """Endings of the files of a dataset that can be read, plain or packed."""

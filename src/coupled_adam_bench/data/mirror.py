@@ -5,12 +5,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from coupled_adam_bench.config import HubSource
 from coupled_adam_bench.data.documents import file_documents, text_bytes
 from coupled_adam_bench.data.hub import HubFile, Listing, damage, download, find_listing, listing_from_json
 from coupled_adam_bench.data.patience import Patience
-from coupled_adam_bench.files import digest, read_sealed, write_sealed
-from coupled_adam_bench.locks import folder_lock
+from coupled_adam_bench.store.files import digest, read_sealed, write_sealed
+from coupled_adam_bench.store.locks import folder_lock
+from coupled_adam_bench.study.config import HubSource
 
 BYTES_PER_TOKEN = 5.0
 """Bytes of text that are fetched for each token of ``data.max_tokens``; English text has 4 to 4.8 under GPT-2's BPE."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 from urllib.error import HTTPError
 
 from coupled_adam_bench.data.transport import guard_hub
-from coupled_adam_bench.progress import say
+from coupled_adam_bench.machine.progress import say
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors that mean a full disk, an exceeded quota and a limit on the size of files."""

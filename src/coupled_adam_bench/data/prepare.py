@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coupled_adam_bench.catalog.metrics import FEW_DOCUMENTS
-from coupled_adam_bench.config import Data, HubSource, Study, SyntheticSource
 from coupled_adam_bench.data.bins import SPLITS, UNIGRAM, Bin, Meta, meta_from_json, token_dtype, write_meta
 from coupled_adam_bench.data.bpe import Bpe, learn_bpe
 from coupled_adam_bench.data.check import DAMAGED, META, TOKENIZER, TREES, data_is_damaged, file_damage, read_meta
@@ -31,9 +29,11 @@ from coupled_adam_bench.data.sources import Corpus
 from coupled_adam_bench.data.synthetic import language
 from coupled_adam_bench.data.synthetic_sets import write_evaluation_sets
 from coupled_adam_bench.data.tokenizers import load_encoder, save_tokenizer
-from coupled_adam_bench.files import atomic_path, digest, remove
-from coupled_adam_bench.locks import folder_lock
-from coupled_adam_bench.progress import Progress, say
+from coupled_adam_bench.machine.progress import Progress, say
+from coupled_adam_bench.store.files import atomic_path, digest, remove
+from coupled_adam_bench.store.locks import folder_lock
+from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS
+from coupled_adam_bench.study.config import Data, HubSource, Study, SyntheticSource
 
 SHARD_CHARACTERS = 8 * 2**20
 """Number of characters of text in a shard; the bins do not depend on it."""

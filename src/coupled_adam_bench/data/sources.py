@@ -5,12 +5,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from coupled_adam_bench.config import FilesSource, HubSource, Study
 from coupled_adam_bench.data.documents import file_documents
 from coupled_adam_bench.data.hub import Listing, download, find_listing
 from coupled_adam_bench.data.mirror import corpus_folder, mirrored_file, read_listing
 from coupled_adam_bench.data.patience import Patience
-from coupled_adam_bench.inputs import text_files
+from coupled_adam_bench.study.config import FilesSource, HubSource, Study
+from coupled_adam_bench.study.inputs import text_files
 
 
 class Position(NamedTuple):

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from coupled_adam_bench.config.data import CONTINUATION_WORDS
 from coupled_adam_bench.data.check import TASKS, WORD_PAIRS
 from coupled_adam_bench.data.synthetic import GRAMMAR_ITEMS, PAIRS, TOPIC_ITEMS, Floats, Ints, Language, stream
-from coupled_adam_bench.files import write_text
+from coupled_adam_bench.store.files import write_text
+from coupled_adam_bench.study.config.data import CONTINUATION_WORDS
 
 CONTEXT_WORDS = 24
 """Words of context of an item; with the continuation they fit into the demo's sequences of 64 tokens."""

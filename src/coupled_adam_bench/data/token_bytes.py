@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.files import read_json
+from coupled_adam_bench.store.files import read_json
 
 _SPACE = "\u2581"
 _BYTE_LEVEL_SPACE = "\u0120"  # as GPT-2 writes a space (openai/gpt-2, encoder.py, bytes_to_unicode)

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from coupled_adam_bench.config import Study
-from coupled_adam_bench.files import digest, read_json, write_json, write_text
-from coupled_adam_bench.inputs import tokenizer_file
+from coupled_adam_bench.store.files import digest, read_json, write_json, write_text
+from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.inputs import tokenizer_file
 
 EOT = "<|endoftext|>"
 _TOKENIZER = "tokenizer.json"

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.embeddings.correlation import pearson
 from coupled_adam_bench.embeddings.isotropy import Isotropy
 from coupled_adam_bench.embeddings.isotropy import isotropy as isotropy
@@ -20,6 +19,7 @@ from coupled_adam_bench.embeddings.spectrum import effective_rank as effective_r
 from coupled_adam_bench.embeddings.spectrum import gram, principal_components
 from coupled_adam_bench.embeddings.spectrum import kappa as kappa
 from coupled_adam_bench.embeddings.spectrum import participation_ratio as participation_ratio
+from coupled_adam_bench.study.catalog.metrics import METRICS
 
 Array = NDArray[np.float64]
 

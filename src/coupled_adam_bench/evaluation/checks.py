@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.config import Study
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
 from coupled_adam_bench.evaluation.settings import own_metrics as check_metrics
 from coupled_adam_bench.evaluation.task_contents import task_contents
 from coupled_adam_bench.evaluation.task_files import find_tasks, mirrored_task, user_folder
+from coupled_adam_bench.study.config import Study
 
 
 def check_evaluation(study: Study) -> None:

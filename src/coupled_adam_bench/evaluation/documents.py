@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any
 
-from coupled_adam_bench.evaluation.stored import Measurement
+from coupled_adam_bench.store.stored import Measurement
 
 FILE = "documents.jsonl.gz"
 """The end of the name of the file, behind that of the evaluation."""

@@ -18,14 +18,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import Study
 from coupled_adam_bench.data.check import TASKS, verified_tree
-from coupled_adam_bench.device import each_device, pick_device
 from coupled_adam_bench.evaluation.documents import FILE as DOCUMENTS
 from coupled_adam_bench.evaluation.documents import Document, column_of, documents_bytes, documents_of
-from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, ResultRow, row
 from coupled_adam_bench.evaluation.requests import NotFiniteError, RequestError, RequestTokens
 from coupled_adam_bench.evaluation.settings import OTHER_SEED, RANDOM_SEED
 from coupled_adam_bench.evaluation.task_files import (
@@ -36,8 +31,13 @@ from coupled_adam_bench.evaluation.task_files import (
     read_task,
     user_folder,
 )
-from coupled_adam_bench.files import write_text
-from coupled_adam_bench.garbage import rarely_collected
+from coupled_adam_bench.machine.device import each_device, pick_device
+from coupled_adam_bench.machine.garbage import rarely_collected
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import write_text
+from coupled_adam_bench.store.record import Evaluation, Evaluator, ResultRow, row
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import Study
 
 BOOTSTRAP_ITERS = 2
 """With any number above 0, lm-eval reports the standard error of a mean in closed form; bootstraps are not used."""

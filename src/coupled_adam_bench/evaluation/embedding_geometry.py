@@ -8,10 +8,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.names import HEAD
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import Study
 from coupled_adam_bench.data.bins import UNIGRAM, load_meta
 from coupled_adam_bench.data.check import TOKENIZER, WORD_SIMILARITY, verified_file, verified_tree
 from coupled_adam_bench.embeddings.isotropy import Isotropy, isotropy
@@ -26,10 +22,14 @@ from coupled_adam_bench.evaluation.matrix_geometry import matrix_geometry
 from coupled_adam_bench.evaluation.own_metrics import load_metrics, own_value
 from coupled_adam_bench.evaluation.pair_similarities import FILE, PairSimilarities, pack
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
-from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, ResultRow, row
 from coupled_adam_bench.evaluation.settings import measures_head
 from coupled_adam_bench.evaluation.word_similarity import COSINE, r_bar_of, similarities, word_similarity_rows
 from coupled_adam_bench.evaluation.words import TokenPairs, load_tokenizer, single_token_pairs, subword_pairs
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.record import Evaluation, Evaluator, ResultRow, row
+from coupled_adam_bench.study.catalog.names import HEAD
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import Study
 
 EMBEDDINGS = "embeddings"
 # The names of the input embedding and of an untied head in an exported model, by architecture.

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.catalog.bands import BAND_NAMES
 from coupled_adam_bench.evaluation.calibration import Calibration
+from coupled_adam_bench.study.catalog.bands import BAND_NAMES
 
 
 class BandLosses:

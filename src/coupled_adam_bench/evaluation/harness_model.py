@@ -15,7 +15,6 @@ from lm_eval.models.utils import has_bos_prefix, normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import AutoTokenizer
 
-from coupled_adam_bench.config import Study
 from coupled_adam_bench.evaluation.prefix_trees import TokenRequest
 from coupled_adam_bench.evaluation.requests import (
     ADVICE,
@@ -28,10 +27,11 @@ from coupled_adam_bench.evaluation.requests import (
     check_vocabulary,
 )
 from coupled_adam_bench.evaluation.scoring import Scorer
-from coupled_adam_bench.files import digest, sha256_file
 from coupled_adam_bench.models.cross_entropy import cap
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.paths import WEIGHTS
+from coupled_adam_bench.store.files import digest, sha256_file
+from coupled_adam_bench.store.paths import WEIGHTS
+from coupled_adam_bench.study.config import Study
 
 _MAX_NEW_TOKENS = 256
 """How many tokens lm-eval's ``hf`` generates for a request that does not say it."""

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.catalog.bands import BAND_NAMES, BANDS, RAREST, Band
-from coupled_adam_bench.catalog.metrics import HELD_OUT_SIZES, METRICS
 from coupled_adam_bench.data.bins import UNIGRAM, load_meta, verified_file, verified_tree
 from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes, token_bytes
@@ -21,8 +19,10 @@ from coupled_adam_bench.embeddings.frequency import bands_of_tokens
 from coupled_adam_bench.evaluation.calibration import Calibration, calibration, calibration_curve, pooled_error
 from coupled_adam_bench.evaluation.frequency_bands import BandLosses
 from coupled_adam_bench.evaluation.logit_sums import LogitStatistics, LogitSums
-from coupled_adam_bench.evaluation.record import Evaluation, row
 from coupled_adam_bench.evaluation.window_losses import FILE, WindowLosses, pack
+from coupled_adam_bench.store.record import Evaluation, row
+from coupled_adam_bench.study.catalog.bands import BAND_NAMES, BANDS, RAREST, Band
+from coupled_adam_bench.study.catalog.metrics import HELD_OUT_SIZES, METRICS
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from coupled_adam_bench.embeddings.frequency import keep_rows, norm_frequency_curve, seen_rows
 from coupled_adam_bench.embeddings.isotropy import Isotropy
 from coupled_adam_bench.embeddings.metrics import Geometry, embedding_geometry, lengths
-from coupled_adam_bench.evaluation.record import Evaluation, row
+from coupled_adam_bench.store.record import Evaluation, row
 
 UNPADDED, SEEN = "_unpadded", "_seen"
 """Endings of the tasks without the rows beyond the tokenizer's, and of those of tokens that occur in the text."""

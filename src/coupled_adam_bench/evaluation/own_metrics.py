@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.config import OwnMetric, Study
-from coupled_adam_bench.dotted import import_object
+from coupled_adam_bench.study.config import OwnMetric, Study
+from coupled_adam_bench.study.dotted import import_object
 
 Function = Callable[..., Any]
 _COUNTS = "unigram_counts"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.markup import csv_cell, text_of_cell
+from coupled_adam_bench.store.markup import csv_cell, text_of_cell
 
 
 def pack_csv(header: Sequence[str], columns: Sequence[Iterable[Any]]) -> bytes:

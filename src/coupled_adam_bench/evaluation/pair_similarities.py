@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coupled_adam_bench.evaluation.packed_csv import damaged, pack_csv, unpack_csv
-from coupled_adam_bench.evaluation.stored import Measurement
+from coupled_adam_bench.store.stored import Measurement
 
 FILE = "pairs.csv.gz"
 """What the name of the file ends in, after that of the evaluation."""

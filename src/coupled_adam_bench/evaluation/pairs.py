@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from coupled_adam_bench.config import Study, WordSimilaritySet
 from coupled_adam_bench.data.check import WORD_PAIRS
+from coupled_adam_bench.study.config import Study, WordSimilaritySet
 
 
 class Pair(NamedTuple):

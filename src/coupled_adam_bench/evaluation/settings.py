@@ -10,13 +10,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.cached import cached_by_file
-from coupled_adam_bench.config import OwnMetric, Study, Theory, WordSimilaritySet
-from coupled_adam_bench.dotted import code_of
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
 from coupled_adam_bench.evaluation.task_contents import task_contents
 from coupled_adam_bench.evaluation.task_files import plan_tasks, user_folder
-from coupled_adam_bench.files import digest
+from coupled_adam_bench.store.cached import cached_by_file
+from coupled_adam_bench.store.files import digest
+from coupled_adam_bench.study.config import OwnMetric, Study, Theory, WordSimilaritySet
+from coupled_adam_bench.study.dotted import code_of
 
 RANDOM_SEED, OTHER_SEED = 0, 1234
 """lm-eval's default seeds: that of Python's generator, and that of all others."""

@@ -9,17 +9,17 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.catalog.metrics import columns_of
-from coupled_adam_bench.catalog.stages import Stage
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import Study
-from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, row
-from coupled_adam_bench.evaluation.stored import Measurement, beside, measurement_of, named, wrong_row
-from coupled_adam_bench.files import await_files, read_sealed, write_bytes, write_sealed, write_text
-from coupled_adam_bench.garbage import rarely_collected
-from coupled_adam_bench.plan import study_of
-from coupled_adam_bench.progress import say
-from coupled_adam_bench.runs import mark_damaged, run_damage
+from coupled_adam_bench.machine.garbage import rarely_collected
+from coupled_adam_bench.machine.progress import say
+from coupled_adam_bench.store.files import await_files, read_sealed, write_bytes, write_sealed, write_text
+from coupled_adam_bench.store.record import Evaluation, Evaluator, row
+from coupled_adam_bench.store.runs import mark_damaged, run_damage
+from coupled_adam_bench.store.stored import Measurement, beside, measurement_of, named, wrong_row
+from coupled_adam_bench.study.catalog.metrics import columns_of
+from coupled_adam_bench.study.catalog.stages import Stage
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.plan import study_of
 
 Opener = Callable[[Study, str, str], AbstractContextManager[Evaluator]]
 """A function that loads once what all cells share, given the study, the id of its data and the device."""

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.cached import sha256_once
-from coupled_adam_bench.dotted import imported_names
 from coupled_adam_bench.evaluation.task_files import (
     LOCAL_READERS,
     Function,
@@ -20,6 +18,8 @@ from coupled_adam_bench.evaluation.task_files import (
     read_task,
     read_yaml,
 )
+from coupled_adam_bench.store.cached import sha256_once
+from coupled_adam_bench.study.dotted import imported_names
 
 Digest = tuple[str, str]
 """Name of a file, without its folder, and the SHA-256 of its contents."""

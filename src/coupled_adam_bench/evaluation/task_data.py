@@ -9,8 +9,8 @@ from typing import Any
 from coupled_adam_bench.data.hub import Listing, download, list_place
 from coupled_adam_bench.data.patience import Patience, PlaceError
 from coupled_adam_bench.evaluation.task_files import HubData
-from coupled_adam_bench.files import atomic_path
-from coupled_adam_bench.presets import TASK_REVISIONS, Place
+from coupled_adam_bench.store.files import atomic_path
+from coupled_adam_bench.study.presets import TASK_REVISIONS, Place
 
 
 def list_task_data(name: str, data: HubData, split: str, mirror: Path, patience: Patience) -> Listing:

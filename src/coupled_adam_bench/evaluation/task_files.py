@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.cached import cached_by_file
-from coupled_adam_bench.config import Study
-from coupled_adam_bench.config.reading import MAX_BYTES, check_size
 from coupled_adam_bench.data.check import TASKS
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.cached import cached_by_file
+from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.config.reading import MAX_BYTES, check_size
 
 PAPER_TASK_FILES = {
     "hellaswag": "hellaswag/hellaswag.yaml",

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import Study, TestLoss
 from coupled_adam_bench.data.bins import Meta, document_ends, load_meta, open_tokens
-from coupled_adam_bench.device import pick_device
 from coupled_adam_bench.evaluation.loss_detail import LossDetail, open_vocabulary
-from coupled_adam_bench.evaluation.record import Evaluation, Evaluator
-from coupled_adam_bench.progress import say
+from coupled_adam_bench.machine.device import pick_device
+from coupled_adam_bench.machine.progress import say
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.record import Evaluation, Evaluator
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import Study, TestLoss
 
 if TYPE_CHECKING:
     from coupled_adam_bench.models.base import LanguageModel

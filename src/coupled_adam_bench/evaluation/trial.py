@@ -6,15 +6,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.config import Model, Study
 from coupled_adam_bench.data.bins import load_meta
 from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.evaluation import settings
 from coupled_adam_bench.evaluation.downstream import load_tasks, run_tasks, task_rows
 from coupled_adam_bench.evaluation.requests import ADVICE, Lengths
-from coupled_adam_bench.files import digest
-from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import digest
+from coupled_adam_bench.study.config import Model, Study
+from coupled_adam_bench.study.plan import Plan
 
 
 def try_tasks(plan: Plan) -> dict[str, Any]:

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.stages import VALIDATION_LOSS
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import Study
 from coupled_adam_bench.data.bins import open_tokens
-from coupled_adam_bench.device import pick_device
-from coupled_adam_bench.evaluation.record import Evaluation, Evaluator, row
 from coupled_adam_bench.evaluation.test_loss import mean_loss, windows
+from coupled_adam_bench.machine.device import pick_device
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.record import Evaluation, Evaluator, row
+from coupled_adam_bench.study.catalog.stages import VALIDATION_LOSS
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import Study
 
 
 @contextmanager

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.stages import STAGES
-from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.evaluation.packed_csv import damaged, pack_csv, unpack_csv
-from coupled_adam_bench.evaluation.stored import Measurement, measurement_of
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.stored import Measurement, measurement_of
+from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.cells import Cell
 
 FILE = "windows.csv.gz"
 """What the name of the file ends in, after that of the evaluation."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.catalog.names import SUBWORDS
 from coupled_adam_bench.embeddings.bootstrap import interval, pearson_resamples, resamples, spearman_resamples
 from coupled_adam_bench.embeddings.correlation import pearson, spearman
-from coupled_adam_bench.evaluation.record import ResultRow, row
 from coupled_adam_bench.evaluation.words import TokenPairs
+from coupled_adam_bench.store.record import ResultRow, row
+from coupled_adam_bench.study.catalog.names import SUBWORDS
 
 MIN_PAIRS = 3  # two points always correlate perfectly
 COSINE, DOT = "cosine", "dot"

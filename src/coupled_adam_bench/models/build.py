@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from coupled_adam_bench.config import Model
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.gpt2 import GPT2
 from coupled_adam_bench.models.stablelm import StableLM
+from coupled_adam_bench.study.config import Model
 
 
 def build_model(model: Model, vocab_size: int, seq_len: int, soft_cap: float | None = None) -> LanguageModel:

@@ -5,7 +5,7 @@ import re
 
 import yaml
 
-from coupled_adam_bench.cells import Cell
+from coupled_adam_bench.study.cells import Cell
 
 CARD = "README.md"
 

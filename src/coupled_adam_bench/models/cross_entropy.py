@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.device import LOGITS_CHUNK
+from coupled_adam_bench.machine.device import LOGITS_CHUNK
 
 IGNORED = -100
 LogitObserver = Callable[[Tensor], None]

@@ -13,14 +13,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.files import ASIDE, read_json, remove, write_json, write_text
 from coupled_adam_bench.models.base import LAYER_NORM_EPS, LanguageModel
 from coupled_adam_bench.models.card import CARD, model_card
 from coupled_adam_bench.models.gpt2 import GPT2
 from coupled_adam_bench.models.stablelm import StableLM
-from coupled_adam_bench.paths import WEIGHTS
-from coupled_adam_bench.weights import CELL, header_bytes
+from coupled_adam_bench.store.files import ASIDE, read_json, remove, write_json, write_text
+from coupled_adam_bench.store.paths import WEIGHTS
+from coupled_adam_bench.store.weights import CELL, header_bytes
+from coupled_adam_bench.study.cells import Cell
 
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 

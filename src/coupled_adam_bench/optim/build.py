@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coupled_adam_bench.config import Optimizer, Training
-from coupled_adam_bench.config import optimizers as settings
 from coupled_adam_bench.optim import custom
 from coupled_adam_bench.optim.coupled_adam import CoupledAdam
 from coupled_adam_bench.optim.ember import Ember
 from coupled_adam_bench.optim.mean_row import add_mu_loss_gradient, subtract_mean_row
+from coupled_adam_bench.study.config import Optimizer, Training
+from coupled_adam_bench.study.config import optimizers as settings
 
 
 class Optimizers:

@@ -2,7 +2,7 @@
 
 import math
 
-from coupled_adam_bench.config import Training
+from coupled_adam_bench.study.config import Training
 
 
 def learning_rate_factor(step: int, steps: int, training: Training) -> float:

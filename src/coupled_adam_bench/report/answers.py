@@ -5,20 +5,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from coupled_adam_bench.catalog.bands import RAREST
-from coupled_adam_bench.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.catalog.names import ADAM, COUPLED_ADAM
-from coupled_adam_bench.cells import readable_count
 from coupled_adam_bench.report.formats import MISSING, fixed, p_value, with_interval
 from coupled_adam_bench.report.history_figures import largest_size
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, Layout, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.runs import run_history
 from coupled_adam_bench.statistics.contrasts import Contrast, Question, contrasts
 from coupled_adam_bench.statistics.power import PAIRED, POWER, read_power
 from coupled_adam_bench.statistics.scores import Verdict
 from coupled_adam_bench.statistics.student import ALPHA, interval
 from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.store.runs import run_history
+from coupled_adam_bench.study.catalog.bands import RAREST
+from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
+from coupled_adam_bench.study.cells import readable_count
 
 CALIBRATION = METRICS[RAREST.pooled_calibration]
 ANISOTROPIC = 0.5

@@ -4,14 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.catalog.bands import BANDS
-from coupled_adam_bench.catalog.metrics import METRICS
-from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.report.history_figures import largest_size
 from coupled_adam_bench.report.style import add_legend, optimizer_styles, panels, plain
 from coupled_adam_bench.results.groups import Values
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.study.catalog.bands import BANDS
+from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.cells import Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

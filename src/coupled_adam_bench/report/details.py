@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.catalog.stages import STAGES
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.evaluation.stored import measured_cells
-from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.store.stored import measured_cells
+from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.plan import Plan
 
 
 def stored_details(

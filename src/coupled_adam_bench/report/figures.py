@@ -4,9 +4,6 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.files import atomic_path
-from coupled_adam_bench.paths import TUNING_CSV
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.band_figure import loss_by_frequency
 from coupled_adam_bench.report.calibration_figure import calibration_by_frequency
 from coupled_adam_bench.report.history_figures import geometry, largest_size, row_steps, training
@@ -34,6 +31,9 @@ from coupled_adam_bench.results.groups import Group, layout_of
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.results.tuning import read_tuning
 from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.store.files import atomic_path
+from coupled_adam_bench.store.paths import TUNING_CSV
+from coupled_adam_bench.study.plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from coupled_adam_bench.catalog.bands import BANDS, Band
-from coupled_adam_bench.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.report.formats import MISSING, fixed, shorthand, with_interval
 from coupled_adam_bench.report.table import Value, aligned
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.study.catalog.bands import BANDS, Band
+from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 
 MATRIX_METRICS = tuple(
     METRICS[name] for name in ("logit_mean", "logit_sd", "logit_max", "log_z_squared", "isotropy", "isotropy_trimmed")

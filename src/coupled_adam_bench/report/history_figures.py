@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.catalog.bands import BANDS
-from coupled_adam_bench.catalog.metrics import METRICS
-from coupled_adam_bench.catalog.names import VALIDATION_LOSS
-from coupled_adam_bench.cells import Cell, readable_count
 from coupled_adam_bench.report.style import add_legend, axis_label, optimizer_styles, panels, plain
 from coupled_adam_bench.results.groups import Layout
-from coupled_adam_bench.runs import run_history
+from coupled_adam_bench.store.runs import run_history
+from coupled_adam_bench.study.catalog.bands import BANDS
+from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS
+from coupled_adam_bench.study.cells import Cell, readable_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

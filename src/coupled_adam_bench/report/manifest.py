@@ -6,14 +6,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench import paths, versions
-from coupled_adam_bench.catalog.stages import STAGES
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.files import ASIDE, read_sealed, sha256_file, write_json
-from coupled_adam_bench.plan import Plan
-from coupled_adam_bench.revision import git_revision
-from coupled_adam_bench.runs import read_run
-from coupled_adam_bench.stated import read_record
+from coupled_adam_bench.machine.revision import git_revision
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import ASIDE, read_sealed, sha256_file, write_json
+from coupled_adam_bench.store.runs import read_run
+from coupled_adam_bench.study import versions
+from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.stated import read_record
 
 _HASHED = (
     "results.csv", "tests.csv", *paths.STATISTICS_FILES, "stated.csv", paths.TUNING_CSV, "tables/*", "figures/*",

@@ -6,12 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.metrics import METRICS
-from coupled_adam_bench.estimate.study import Estimate, estimate_study
-from coupled_adam_bench.estimate.text import basis, memory_table, totals, training_table
-from coupled_adam_bench.files import read_json, write_text
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report import formats
 from coupled_adam_bench.report.answers import answer_section
 from coupled_adam_bench.report.figures import TREND_FIGURE, figures_of
@@ -48,6 +42,12 @@ from coupled_adam_bench.statistics.scores import (
     scorecards,
     verdicts,
 )
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import read_json, write_text
+from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
+from coupled_adam_bench.tools.estimate.text import basis, memory_table, totals, training_table
 
 TABLE_FILES = {
     "tex": "LaTeX", "tabular.tex": "LaTeX, rows alone", "html": "HTML", "md": "Markdown", "csv": "CSV",

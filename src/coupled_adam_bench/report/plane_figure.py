@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.report.style import STYLES, add_legend, panels, plain
 from coupled_adam_bench.results.groups import Layout
+from coupled_adam_bench.study.cells import Cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.catalog.metrics import Metric
-from coupled_adam_bench.estimate.study import Estimate
-from coupled_adam_bench.estimate.text import align, count
 from coupled_adam_bench.report.formats import MISSING, significant
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, Layout
 from coupled_adam_bench.statistics.power import DESIGNS, PAIRED, POWER, UNPAIRED, read_power
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.student import ALPHA
+from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.tools.estimate.study import Estimate
+from coupled_adam_bench.tools.estimate.text import align, count
 
 Row = Mapping[Hashable, Any]
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench import catalog
-from coupled_adam_bench.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.report.formats import fixed, shorthand
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import read_csv
 from coupled_adam_bench.statistics.t_test import Sample, summarize
+from coupled_adam_bench.study import catalog
+from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
 
 PUBLISHED_COLUMNS: dict[str, type] = {
     "source": str, "tokens_label": str, "model_label": str, "n_tokens": int, "n_params": int, "optimizer": str,

@@ -7,15 +7,15 @@ Both environments escape every variable by default; the only text that is not es
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.catalog.tables import Table
-from coupled_adam_bench.files import write_text
-from coupled_adam_bench.markup import latex_escape
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.plain_table import markdown, numbers
 from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.table import PrintedTable, build_tables
 from coupled_adam_bench.results.study_results import load_results
 from coupled_adam_bench.results.tidy import write_csv
+from coupled_adam_bench.store.files import write_text
+from coupled_adam_bench.store.markup import latex_escape
+from coupled_adam_bench.study.catalog.tables import Table
+from coupled_adam_bench.study.plan import Plan
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from coupled_adam_bench.catalog.names import COUPLED_ADAM
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config.optimizers import CoupledAdamSettings
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.style import STYLES, add_legend, axis_label, panels, plain
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.study.catalog.names import COUPLED_ADAM
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config.optimizers import CoupledAdamSettings
+from coupled_adam_bench.study.plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

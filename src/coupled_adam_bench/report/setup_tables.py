@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coupled_adam_bench.catalog.tables import SETUP_TABLES
-from coupled_adam_bench.cells import readable_count
-from coupled_adam_bench.config import CustomSettings, Model, Study
-from coupled_adam_bench.config.tune import LEARNING_RATE
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.formats import plural
+from coupled_adam_bench.study.catalog.tables import SETUP_TABLES
+from coupled_adam_bench.study.cells import readable_count
+from coupled_adam_bench.study.config import CustomSettings, Model, Study
+from coupled_adam_bench.study.config.tune import LEARNING_RATE
+from coupled_adam_bench.study.plan import Plan
 
 _ARCHITECTURES = {
     "gpt2": "GPT-2: LayerNorm, exact GELU, learned positions",

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.catalog.stages import STAGES
 from coupled_adam_bench.evaluation.pair_similarities import PairSimilarities, read_pair_similarities
-from coupled_adam_bench.evaluation.stored import measurement_of
 from coupled_adam_bench.report.history_figures import Shown
 from coupled_adam_bench.report.style import add_legend, optimizer_styles, panels, plain
 from coupled_adam_bench.results.groups import Layout
+from coupled_adam_bench.store.stored import measurement_of
+from coupled_adam_bench.study.catalog.stages import STAGES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

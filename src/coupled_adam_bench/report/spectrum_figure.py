@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.files import atomic_path
 from coupled_adam_bench.report.details import stored_details
 from coupled_adam_bench.report.history_figures import Shown
 from coupled_adam_bench.report.style import RC, STYLES, add_legend, optimizer_styles, panels, plain
 from coupled_adam_bench.results.groups import Layout
+from coupled_adam_bench.store.files import atomic_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

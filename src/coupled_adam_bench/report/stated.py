@@ -6,15 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.catalog.metrics import Metric
-from coupled_adam_bench.config.stated import Hypothesis, Stated, StatedPlan
-from coupled_adam_bench.estimate.study import Estimate
-from coupled_adam_bench.estimate.text import align, count
 from coupled_adam_bench.report.formats import MISSING, p_value, significant
 from coupled_adam_bench.report.power import hours_per_seed
 from coupled_adam_bench.results.groups import Group, Layout
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.stated import read_record
 from coupled_adam_bench.statistics.followed import Check, checks
 from coupled_adam_bench.statistics.power import PAIRED, POWER, UNPAIRED, power_of, seeds_needed
 from coupled_adam_bench.statistics.stated import (
@@ -26,6 +21,11 @@ from coupled_adam_bench.statistics.stated import (
     meant_groups,
     read_stated_csv,
 )
+from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.config.stated import Hypothesis, Stated, StatedPlan
+from coupled_adam_bench.study.stated import read_record
+from coupled_adam_bench.tools.estimate.study import Estimate
+from coupled_adam_bench.tools.estimate.text import align, count
 
 TONES = {CONFIRMED: "good", EARLY: "good", NOT_CONFIRMED: "bad", OPEN: "middle"}
 CORRECTIONS = {"none": "without correction", "holm": "after Holm's correction", "bonferroni": "shared by Bonferroni"}

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.catalog.metrics import Metric
-from coupled_adam_bench.catalog.tables import Table
-from coupled_adam_bench.config.statistics import BoldRule
 from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, BETTER, DOCUMENTS, HELD_OUT, IMPROVEMENT, IQM
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.student import ALPHA
+from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.catalog.tables import Table
+from coupled_adam_bench.study.config.statistics import BoldRule
 
 if TYPE_CHECKING:
     from pandas import DataFrame

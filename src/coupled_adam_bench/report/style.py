@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.catalog.metrics import Metric
-from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

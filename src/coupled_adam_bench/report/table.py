@@ -4,15 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isnan, nan
 
-from coupled_adam_bench.catalog.metrics import FEW_DOCUMENTS, HELD_OUT_SIZES, Metric
-from coupled_adam_bench.catalog.tables import Table
-from coupled_adam_bench.config.statistics import BoldRule
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.formats import MISSING, Shorthand, paddings, shorthand, significant
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS, HELD_OUT_SIZES, Metric
+from coupled_adam_bench.study.catalog.tables import Table
+from coupled_adam_bench.study.config.statistics import BoldRule
+from coupled_adam_bench.study.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.cells import readable_count
 from coupled_adam_bench.report.formats import MISSING, Shorthand, fixed, p_value, shorthand
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.target import ALL_SEEDS, read_target
 from coupled_adam_bench.statistics.t_test import Sample
+from coupled_adam_bench.study.cells import readable_count
 
 _DIGITS = 4
 

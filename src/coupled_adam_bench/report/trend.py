@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.catalog.metrics import Metric
-from coupled_adam_bench.cells import readable_count
 from coupled_adam_bench.report.formats import MISSING, p_value, plural, significant
 from coupled_adam_bench.results.groups import Setup
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.statistics.trend import NO_CROSSING, PARAMETERS, TOKENS, read_trend
+from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.cells import readable_count
 
 CROSSED = {LOSS: "losses", "r_bar": "word similarities"}
 """The metrics of which the report says where two optimizers cross, and how it names their values."""

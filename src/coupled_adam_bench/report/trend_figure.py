@@ -3,7 +3,6 @@
 import math
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.report.style import add_legend, is_narrow, optimizer_styles, page_width, plain
 from coupled_adam_bench.results.groups import Layout, Setup
 from coupled_adam_bench.results.pairs import paired_values
@@ -12,6 +11,7 @@ from coupled_adam_bench.statistics.regression import t_quantile
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.statistics.trend import TOKENS, Trend, trends
+from coupled_adam_bench.study.catalog.metrics import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

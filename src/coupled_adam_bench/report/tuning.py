@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.cells import readable_count
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.formats import MISSING, Shorthand, fixed, plural, shorthand
 from coupled_adam_bench.report.tuning_figure import place_of
 from coupled_adam_bench.statistics.sensitivity import learning_rate_sensitivity
 from coupled_adam_bench.statistics.t_test import summarize
-from coupled_adam_bench.tuning import Tuning
+from coupled_adam_bench.study.cells import readable_count
+from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.tuning import Tuning
 
 if TYPE_CHECKING:
     from pandas import DataFrame

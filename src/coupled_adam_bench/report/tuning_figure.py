@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.cells import Cell, readable_count
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.style import add_legend, optimizer_styles, panels, plain
 from coupled_adam_bench.statistics.t_test import summarize
-from coupled_adam_bench.tuning import Tuning
+from coupled_adam_bench.study.cells import Cell, readable_count
+from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.tuning import Tuning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from coupled_adam_bench.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.report.formats import shorthand
 from coupled_adam_bench.report.table import Value, aligned
 from coupled_adam_bench.results.groups import Group, Values
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.contrasts import CENTERED
 from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 
 SHOWN = (METRICS["isotropy"], METRICS["r_bar"])
 AS_TRAINED = "as trained"

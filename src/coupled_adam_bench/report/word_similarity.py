@@ -4,12 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coupled_adam_bench.catalog.names import SUBWORDS
 from coupled_adam_bench.report.formats import MISSING, shorthand
 from coupled_adam_bench.report.table import Value, aligned
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.study.catalog.names import SUBWORDS
 
 COLUMNS = {
     "Pearson, cosine": ("", "pearson_cosine"),

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.metrics import RESULT_COLUMNS
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.evaluation.stored import Measurement, measured_cells
-from coupled_adam_bench.files import await_files
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import await_files
+from coupled_adam_bench.store.stored import Measurement, measured_cells
+from coupled_adam_bench.study.catalog.metrics import RESULT_COLUMNS
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.plan import Plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame

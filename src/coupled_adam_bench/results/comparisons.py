@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coupled_adam_bench.config.statistics import BoldRule
 from coupled_adam_bench.results.groups import GROUP_COLUMNS
 from coupled_adam_bench.results.tidy import read_csv
+from coupled_adam_bench.study.config.statistics import BoldRule
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite, nan
 
-from coupled_adam_bench.catalog.metrics import Metric
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.study.catalog.metrics import Metric
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.catalog.metrics import Metric
-from coupled_adam_bench.catalog.tables import Table
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.collect import read_results
 from coupled_adam_bench.results.comparisons import read_tests
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, Layout, Values, layout_of
+from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.catalog.tables import Table
+from coupled_adam_bench.study.plan import Plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -7,8 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.files import atomic_path
-from coupled_adam_bench.markup import csv_cell, text_of_cell
+from coupled_adam_bench.store.files import atomic_path
+from coupled_adam_bench.store.markup import csv_cell, text_of_cell
 
 if TYPE_CHECKING:
     from pandas import DataFrame

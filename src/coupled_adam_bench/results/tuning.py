@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.stages import VALIDATION_LOSS
-from coupled_adam_bench.evaluation.stored import Measurement, measurement_of
-from coupled_adam_bench.files import write_sealed
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
-from coupled_adam_bench.tuning import Candidate, Tuning, choice_file, read_choice
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.store.stored import Measurement, measurement_of
+from coupled_adam_bench.study.catalog.stages import VALIDATION_LOSS
+from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.tuning import Candidate, Tuning, choice_file, read_choice
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -23,8 +23,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.catalog.metrics import Metric
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.comparisons import BETTER, DECIDING, RULES, TEST_COLUMNS
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.study_results import StudyResults, load_results
@@ -33,6 +31,8 @@ from coupled_adam_bench.statistics.corrections import benjamini_hochberg, holm
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.student import ALPHA, equivalence_p, two_sided_p
 from coupled_adam_bench.statistics.t_test import Sample, summarize, t_test
+from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.plan import Plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -7,11 +7,11 @@ is better than that. All tests of one reference in one group are a family of Hol
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coupled_adam_bench.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.corrections import holm
 from coupled_adam_bench.statistics.paired import PairedTest, paired_test
+from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 
 CENTERED = "embeddings_centered"
 """The task under which ``results.csv`` has the metrics of an embedding minus its mean."""

@@ -12,14 +12,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import GridBlock
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.noise import EVALUATION, INIT, ORDER, REST, SEEDS, write_noise_rows
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.statistics.sampling import SamplingVariances, sampling_variances
 from coupled_adam_bench.statistics.variance_components import MISSING, Component, one_way, two_way
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import GridBlock
+from coupled_adam_bench.study.plan import Plan
 
 Parts = list[tuple[str, Component]]
 """Components by their source."""

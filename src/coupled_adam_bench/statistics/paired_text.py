@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.metrics import METRICS
-from coupled_adam_bench.catalog.stages import STAGES
-from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.evaluation.documents import read_scores
-from coupled_adam_bench.evaluation.stored import Measurement, measurement_of
 from coupled_adam_bench.evaluation.window_losses import PairedWindows, paired_windows
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, DOCUMENTS, HELD_OUT, PAIRED_COLUMNS
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, layout_of
 from coupled_adam_bench.results.tidy import typed_frame, write_csv
 from coupled_adam_bench.statistics.units import Estimate, average, document_means, mcnemar_p, of_documents, of_held_out
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.stored import Measurement, measurement_of
+from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.plan import Plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -10,14 +10,14 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.catalog.metrics import Metric
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.pairs import paired_values, rivals
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
 from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.plan import Plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.bands import RAREST
-from coupled_adam_bench.evaluation.stored import Measurement, measured_cells
 from coupled_adam_bench.evaluation.window_losses import FILE, WindowLosses, read_windows
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.statistics.units import document_means, of_held_out
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.stored import Measurement, measured_cells
+from coupled_adam_bench.study.catalog.bands import RAREST
+from coupled_adam_bench.study.plan import Plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame

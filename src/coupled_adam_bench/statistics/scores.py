@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from math import isnan
 
-from coupled_adam_bench.catalog.metrics import Metric
-from coupled_adam_bench.catalog.names import ADAM, COUPLED_ADAM
-from coupled_adam_bench.catalog.tables import Table
 from coupled_adam_bench.results.comparisons import DECIDING
 from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
+from coupled_adam_bench.study.catalog.tables import Table
 
 CLAIMED = ("isotropy", "mean_norm_ratio", "r_bar")
 """The metrics of the paper's claim [P]: embeddings are isotropic and centred, and agree with human ratings."""

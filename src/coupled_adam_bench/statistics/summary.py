@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.catalog.metrics import Metric
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.comparisons import IMPROVEMENT, IQM, SUMMARY_COLUMNS
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.results.tidy import typed_frame, write_csv
 from coupled_adam_bench.statistics.student import LEVEL
+from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.plan import Plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.names import VALIDATION_LOSS
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, layout_of
 from coupled_adam_bench.results.target import ALL_SEEDS, write_target_rows
-from coupled_adam_bench.runs import run_history
 from coupled_adam_bench.statistics.student import one_sided_p, statistic
 from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.runs import run_history
+from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS
+from coupled_adam_bench.study.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.catalog.metrics import Metric
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.groups import Group, Setup
 from coupled_adam_bench.results.pairs import paired_values, rivals
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
 from coupled_adam_bench.statistics.corrections import holm
 from coupled_adam_bench.statistics.regression import Fit, fit_line, no_fit, t_quantile, upper_tail
+from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.plan import Plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from coupled_adam_bench.progress import say
+from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.training.stop_requests import RESUME_ME, stop_requests
 
 _POLL_SECONDS = 0.2

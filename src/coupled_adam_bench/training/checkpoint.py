@@ -20,7 +20,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from coupled_adam_bench.files import (
+from coupled_adam_bench.machine.progress import say
+from coupled_adam_bench.store.files import (
     SEAL,
     clear,
     read_json,
@@ -31,9 +32,8 @@ from coupled_adam_bench.files import (
     write_sealed,
     write_text,
 )
-from coupled_adam_bench.paths import HISTORY
-from coupled_adam_bench.progress import say
-from coupled_adam_bench.runs import CHECKPOINT_STATE, KEEP_CHECKPOINTS
+from coupled_adam_bench.store.paths import HISTORY
+from coupled_adam_bench.store.runs import CHECKPOINT_STATE, KEEP_CHECKPOINTS
 from coupled_adam_bench.training.distributed import WorkerGroup
 
 KEPT = "kept"  # an empty file that marks a checkpoint which is never deleted

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import CustomSettings, Study
-from coupled_adam_bench.config.tune import candidates, with_values
 from coupled_adam_bench.data.check import split_checksums
-from coupled_adam_bench.dotted import code_of
-from coupled_adam_bench.progress import say
-from coupled_adam_bench.runs import cell_damage, finished_run
+from coupled_adam_bench.machine.progress import say
+from coupled_adam_bench.store.runs import cell_damage, finished_run
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import CustomSettings, Study
+from coupled_adam_bench.study.config.tune import candidates, with_values
+from coupled_adam_bench.study.dotted import code_of
 
 
 def custom_optimizers(study: Study) -> Iterator[tuple[str, CustomSettings]]:

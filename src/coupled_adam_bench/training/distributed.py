@@ -21,9 +21,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from coupled_adam_bench.device import check_gpus, pick_device
-from coupled_adam_bench.estimate.resources import STOP_SECONDS
-from coupled_adam_bench.progress import say
+from coupled_adam_bench.machine.device import check_gpus, pick_device
+from coupled_adam_bench.machine.progress import say
+from coupled_adam_bench.tools.estimate.resources import STOP_SECONDS
 from coupled_adam_bench.training.stop_requests import RESUME_ME
 
 STALLED = 70  # EX_SOFTWARE: a process of the group has stalled

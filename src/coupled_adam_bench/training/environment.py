@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from coupled_adam_bench.config import CustomSettings, Optimizer
-from coupled_adam_bench.revision import git_revision
+from coupled_adam_bench.machine.revision import git_revision
+from coupled_adam_bench.study.config import CustomSettings, Optimizer
 
 
 def describe(device: torch.device, optimizer: Optimizer) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.files import write_text
+from coupled_adam_bench.store.files import write_text
 
 
 class History:

@@ -12,14 +12,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import Execution
 from coupled_adam_bench.data.bins import verified_tree
 from coupled_adam_bench.data.check import TOKENIZER
+from coupled_adam_bench.machine.progress import Progress, say
 from coupled_adam_bench.models.export import save_model
-from coupled_adam_bench.progress import Progress, say
-from coupled_adam_bench.runs import cell_damage, run_damage, write_cell, write_run
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.runs import cell_damage, run_damage, write_cell, write_run
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import Execution
 from coupled_adam_bench.training import environment
 from coupled_adam_bench.training.checks import is_trained, say_kept
 from coupled_adam_bench.training.distributed import StopVote, WorkerGroup, open_group, whole

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.estimate.memory import CPU_PROCESS_BYTES, GPU_SHARE, pieces
+from coupled_adam_bench.tools.estimate.memory import CPU_PROCESS_BYTES, GPU_SHARE, pieces
 from coupled_adam_bench.training.distributed import WorkerGroup
 
 _STATE_NUMBERS = 4  # weight, gradient and two moments of each parameter, in float32

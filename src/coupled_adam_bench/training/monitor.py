@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from coupled_adam_bench.gpus import find_gpu
+from coupled_adam_bench.machine.gpus import find_gpu
 
 
 def peak_flops(device: torch.device) -> float | None:

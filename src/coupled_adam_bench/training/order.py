@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from coupled_adam_bench.config import Training
 from coupled_adam_bench.data.bins import count_starts, philox, sample_offsets
+from coupled_adam_bench.study.config import Training
 
 if TYPE_CHECKING:
     import torch

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.config import Training
 from coupled_adam_bench.data.bins import count_starts
 from coupled_adam_bench.data.check import META, read_meta
-from coupled_adam_bench.plan import Plan
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.study.config import Training
+from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.training.order import WindowOrder
 
 ALL_WINDOWS = 2**20

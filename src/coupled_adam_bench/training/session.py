@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coupled_adam_bench.locks import FolderLock
-from coupled_adam_bench.progress import say
-from coupled_adam_bench.runs import begin_attempt, check_own, end_attempt
+from coupled_adam_bench.machine.progress import say
+from coupled_adam_bench.store.locks import FolderLock
+from coupled_adam_bench.store.runs import begin_attempt, check_own, end_attempt
 from coupled_adam_bench.training.distributed import HALVED, TOO_LARGE, StopVote, WorkerGroup
 from coupled_adam_bench.training.micro_batch import MicroBatchError
 

@@ -12,21 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.cells import Cell, stable_prefix
-from coupled_adam_bench.config import Execution
 from coupled_adam_bench.data.bins import Meta, load_meta, open_tokens
-from coupled_adam_bench.device import check_threads
-from coupled_adam_bench.estimate.resources import train_mem_mb
-from coupled_adam_bench.files import read_json
-from coupled_adam_bench.garbage import rarely_collected
+from coupled_adam_bench.machine.device import check_threads
+from coupled_adam_bench.machine.garbage import rarely_collected
+from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.cross_entropy import sequences_of_a_chunk
 from coupled_adam_bench.optim.build import Optimizers, build_optimizers
 from coupled_adam_bench.optim.coupled_adam.shards import local
 from coupled_adam_bench.optim.schedule import learning_rate_factor
-from coupled_adam_bench.paths import HISTORY, RunFiles, trunk_dir
-from coupled_adam_bench.progress import say
-from coupled_adam_bench.runs import CHECKPOINT_STATE
+from coupled_adam_bench.store.files import read_json
+from coupled_adam_bench.store.paths import HISTORY, RunFiles, trunk_dir
+from coupled_adam_bench.store.runs import CHECKPOINT_STATE
+from coupled_adam_bench.study.cells import Cell, stable_prefix
+from coupled_adam_bench.study.config import Execution
+from coupled_adam_bench.tools.estimate.resources import train_mem_mb
 from coupled_adam_bench.training import micro_batch
 from coupled_adam_bench.training.batches import Batches
 from coupled_adam_bench.training.checkpoint import Checkpoints, Described, load, step_of

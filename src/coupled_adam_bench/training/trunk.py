@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import Execution
-from coupled_adam_bench.files import write_sealed
-from coupled_adam_bench.runs import write_cell
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.store.runs import write_cell
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import Execution
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.loop import Outcome, Run, run_jobs
 from coupled_adam_bench.training.session import Job, attempt, locked

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-from coupled_adam_bench.progress import say
+from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.training.distributed import STALLED, WorkerGroup
 
 

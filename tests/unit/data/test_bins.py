@@ -8,7 +8,7 @@ from scipy import stats
 
 from coupled_adam_bench.data import check
 from coupled_adam_bench.data.bins import Bin, Meta, load_meta, open_tokens, sample_offsets, token_dtype, write_meta
-from coupled_adam_bench.files import read_sealed, sha256_file, write_sealed
+from coupled_adam_bench.store.files import read_sealed, sha256_file, write_sealed
 
 
 def philox4x64(key: int, counter: list[int]) -> Iterator[int]:

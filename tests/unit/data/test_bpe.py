@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from planned import only, study_and_data
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from coupled_adam_bench.cells import data_digest
-from coupled_adam_bench.config import Study
-from coupled_adam_bench.config.data import BYTES_AND_EOT
 from coupled_adam_bench.data import bpe
 from coupled_adam_bench.data import prepare as prepare_module
 from coupled_adam_bench.data.bins import SPLITS, load_meta, open_tokens
@@ -24,8 +21,11 @@ from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.data.shards import split_of
 from coupled_adam_bench.data.token_bytes import token_bytes
 from coupled_adam_bench.data.tokenizers import EOT, Gpt2Encoder, TokenizersEncoder
-from coupled_adam_bench.files import read_json, sha256_file
-from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.store.files import read_json, sha256_file
+from coupled_adam_bench.study.cells import data_digest
+from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.config.data import BYTES_AND_EOT
+from coupled_adam_bench.study.plan import make_plan
 
 MakeStudy = Callable[..., Study]
 VOCAB_SIZE = 330
@@ -110,7 +110,7 @@ def test_neither_threads_nor_pieces_change_the_merges(
 ) -> None:
     merges = learn_bpe(study, "data", tmp_path / "one", 1).merges
     code = (  # the library starts its threads once per process
-        "import sys; from pathlib import Path; from coupled_adam_bench.config import load_study\n"
+        "import sys; from pathlib import Path; from coupled_adam_bench.study.config import load_study\n"
         "from coupled_adam_bench.data.bpe import learn_bpe\n"
         "learn_bpe(load_study(Path(sys.argv[1])), 'data', Path(sys.argv[2]), 3)"
     )

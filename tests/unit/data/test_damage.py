@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from planned import only, study_and_data
 
-from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.data import check
 from coupled_adam_bench.data import prepare as prepare_module
 from coupled_adam_bench.data.bins import verified_file, verified_tree
 from coupled_adam_bench.data.check import DAMAGED, META, data_is_damaged, mark_damaged, split_checksums
 from coupled_adam_bench.data.prepare import prepare
-from coupled_adam_bench.files import read_json, read_sealed, write_json, write_sealed
-from coupled_adam_bench.locks import folder_lock
-from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.store.files import read_json, read_sealed, write_json, write_sealed
+from coupled_adam_bench.store.locks import folder_lock
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 FILES = [
     "train.bin", "val.bin", "test.bin", "unigram.npy", "tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json",
@@ -171,7 +171,7 @@ PREPARE = """
 import sys
 from pathlib import Path
 from coupled_adam_bench.data.prepare import prepare
-from coupled_adam_bench.plan import load_plan
+from coupled_adam_bench.study.plan import load_plan
 if __name__ == "__main__":
     plan = load_plan(Path(sys.argv[1]))
     (data,) = plan.data_ids

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from coupled_adam_bench.config import Study
 from coupled_adam_bench.data import tokenizers
 from coupled_adam_bench.data.tokenizers import Gpt2Encoder, TokenizersEncoder, load_encoder, save_tokenizer
-from coupled_adam_bench.files import digest
+from coupled_adam_bench.store.files import digest
+from coupled_adam_bench.study.config import Study
 
 MakeStudy = Callable[..., Study]
 real_data = pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
@@ -263,7 +263,7 @@ def test_transformers_loads_what_is_saved(pinned: Path, files_study: MakeStudy, 
 def test_words_through_transformers(tiny_study: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    from coupled_adam_bench.config import parse_study
+    from coupled_adam_bench.study.config import parse_study
 
     words = ["mina", "bobe", "tuta"]
     save_tokenizer(parse_study(tiny_study()), words, tmp_path)

@@ -22,9 +22,9 @@ import pytest
 from forks import python
 from hub_server import Fault, HubServer
 
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import sha256_file, write_sealed
-from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.store.files import sha256_file, write_sealed
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 TEXTS = [f"the {i} worst\nof {i * i} times, the best" * (1 + i % 7) for i in range(400)]
 CARD = b"""---

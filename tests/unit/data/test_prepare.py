@@ -18,14 +18,14 @@ import pytest
 from planned import only, study_and_data
 from tokenizers import Tokenizer
 
-from coupled_adam_bench.config import Split, Study, parse_study
 from coupled_adam_bench.data import prepare as prepare_module
 from coupled_adam_bench.data.bins import SPLITS, document_ends, load_meta, open_tokens
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.data.shards import ShardJob, make_shards, split_of
 from coupled_adam_bench.data.synthetic import Language
-from coupled_adam_bench.files import write_sealed
-from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.study.config import Split, Study, parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 MakeStudy = Callable[..., Study]
 
@@ -265,7 +265,7 @@ RUN = """
 import os, signal, sys
 from pathlib import Path
 from coupled_adam_bench.data import prepare as module
-from coupled_adam_bench.plan import load_plan
+from coupled_adam_bench.study.plan import load_plan
 
 if __name__ == "__main__":
     plan, out, workers, shard_characters, kill_at = sys.argv[1:]

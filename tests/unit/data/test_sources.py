@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from coupled_adam_bench.config import Study
 from coupled_adam_bench.data.sources import Corpus
+from coupled_adam_bench.study.config import Study
 
 DATA = "coupled_adam_bench.data"
 MakeStudy = Callable[..., Study]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import yaml
 
-from coupled_adam_bench.config import SyntheticSource
 from coupled_adam_bench.data.synthetic import Language
 from coupled_adam_bench.data.synthetic_sets import (
     MARGIN,
@@ -15,6 +14,7 @@ from coupled_adam_bench.data.synthetic_sets import (
     word_pairs,
     write_evaluation_sets,
 )
+from coupled_adam_bench.study.config import SyntheticSource
 
 DEMO = SyntheticSource()
 TINY = SyntheticSource(n_words=50, n_classes=2, n_topics=2, n_tokens=20_000, n_word_pairs=20, n_task_items=10)

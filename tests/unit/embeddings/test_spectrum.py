@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coupled_adam_bench.catalog.metrics import METRICS
 from coupled_adam_bench.embeddings import isotropy as isotropies
 from coupled_adam_bench.embeddings.metrics import embedding_geometry, embedding_metrics, mean_cosine
 from coupled_adam_bench.embeddings.spectrum import (
@@ -16,6 +15,7 @@ from coupled_adam_bench.embeddings.spectrum import (
     principal_components,
     principal_directions,
 )
+from coupled_adam_bench.study.catalog.metrics import METRICS
 
 
 def matrix(seed: int, n_rows: int = 40, width: int = 5, shift: float = 0.3) -> np.ndarray:

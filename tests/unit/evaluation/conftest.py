@@ -12,18 +12,18 @@ import pytest
 import torch
 from planned import Planned
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.data.bins import Bin, Meta, token_dtype, write_meta
 from coupled_adam_bench.data.synthetic import Language
 from coupled_adam_bench.data.synthetic_sets import write_evaluation_sets
 from coupled_adam_bench.data.tokenizers import save_tokenizer
-from coupled_adam_bench.files import sha256_file
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import save_model
-from coupled_adam_bench.runs import write_run
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import sha256_file
+from coupled_adam_bench.store.runs import write_run
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import parse_study
 
 DATA_ID = "tiny-0123456789"
 STUDY = {

@@ -9,17 +9,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.bands import BAND_NAMES, BANDS, RAREST
-from coupled_adam_bench.catalog.stages import STAGES
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens, frequency_bins
 from coupled_adam_bench.evaluation.calibration import calibration, calibration_curve, pooled_error
 from coupled_adam_bench.evaluation.logit_sums import LogitSums
 from coupled_adam_bench.evaluation.stage import run_stage
-from coupled_adam_bench.evaluation.stored import measurement_of
 from coupled_adam_bench.evaluation.test_loss import mean_loss, windows
 from coupled_adam_bench.models.cross_entropy import token_cross_entropy
 from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.stored import measurement_of
+from coupled_adam_bench.study.catalog.bands import BAND_NAMES, BANDS, RAREST
+from coupled_adam_bench.study.catalog.stages import STAGES
 
 EVERY = np.ones(4, dtype=bool)
 

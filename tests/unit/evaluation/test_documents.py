@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coupled_adam_bench.catalog.stages import STAGES
+from coupled_adam_bench.cli.guard import unmeasured
 from coupled_adam_bench.evaluation.documents import (
     FILE,
     Document,
@@ -17,11 +17,11 @@ from coupled_adam_bench.evaluation.documents import (
     paired_documents,
     read_documents,
 )
-from coupled_adam_bench.evaluation.record import Evaluation, row
 from coupled_adam_bench.evaluation.stage import _write, run_stage
-from coupled_adam_bench.evaluation.stored import Measurement, measurement_of
-from coupled_adam_bench.files import read_sealed
-from coupled_adam_bench.guard import unmeasured
+from coupled_adam_bench.store.files import read_sealed
+from coupled_adam_bench.store.record import Evaluation, row
+from coupled_adam_bench.store.stored import Measurement, measurement_of
+from coupled_adam_bench.study.catalog.stages import STAGES
 
 STAGE = STAGES["downstream"]
 DONE = Path("stage.done")
@@ -150,8 +150,8 @@ def test_damaged_documents_are_made_anew(part, measurement, capsys):
 
 
 def test_a_diverged_cell_has_no_documents(part, measurement):
-    from coupled_adam_bench import paths
-    from coupled_adam_bench.files import write_sealed
+    from coupled_adam_bench.store import paths
+    from coupled_adam_bench.store.files import write_sealed
 
     good, bad = part.cells
     shutil.rmtree(paths.run_dir(bad) / "model")

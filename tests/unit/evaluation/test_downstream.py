@@ -9,12 +9,12 @@ import yaml
 from planned import Planned, study_and_data
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.evaluation import downstream, harness_model, settings
-from coupled_adam_bench.files import write_json
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.presets import PAPER_TASKS
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import write_json
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.presets import PAPER_TASKS
 
 DATA_ID = "bytes-0123456789"
 SEQ_LEN = 192

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.stages import STAGES
 from coupled_adam_bench.evaluation import downstream, harness_model
 from coupled_adam_bench.evaluation.documents import read_documents
 from coupled_adam_bench.evaluation.stage import run_stage
-from coupled_adam_bench.evaluation.stored import measurement_of
-from coupled_adam_bench.files import read_json, read_sealed, write_json, write_sealed
-from coupled_adam_bench.runs import write_run
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import read_json, read_sealed, write_json, write_sealed
+from coupled_adam_bench.store.runs import write_run
+from coupled_adam_bench.store.stored import measurement_of
+from coupled_adam_bench.study.catalog.stages import STAGES
 
 DOWNSTREAM = STAGES["downstream"]
 DONE = Path("stage.done")
@@ -128,10 +128,10 @@ KILLED_IN_THE_SECOND = """
     import os
     import sys
     from pathlib import Path
-    from coupled_adam_bench.catalog.stages import STAGES
+    from coupled_adam_bench.study.catalog.stages import STAGES
     from coupled_adam_bench.evaluation import embedding_geometry
     from coupled_adam_bench.evaluation.stage import run_stage
-    from coupled_adam_bench.plan import load_plan
+    from coupled_adam_bench.study.plan import load_plan
     cells = list(load_plan(Path("plan.json")).cells.values())
     read, seen = embedding_geometry.read_embeddings, set()
     def read_or_die(model, key):

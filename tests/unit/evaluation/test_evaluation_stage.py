@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.metrics import METRICS, columns_of
-from coupled_adam_bench.catalog.stages import STAGES
-from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.data.check import checksum
 from coupled_adam_bench.embeddings.metrics import embedding_metrics, isotropy
 from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDING_KEYS, read_embeddings
 from coupled_adam_bench.evaluation.stage import run_stage
-from coupled_adam_bench.files import read_json, read_sealed, sha256_file, write_sealed
 from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import read_json, read_sealed, sha256_file, write_sealed
+from coupled_adam_bench.study.catalog.metrics import METRICS, columns_of
+from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.config import parse_study
 
 DONE = Path("stage.done")
 
@@ -392,9 +392,9 @@ def test_the_embeddings_stage_needs_no_torch(part):
         import sys
         from pathlib import Path
         sys.modules["torch"] = sys.modules["transformers"] = sys.modules["lm_eval"] = None
-        from coupled_adam_bench.catalog.stages import STAGES
+        from coupled_adam_bench.study.catalog.stages import STAGES
         from coupled_adam_bench.evaluation.stage import run_stage
-        from coupled_adam_bench.plan import load_plan
+        from coupled_adam_bench.study.plan import load_plan
         cells = list(load_plan(Path("plan.json")).cells.values())
         sys.exit(run_stage(STAGES["embeddings"], cells, Path("stage.done")))
     """

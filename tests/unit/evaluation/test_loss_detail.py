@@ -15,9 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned import Planned
 
-from coupled_adam_bench import config, paths
-from coupled_adam_bench.catalog.bands import BAND_NAMES, BANDS, NEVER_SEEN
-from coupled_adam_bench.catalog.stages import STAGES
 from coupled_adam_bench.data.bins import document_ends
 from coupled_adam_bench.data.synthetic import Language
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes
@@ -25,7 +22,6 @@ from coupled_adam_bench.embeddings.frequency import bands_of_tokens
 from coupled_adam_bench.evaluation.frequency_bands import BandLosses
 from coupled_adam_bench.evaluation.loss_detail import LossDetail, Vocabulary
 from coupled_adam_bench.evaluation.stage import run_stage
-from coupled_adam_bench.evaluation.stored import measurement_of
 from coupled_adam_bench.evaluation.window_losses import (
     FILE,
     WindowLosses,
@@ -34,9 +30,14 @@ from coupled_adam_bench.evaluation.window_losses import (
     read_windows,
     unpack,
 )
-from coupled_adam_bench.files import read_sealed, write_sealed
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.runs import write_run
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import read_sealed, write_sealed
+from coupled_adam_bench.store.runs import write_run
+from coupled_adam_bench.store.stored import measurement_of
+from coupled_adam_bench.study import config
+from coupled_adam_bench.study.catalog.bands import BAND_NAMES, BANDS, NEVER_SEEN
+from coupled_adam_bench.study.catalog.stages import STAGES
 
 DONE = Path("stage.done")
 STAGE = STAGES["test_loss"]

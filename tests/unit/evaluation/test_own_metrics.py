@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from planned import Planned
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.catalog.stages import STAGES
-from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.evaluation.checks import check_evaluation
 from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDING_KEYS, read_embeddings
 from coupled_adam_bench.evaluation.own_metrics import try_metrics
 from coupled_adam_bench.evaluation.stage import run_stage
-from coupled_adam_bench.evaluation.stored import measurement_of
-from coupled_adam_bench.files import read_sealed
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import read_sealed
+from coupled_adam_bench.store.stored import measurement_of
+from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.config import parse_study
 
 MODULE = """
 import numpy as np

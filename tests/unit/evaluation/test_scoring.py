@@ -16,14 +16,14 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM
 
-from coupled_adam_bench.config import Model, parse_study
 from coupled_adam_bench.evaluation import scoring
 from coupled_adam_bench.evaluation.harness_model import HarnessModel
 from coupled_adam_bench.evaluation.prefix_trees import TokenRequest
 from coupled_adam_bench.evaluation.scoring import Scorer
-from coupled_adam_bench.files import read_json, write_json
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import load_model, save_model
+from coupled_adam_bench.store.files import read_json, write_json
+from coupled_adam_bench.study.config import Model, parse_study
 
 SEQ_LEN, VOCAB_SIZE, SEQUENCES = 24, 11, 3
 MODELS = {"gpt2": {"tied": True}, "stablelm": {"tied": False}}

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coupled_adam_bench import files
-from coupled_adam_bench.config import Study, parse_study
 from coupled_adam_bench.evaluation import settings
 from coupled_adam_bench.evaluation.checks import check_evaluation
-from coupled_adam_bench.files import digest
+from coupled_adam_bench.store import files
+from coupled_adam_bench.store.files import digest
+from coupled_adam_bench.study.config import Study, parse_study
 
 DATA_ID = "d-0123456789"
 TASK = {
@@ -163,7 +163,7 @@ def test_functions_of_installed_packages_and_of_none(here):
         return [name for name, _ in task["files"]]
 
     assert named("yaml.nodes.Node") == ["own.yaml", "nodes.py"]
-    assert named("coupled_adam_bench.presets.PAPER_TASKS") == ["own.yaml", "presets.py"]
+    assert named("coupled_adam_bench.study.presets.PAPER_TASKS") == ["own.yaml", "presets.py"]
     for unknown in ("math.sqrt", "sys.exit", "nowhere_at_all.f", "f"):
         assert named(unknown) == ["own.yaml"]
     (here / "tasks/code.py").write_text("def broken(:\n")
@@ -275,7 +275,7 @@ def test_the_settings_of_the_paper_s_tasks_are_light():
     """The workflow asks for them of each cell while it is planned."""
     code = """
         import sys
-        from coupled_adam_bench.config import parse_study
+        from coupled_adam_bench.study.config import parse_study
         from coupled_adam_bench.evaluation import settings
         study = parse_study({
             "study": "s", "protocol": "official", "paths": {"text": "."},

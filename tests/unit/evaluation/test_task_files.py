@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.evaluation.checks import check_evaluation
 from coupled_adam_bench.evaluation.task_files import (
     PAPER_TASK_FILES,
@@ -17,7 +16,8 @@ from coupled_adam_bench.evaluation.task_files import (
     mirrored_task,
     read_task,
 )
-from coupled_adam_bench.presets import PAPER_TASKS
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.presets import PAPER_TASKS
 
 
 def study(**changes):
@@ -212,7 +212,7 @@ def test_checks_are_light():
         import sys, time
         import coupled_adam_bench.evaluation.checks
         from coupled_adam_bench.evaluation.task_files import find_tasks
-        from coupled_adam_bench.presets import PAPER_TASKS
+        from coupled_adam_bench.study.presets import PAPER_TASKS
         start = time.perf_counter()
         find_tasks(PAPER_TASKS, None)
         assert time.perf_counter() - start < 0.05

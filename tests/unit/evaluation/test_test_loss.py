@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned import Planned, study_and_data
 
-from coupled_adam_bench import config, paths
 from coupled_adam_bench.evaluation import validation_loss
-from coupled_adam_bench.evaluation.record import Evaluation
 from coupled_adam_bench.evaluation.settings import test_loss as loss_settings
 from coupled_adam_bench.evaluation.test_loss import (
     batches,
@@ -21,6 +19,9 @@ from coupled_adam_bench.evaluation.test_loss import (
     windows_at,
 )
 from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.record import Evaluation
+from coupled_adam_bench.study import config
 
 RANDOM = config.TestLoss(split="val", windows="random", n_batches=5, batch_sequences=3)
 

@@ -9,13 +9,13 @@ import pytest
 import yaml
 from planned import Planned
 
-from coupled_adam_bench import paths
 from coupled_adam_bench.cli import main
-from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.evaluation import downstream, settings
 from coupled_adam_bench.evaluation.requests import Lengths, Request, RequestError, check_requests
 from coupled_adam_bench.evaluation.trial import try_study_tasks, try_tasks
-from coupled_adam_bench.files import digest, read_sealed, write_sealed
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import digest, read_sealed, write_sealed
+from coupled_adam_bench.study.config import parse_study
 
 WORD = "baba"  # in the vocabulary of the generated language, whose tokenizer gives one token a word
 

@@ -7,7 +7,6 @@ import pytest
 import scipy.stats
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from coupled_adam_bench.config import WordSimilaritySet, parse_study
 from coupled_adam_bench.evaluation.pairs import Pair, read_pairs, set_files
 from coupled_adam_bench.evaluation.word_similarity import (
     r_bar,
@@ -18,6 +17,7 @@ from coupled_adam_bench.evaluation.word_similarity import (
     word_vectors,
 )
 from coupled_adam_bench.evaluation.words import TokenPairs, load_tokenizer, single_token_pairs, subword_pairs
+from coupled_adam_bench.study.config import WordSimilaritySet, parse_study
 
 SPEC = WordSimilaritySet(name="s", file="s.txt")
 

@@ -6,10 +6,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from coupled_adam_bench.files import sha256_file
 from coupled_adam_bench.models import export
 from coupled_adam_bench.models.export import load_model, save_model
-from coupled_adam_bench.weights import sha256_without_cell
+from coupled_adam_bench.store.files import sha256_file
+from coupled_adam_bench.store.weights import sha256_without_cell
 
 CLASSES = {"gpt2": "GPT2LMHeadModel", "stablelm": "StableLmForCausalLM"}
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from coupled_adam_bench.config import Model
 from coupled_adam_bench.models import cross_entropy
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.cross_entropy import IGNORED, sum_cross_entropy, sum_with_z_loss, token_cross_entropy
 from coupled_adam_bench.models.export import load_model, save_model
+from coupled_adam_bench.study.config import Model
 
 CASES = [(0.0, None), (0.3, None), (0.0, 2.0), (0.3, 2.0), (1e-4, 30.0)]
 

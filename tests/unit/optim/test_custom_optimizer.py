@@ -5,8 +5,8 @@ import sys
 import pytest
 import torch
 
-from coupled_adam_bench.config import CustomSettings
 from coupled_adam_bench.optim.custom import build
+from coupled_adam_bench.study.config import CustomSettings
 
 FILE = """
 import torch

@@ -17,17 +17,10 @@ import pytest
 import yaml
 from finished import once
 
-from coupled_adam_bench.catalog.metrics import METRICS, THEORY_METRICS
-from coupled_adam_bench.catalog.tables import PAPER_COLUMNS
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import parse_any_study, parse_study
 from coupled_adam_bench.evaluation.documents import FILE as DOCUMENTS
 from coupled_adam_bench.evaluation.documents import Document, documents_bytes
-from coupled_adam_bench.evaluation.stored import beside
 from coupled_adam_bench.evaluation.window_losses import FILE as WINDOWS
 from coupled_adam_bench.evaluation.window_losses import WindowLosses, pack
-from coupled_adam_bench.files import write_sealed
-from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.figures import write_figures
 from coupled_adam_bench.report.manifest import write_manifest
@@ -41,6 +34,13 @@ from coupled_adam_bench.statistics.paired_text import write_paired
 from coupled_adam_bench.statistics.power import write_power
 from coupled_adam_bench.statistics.summary import write_summary
 from coupled_adam_bench.statistics.trend import write_trend
+from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.store.stored import beside
+from coupled_adam_bench.study.catalog.metrics import METRICS, THEORY_METRICS
+from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import parse_any_study, parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
 FACTORS = (100, 200, 300, 400, 500, 600)

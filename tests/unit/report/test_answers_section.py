@@ -14,10 +14,6 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from coupled_adam_bench.catalog.metrics import METRICS
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.paths import RunFiles
-from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.report.answers import answer_section
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.results.collect import results_frame
@@ -26,6 +22,10 @@ from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.statistics.contrasts import CENTERED, contrasts
 from coupled_adam_bench.statistics.power import write_power
 from coupled_adam_bench.statistics.scores import scorecards, verdicts
+from coupled_adam_bench.store.paths import RunFiles
+from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 Value = Callable[[Any, str, str], float]
 

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from matplotlib import rc_context
 
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.band_figure import differences
 from coupled_adam_bench.report.figures import (
@@ -31,6 +29,8 @@ from coupled_adam_bench.report.style import IN_COLUMN, RC, optimizer_styles
 from coupled_adam_bench.results.collect import collect, write_results
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import load_results
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 
 def test_all_figures_in_both_formats_the_same_bytes_again(

@@ -5,11 +5,6 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.catalog.bands import BANDS
-from coupled_adam_bench.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.report.calibration_figure import calibration_by_frequency, differences, points
 from coupled_adam_bench.report.frequency import frequency_section
 from coupled_adam_bench.report.history_figures import largest_size
@@ -17,6 +12,11 @@ from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.study.catalog.bands import BANDS
+from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 GAINS = {1: 0.25, 2: 0.5, 3: 0.75}
 

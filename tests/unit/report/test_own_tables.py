@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 import yaml
 
-from coupled_adam_bench.catalog.tables import Table
-from coupled_adam_bench.config import parse_any_study, parse_study
-from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.collect import read_results
 from coupled_adam_bench.results.comparisons import read_tests
+from coupled_adam_bench.study.catalog.tables import Table
+from coupled_adam_bench.study.config import parse_any_study, parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 SHAPE = {"n_head": 2, "n_layer": 1, "learning_rate": 0.01}
 MINE = {"title": "Mine & yours", "comparison": "each_other", "columns": ["kappa", "loss", "isotropy"]}

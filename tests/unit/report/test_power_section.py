@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.estimate.study import Estimate, estimate_study
 from coupled_adam_bench.report.power import describe_power, hours_per_seed, power_section
 from coupled_adam_bench.results.groups import Layout, layout_of
 from coupled_adam_bench.statistics.power import UNPAIRED, read_power
+from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
 
 
 @pytest.fixture(scope="module")

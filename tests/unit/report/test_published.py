@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench import catalog
-from coupled_adam_bench.config import load_any_study, parse_study
-from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report.published import (
     PUBLISHED_COLUMNS,
     direction_of,
@@ -19,6 +16,9 @@ from coupled_adam_bench.report.published import (
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.results.tidy import read_csv
 from coupled_adam_bench.statistics.compare import compare
+from coupled_adam_bench.study import catalog
+from coupled_adam_bench.study.config import load_any_study, parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 PUBLISHED = Path(catalog.__file__).with_name("published.csv")
 STUDIES = Path(__file__).parents[3] / "workflow" / "config"

@@ -16,16 +16,16 @@ import pandas as pd
 import pytest
 import yaml
 
-from coupled_adam_bench import versions
-from coupled_adam_bench.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
-from coupled_adam_bench.config import parse_any_study, parse_study
-from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.manifest import write_manifest
 from coupled_adam_bench.report.page import study_files, write_report
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.scores import Verdict, scorecards, verdicts
+from coupled_adam_bench.study import versions
+from coupled_adam_bench.study.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
+from coupled_adam_bench.study.config import parse_any_study, parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 VOID = {"meta", "img", "br", "hr", "input", "link"}
 

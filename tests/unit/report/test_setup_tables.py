@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from coupled_adam_bench.config import load_any_study, parse_any_study, parse_study
-from coupled_adam_bench.files import digest
-from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report.render import html_environment, render_setup
 from coupled_adam_bench.report.setup_tables import setup_tables
-from coupled_adam_bench.tracking_records import name_without_seed
+from coupled_adam_bench.store.files import digest
+from coupled_adam_bench.study.config import load_any_study, parse_any_study, parse_study
+from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.tracking.records import name_without_seed
 
 STUDIES = Path(__file__).parents[3] / "workflow" / "config"
 DOCUMENT = r"""\documentclass[10pt,twocolumn]{article}

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.evaluation.pair_similarities import FILE, PairSimilarities, pack, unpack
-from coupled_adam_bench.evaluation.stored import beside
-from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report.history_figures import Shown
 from coupled_adam_bench.report.similarity_figure import means_by_rating, similarity_figure
 from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.store.stored import beside
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 NAN = math.nan
 

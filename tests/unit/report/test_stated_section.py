@@ -7,10 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.estimate.study import estimate_study
-from coupled_adam_bench.files import read_json
-from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.manifest import write_manifest
 from coupled_adam_bench.report.page import write_report
@@ -19,13 +15,17 @@ from coupled_adam_bench.results.collect import write_results
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import write_csv
-from coupled_adam_bench.stated import note_stated
 from coupled_adam_bench.statistics.compare import write_tests
 from coupled_adam_bench.statistics.paired_text import write_paired
 from coupled_adam_bench.statistics.power import write_power
 from coupled_adam_bench.statistics.stated import stated_rows, write_stated
 from coupled_adam_bench.statistics.summary import write_summary
 from coupled_adam_bench.statistics.trend import write_trend
+from coupled_adam_bench.store.files import read_json
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.stated import note_stated
+from coupled_adam_bench.tools.estimate.study import estimate_study
 
 LOSS = {"name": "<b>loss</b>", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}
 NAN = float("nan")

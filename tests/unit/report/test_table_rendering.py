@@ -13,11 +13,6 @@ import pandas as pd
 import pytest
 from jinja2 import UndefinedError
 
-from coupled_adam_bench.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.catalog.tables import PAPER_COLUMNS, SETUP_TABLES, TABLE_ENDINGS
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report.formats import Shorthand
 from coupled_adam_bench.report.plain_table import csv_text, markdown, markdown_escape, numbers
 from coupled_adam_bench.report.render import (
@@ -33,6 +28,11 @@ from coupled_adam_bench.report.table import PrintedTable, SizeRows, TableRow, To
 from coupled_adam_bench.results.collect import results_frame, write_results
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare, write_tests
+from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS, SETUP_TABLES, TABLE_ENDINGS
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 PAPER = {name: METRICS[name] for name in PAPER_COLUMNS}
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.trend import trend_section
 from coupled_adam_bench.results.study_results import load_results
 from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.statistics.trend import trend_rows
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 MINUS = "\u2212"
 

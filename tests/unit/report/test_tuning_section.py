@@ -10,9 +10,6 @@ import pytest
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import write_sealed
-from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.report.setup_tables import setup_tables
@@ -20,7 +17,10 @@ from coupled_adam_bench.report.style import IN_COLUMN, RC
 from coupled_adam_bench.report.tuning import at_edge, tuning_section
 from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE, tuning_figure
 from coupled_adam_bench.results.tuning import tuning_frame
-from coupled_adam_bench.tuning import choice_file, chosen_values
+from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.tuning import choice_file, chosen_values
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
 NAN = math.nan

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coupled_adam_bench.cells import Cell
 from coupled_adam_bench.evaluation.embedding_geometry import VARIANTS
 from coupled_adam_bench.report.page import write_report
 from coupled_adam_bench.report.variants import TREATMENTS, variant_section
 from coupled_adam_bench.results.collect import read_results, write_results
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.study.cells import Cell
 
 Shown = dict[tuple[str, str, str, str], list[str]]
 TOP = "embeddings_abtt"

@@ -6,12 +6,12 @@ import pandas as pd
 import pytest
 
 from coupled_adam_bench.evaluation import word_similarity
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report import word_similarity as section
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.study.plan import Plan
 
 SETS = ("men", "rw")
 PAIRS = {

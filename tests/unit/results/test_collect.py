@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.catalog.metrics import HELD_OUT_SIZES, METRICS, RESULT_COLUMNS, THEORY_METRICS
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import read_sealed, write_sealed
-from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.collect import collect, read_results, write_results
+from coupled_adam_bench.store.files import read_sealed, write_sealed
+from coupled_adam_bench.study.catalog.metrics import HELD_OUT_SIZES, METRICS, RESULT_COLUMNS, THEORY_METRICS
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 FILES = {
     "test_loss": [

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import yaml
 
-from coupled_adam_bench.catalog.metrics import METRICS
-from coupled_adam_bench.catalog.tables import TABLES
-from coupled_adam_bench.config import parse_any_study, parse_study
-from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalog.tables import TABLES
+from coupled_adam_bench.study.config import parse_any_study, parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 MODELS = [
     {"name": "big", "label": "BIG", "n_layer": 1, "n_head": 2, "d_model": 16, "learning_rate": 0.01},

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import read_sealed, write_sealed
-from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.tuning import (
     choose,
     read_losses,
@@ -20,7 +17,10 @@ from coupled_adam_bench.results.tuning import (
     write_choice,
     write_tuning,
 )
-from coupled_adam_bench.tuning import Tuning, choice_file
+from coupled_adam_bench.store.files import read_sealed, write_sealed
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.tuning import Tuning, choice_file
 
 NAN = math.nan
 SPIKE = "loss or gradient not finite in step 3 of 60"

@@ -9,15 +9,15 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from coupled_adam_bench.catalog.metrics import METRICS
-from coupled_adam_bench.catalog.tables import PAPER_COLUMNS
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.results.collect import write_results
 from coupled_adam_bench.results.comparisons import TEST_COLUMNS, read_tests
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare, write_tests
 from coupled_adam_bench.statistics.corrections import holm
+from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 PAPER = {name: METRICS[name] for name in PAPER_COLUMNS}
 

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coupled_adam_bench.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.catalog.tables import PAPER_COLUMNS
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.evaluation.window_losses import FILE, WindowLosses, pack
-from coupled_adam_bench.files import write_bytes
-from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.noise import EVALUATION, INIT, ORDER, REST, SEEDS, read_noise, write_noise_rows
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics import sampling
 from coupled_adam_bench.statistics.noise import noise_rows, seed_parts
 from coupled_adam_bench.statistics.sampling import variance_of_mean_loss
 from coupled_adam_bench.statistics.variance_components import two_way
+from coupled_adam_bench.store.files import write_bytes
+from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 Results = Callable[[Plan, Callable[[Cell, Metric], float]], StudyResults]
 

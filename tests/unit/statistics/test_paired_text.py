@@ -12,16 +12,16 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.evaluation import documents, window_losses
 from coupled_adam_bench.evaluation.documents import Document, documents_bytes
-from coupled_adam_bench.evaluation.stored import beside
 from coupled_adam_bench.evaluation.window_losses import WindowLosses, pack
-from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.comparisons import PAIRED_COLUMNS, read_paired
 from coupled_adam_bench.statistics.paired_text import compare_text, write_paired
 from coupled_adam_bench.statistics.units import of_held_out
+from coupled_adam_bench.store.stored import beside
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 N_WINDOWS, N_DOCUMENTS = 30, 50
 HELD_OUT = np.arange(N_WINDOWS) ** 2 // 60

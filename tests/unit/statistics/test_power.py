@@ -9,8 +9,6 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestIndPower, TTestPower
 
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.results.collect import write_results
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.power import (
@@ -25,6 +23,8 @@ from coupled_adam_bench.statistics.power import (
     seeds_needed,
     write_power,
 )
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 NAN = math.nan
 

@@ -7,8 +7,6 @@ import pytest
 import yaml
 from scipy import stats
 
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.results.collect import write_results
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.sequential import nominal_levels
@@ -23,6 +21,8 @@ from coupled_adam_bench.statistics.stated import (
     write_stated,
 )
 from coupled_adam_bench.statistics.trend import trends
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 NAN = math.nan
 LOSS = {"name": "loss", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}

@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from coupled_adam_bench.catalog.metrics import METRICS
-from coupled_adam_bench.catalog.tables import PAPER_COLUMNS
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.results.collect import write_results
 from coupled_adam_bench.results.comparisons import IMPROVEMENT, IQM, SUMMARY_COLUMNS, read_summary
 from coupled_adam_bench.statistics import summary
 from coupled_adam_bench.statistics.summary import improvement, interquartile_mean, summarize_tables, write_summary
+from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 
 def test_interquartile_mean_by_hand_and_by_its_definition() -> None:

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import scipy.stats
 
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.plan import Plan, make_plan
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.report.target import target_section
 from coupled_adam_bench.results.collect import results_frame
@@ -17,6 +15,8 @@ from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.target import read_target, write_target_rows
 from coupled_adam_bench.statistics.target import below_target, first_reached, target_rows, write_target
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
 HISTORY = [

@@ -8,12 +8,12 @@ import pytest
 import statsmodels.api as sm
 from scipy import stats
 
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.plan import make_plan
 from coupled_adam_bench.results.collect import write_results
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.regression import fit_line, upper_tail
 from coupled_adam_bench.statistics.trend import crossing, read_trend, trend_rows, trends, write_trend
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 NAN = math.nan
 GRID = [(x, z) for x in (1.0, 2.0, 3.0) for z in (5.0, 6.5)]

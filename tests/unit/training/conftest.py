@@ -11,11 +11,11 @@ import torch
 from forks import Fork
 from planned import only
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.cells import Cell
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import write_sealed
-from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.loop import train
 from coupled_adam_bench.training.trainer import Trainer

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.files import read_sealed
-from coupled_adam_bench.locks import folder_lock
-from coupled_adam_bench.paths import RunFiles
-from coupled_adam_bench.runs import killed_attempts
+from coupled_adam_bench.store.files import read_sealed
+from coupled_adam_bench.store.locks import folder_lock
+from coupled_adam_bench.store.paths import RunFiles
+from coupled_adam_bench.store.runs import killed_attempts
 from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import STALLED
 from coupled_adam_bench.training.stop_requests import RESUME_ME

@@ -14,10 +14,10 @@ import torch
 from forks import python
 from planned import only
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.files import read_json
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.runs import read_history
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import read_json
+from coupled_adam_bench.store.runs import read_history
 from coupled_adam_bench.training import micro_batch
 from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup

@@ -14,10 +14,10 @@ import pytest
 import torch
 from planned import only
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import read_json, read_sealed, sha256_file, write_json, write_sealed
-from coupled_adam_bench.plan import Plan, make_plan
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import read_json, read_sealed, sha256_file, write_json, write_sealed
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.training.checkpoint import CheckpointError, checkpoints, damage
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.loop import train

@@ -11,7 +11,7 @@ import pytest
 from forks import python
 from safetensors.numpy import load_file
 
-from coupled_adam_bench.files import read_json
+from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import STALLED
 from coupled_adam_bench.training.stop_requests import RESUME_ME

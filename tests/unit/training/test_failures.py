@@ -15,10 +15,10 @@ import torch
 from forks import python
 from planned import only
 
-from coupled_adam_bench import device
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import read_json
-from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.machine import device
+from coupled_adam_bench.store.files import read_json
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.training import checkpoint, distributed
 from coupled_adam_bench.training.checkpoint import CheckpointError, Checkpoints, checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup, open_group

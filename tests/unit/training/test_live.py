@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from planned import only
 from safetensors.numpy import load_file
 
-from coupled_adam_bench.catalog.bands import BAND_NAMES
-from coupled_adam_bench.config import parse_study
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens
 from coupled_adam_bench.embeddings.metrics import embedding_metrics
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.paths import trunk_dir
-from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.store.paths import trunk_dir
+from coupled_adam_bench.study.catalog.bands import BAND_NAMES
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.live import ValidationLoss, is_geometry_step, validation_windows

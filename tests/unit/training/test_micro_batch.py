@@ -4,9 +4,9 @@ import pytest
 import torch
 from planned import only
 
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import read_json
-from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.store.files import read_json
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.training import micro_batch
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.loop import train

@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy import stats
 
-from coupled_adam_bench.config import Training
 from coupled_adam_bench.data.bins import philox, sample_offsets
+from coupled_adam_bench.study.config import Training
 from coupled_adam_bench.training.order import WindowOrder
 
 ORDERS = ("with_replacement", "shuffled", "per_rank")

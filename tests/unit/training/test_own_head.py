@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from coupled_adam_bench.config import Training, parse_study
-from coupled_adam_bench.config.optimizers import AdamWSettings, CoupledAdamSettings, EmberSettings, SgdSettings
 from coupled_adam_bench.optim.build import build_embedding_optimizer
-from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.study.config import Training, parse_study
+from coupled_adam_bench.study.config.optimizers import AdamWSettings, CoupledAdamSettings, EmberSettings, SgdSettings
+from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.training.distributed import WorkerGroup
 
 ALONE = WorkerGroup(torch.device("cpu"))

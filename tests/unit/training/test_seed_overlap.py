@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coupled_adam_bench.config import Training, parse_study
 from coupled_adam_bench.data.bins import load_meta
-from coupled_adam_bench.plan import make_plan
+from coupled_adam_bench.study.config import Training, parse_study
+from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.training import seed_overlap
 from coupled_adam_bench.training.order import WindowOrder
 from coupled_adam_bench.training.seed_overlap import Draws, draw, expected_anywhere, shared_anywhere, shared_in_step

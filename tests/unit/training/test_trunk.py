@@ -11,14 +11,14 @@ import pytest
 import torch
 from planned import only
 
-from coupled_adam_bench import paths
-from coupled_adam_bench.cells import stable_prefix
 from coupled_adam_bench.cli import main
-from coupled_adam_bench.config import parse_study
-from coupled_adam_bench.files import read_json, read_sealed, write_sealed
 from coupled_adam_bench.optim.schedule import learning_rate_factor
-from coupled_adam_bench.plan import Plan, make_plan
-from coupled_adam_bench.runs import read_history
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import read_json, read_sealed, write_sealed
+from coupled_adam_bench.store.runs import read_history
+from coupled_adam_bench.study.cells import stable_prefix
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints, damage
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.loop import train

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.catalog.names import EMBEDDING, HEAD
 from coupled_adam_bench.report.style import STYLES, add_legend, page_width, panels, plain
 from coupled_adam_bench.report.theory.checks import ZERO_FLOAT64
 from coupled_adam_bench.report.theory.moments import draw_second_moment, draw_slopes
 from coupled_adam_bench.report.theory.records import DriftRecord, TheoryGroup, read_theory
 from coupled_adam_bench.results.groups import Layout
+from coupled_adam_bench.study.catalog.names import EMBEDDING, HEAD
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from coupled_adam_bench.theory.toy import Toy
+    from coupled_adam_bench.tools.theory.toy import Toy
 
 THEORY_FIGURES = {
     "toy": "A toy in two dimensions (Fig. 1): embeddings (dots, with the probability of their tokens), one update of "
@@ -149,7 +149,7 @@ def draw_drift(groups: Sequence[TheoryGroup]) -> "Figure":
 
 def theory_figures(layout: Layout, runs: Path) -> dict[str, "Figure"]:
     """Return the figures named in ``THEORY_FIGURES``, drawn from what of the plan's cells was measured."""
-    from coupled_adam_bench.theory.toy import toy
+    from coupled_adam_bench.tools.theory.toy import toy
 
     groups = read_theory(layout, runs)
     return {

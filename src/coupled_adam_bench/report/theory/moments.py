@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from coupled_adam_bench.catalog.names import ADAM
 from coupled_adam_bench.report.style import STYLES, panels, plain
 from coupled_adam_bench.report.theory.records import Moment, Record, TheoryGroup
 from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.study.catalog.names import ADAM
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,11 +6,11 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.cells import Cell, readable_count
-from coupled_adam_bench.evaluation.stored import Measurement, measured_cells
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.results.groups import Layout, Setup
-from coupled_adam_bench.theory.summary import largest_after_warmup
+from coupled_adam_bench.store.stored import Measurement, measured_cells
+from coupled_adam_bench.study.cells import Cell, readable_count
+from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.tools.theory.summary import largest_after_warmup
 
 
 @dataclass(frozen=True)

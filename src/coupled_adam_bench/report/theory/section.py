@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from coupled_adam_bench.catalog.names import EMBEDDING, HEAD
 from coupled_adam_bench.report import formats
 from coupled_adam_bench.report.theory.checks import Check, answer_open_question, checks_of
 from coupled_adam_bench.report.theory.records import (
@@ -18,6 +17,7 @@ from coupled_adam_bench.report.theory.records import (
     read_theory,
 )
 from coupled_adam_bench.results.groups import Layout
+from coupled_adam_bench.study.catalog.names import EMBEDDING, HEAD
 
 
 @dataclass(frozen=True)

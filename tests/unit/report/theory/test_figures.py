@@ -10,7 +10,7 @@ from coupled_adam_bench.report.theory.figures import THEORY_FIGURES, draw_drift,
 from coupled_adam_bench.report.theory.moments import draw_second_moment, draw_slopes
 from coupled_adam_bench.report.theory.records import TheoryGroup, read_theory
 from coupled_adam_bench.results.groups import layout_of
-from coupled_adam_bench.theory.toy import toy
+from coupled_adam_bench.tools.theory.toy import toy
 
 
 @pytest.fixture(scope="session")

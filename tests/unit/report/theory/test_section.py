@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.files import read_sealed, write_sealed
-from coupled_adam_bench.plan import Plan
 from coupled_adam_bench.report.figures import FIGURES, TREND_FIGURE, figures_of
 from coupled_adam_bench.report.theory.checks import Check, answer_open_question, checks_of
 from coupled_adam_bench.report.theory.records import Record, TheoryGroup, read_record, read_theory
 from coupled_adam_bench.report.theory.section import theory_section
 from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.store.files import read_sealed, write_sealed
+from coupled_adam_bench.study.plan import Plan
 
 OUTPUT, INPUT, BALANCED, ADAM, LINE = range(5)
 

@@ -1,0 +1,60 @@
+"""Gives each job of a machine GPUs of its own; on a cluster, the cluster does that."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from coupled_adam_bench.machine.environ import environment
+from coupled_adam_bench.store.locks import FolderLock
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_POLL_SECONDS = 1.0
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them; torch is not loaded."""
+    if VISIBLE in os.environ:
+        return [name.strip() for name in os.environ[VISIBLE].split(",") if name.strip()]
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [str(index) for index, _ in enumerate(line for line in listed.splitlines() if line.startswith("GPU "))]
+
+
+@contextmanager
+def leased_gpus(count: int, folder: Path) -> Iterator[None]:
+    """Hide all GPUs but ``count`` that no other job has leased, from this process and those that it starts.
+
+    Waits until so many are free. Locks in ``folder`` hold them, at most as long as this process lives. ``ValueError``
+    if there are fewer; of a machine that names no GPU at all, torch says later what is wrong.
+    """
+    gpus = visible_gpus()
+    if count == 0 or not gpus:
+        yield
+        return
+    if len(gpus) < count:
+        raise ValueError(
+            f"execution.gpus: {count}, but this machine shows {len(gpus)} ({', '.join(gpus)}); lower it, or let "
+            f"{VISIBLE} name more"
+        )
+    with ExitStack() as held:
+        while len(names := _lock(gpus, count, folder, held)) < count:
+            held.close()
+            time.sleep(_POLL_SECONDS)
+        with environment({VISIBLE: ",".join(names)}):
+            yield
+
+
+def _lock(gpus: list[str], count: int, folder: Path, held: ExitStack) -> list[str]:
+    """Lock at most ``count`` free GPUs until ``held`` is closed, and return their names."""
+    names: list[str] = []
+    for gpu in gpus:
+        lock = FolderLock(folder, f"{gpu}.lock")
+        if len(names) < count and lock.acquire(0):
+            held.callback(lock.release)
+            names.append(gpu)
+    return names

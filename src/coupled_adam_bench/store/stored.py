@@ -1,0 +1,186 @@
+"""Finds evaluations on disk and checks that they are what was measured; it imports no numpy, torch or lm-eval.
+
+The name of an evaluation's file ends in a hash of everything that can change its numbers: stage and version, settings,
+and the model. Studies that share a cell and measure it otherwise therefore have files of their own, side by side, and a
+study never finds those of another.
+"""
+
+import importlib
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import digest, read_sealed, sha256_file
+from coupled_adam_bench.store.record import ResultRow
+from coupled_adam_bench.store.runs import read_run
+from coupled_adam_bench.study.catalog.metrics import METRICS, columns_of
+from coupled_adam_bench.study.catalog.stages import OWN_METRICS_STAGE, Stage
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.plan import Plan
+
+STATUSES = ("ok", "diverged")
+
+
+def named(function: str) -> Any:
+    """Import and return what a stage's declaration names as ``module:function`` of this package."""
+    module, _, name = function.partition(":")
+    return getattr(importlib.import_module(f"coupled_adam_bench.{module}"), name)
+
+
+def settings_of(stage: Stage, study: Study, data_id: str) -> dict[str, Any]:
+    """Return everything but the model that can change a stage's numbers in a study.
+
+    ``ValueError`` if a file that belongs to it, such as a word-similarity set, cannot be read.
+    """
+    settings: dict[str, Any] = json.loads(json.dumps(named(stage.settings)(study, data_id)))
+    return settings  # as it comes back from a file: tuples are lists
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A stage under one study's settings: it knows the file of each cell, and checks what it reads from there."""
+
+    stage: Stage
+    settings: dict[str, Any]
+    columns: tuple[tuple[str, str, str], ...]
+    """Task, metric and unit of all that the stage must measure."""
+    runs: Path = paths.RUNS
+
+    def files(self, cell_id: str) -> paths.RunFiles:
+        """Return the files of a cell's run."""
+        return paths.RunFiles(self.runs / cell_id)
+
+    def model_sha256(self, cell_id: str) -> str | None:
+        """Return the SHA-256 of a trained cell's model, ``None`` for a diverged one.
+
+        ``ValueError`` if the cell is not trained, or if its ``run.json`` is damaged or another cell's.
+        """
+        path = self.files(cell_id).record
+        run = read_run(path)
+        if run["status"] not in ("completed", "diverged"):
+            raise ValueError(f"{path}: status {run['status']!r}, neither completed nor diverged")
+        sha256: str | None = run["model_sha256"]
+        return sha256
+
+    def path(self, cell_id: str, model_sha256: str | None) -> Path:
+        """Return the file of a cell's evaluation."""
+        key = digest(
+            {
+                "stage": self.stage.name,
+                "version": self.stage.version,
+                "columns": self.columns,  # a metric that is added is measured
+                "settings": self.settings,
+                "model_sha256": model_sha256,
+            }
+        )
+        return self.files(cell_id).evaluation(self.stage.name, key)
+
+    def find(self, cell_id: str) -> Path:
+        """Return the file of a trained cell's evaluation, whether it is there or not."""
+        return self.path(cell_id, self.model_sha256(cell_id))
+
+    def file(self, cell_id: str, name: str) -> Path:
+        """Return the file beside a trained cell's evaluation whose name ends in ``name``."""
+        return beside(self.find(cell_id), name)
+
+    def is_there(self, cell_id: str) -> bool:
+        """Tell whether a cell is trained and has its file."""
+        return self.files(cell_id).record.is_file() and self.find(cell_id).is_file()
+
+    def read(self, cell_id: str) -> dict[str, Any]:
+        """Return a cell's evaluation; ``ValueError`` with the file if it is missing or not what was measured.
+
+        The files beside it are compared with the SHA-256 that it has of them under ``files``, if it has any.
+        """
+        model_sha256 = self.model_sha256(cell_id)
+        path = self.path(cell_id, model_sha256)
+        record = read_sealed(path)
+        expected = {
+            "cell": cell_id,
+            "stage": self.stage.name,
+            "version": self.stage.version,
+            "settings": self.settings,
+            "model_sha256": model_sha256,
+        }
+        for key, value in expected.items():
+            if record.get(key) != value:
+                raise ValueError(f"{path}: {key} is {_short(record.get(key))}, not {_short(value)}")
+        if record["status"] not in STATUSES:
+            raise ValueError(f"{path}: status is {record['status']!r}, not one of {', '.join(STATUSES)}")
+        if problem := wrong_row(record["results"], record["reason"]):
+            raise ValueError(f"{path}: {problem}")
+        for name, sha256 in record.get("files", {}).items():
+            _check_file(beside(path, name), sha256)
+        return record
+
+    def damage(self, cell_id: str) -> str | None:
+        """Return what is wrong with a cell's evaluation as one line, or ``None``."""
+        try:
+            self.read(cell_id)
+        except (ValueError, OSError) as error:
+            return str(error)
+        return None
+
+
+def beside(evaluation: Path, name: str) -> Path:
+    """Return the file beside an evaluation's file whose name ends in ``name``."""
+    return evaluation.with_name(f"{evaluation.stem}.{name}")
+
+
+def _check_file(path: Path, sha256: str) -> None:
+    """Raise ``ValueError`` if a file is missing or has another checksum."""
+    found = sha256_file(path) if path.is_file() else None
+    if found != sha256:
+        state = f"SHA-256 {found}" if found else "missing"
+        raise ValueError(f"{path}: {state}, but its evaluation says {sha256}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def measurement_of(stage: Stage, study: Study, data_id: str, runs: Path = paths.RUNS) -> Measurement:
+    """Return a stage under a study's settings; ``ValueError`` as :func:`settings_of`."""
+    columns = columns_of(stage.name) + stage.columns
+    if stage.name == OWN_METRICS_STAGE:
+        columns += tuple(("embeddings", metric.name, metric.unit) for metric in study.evaluation.metrics)
+    return Measurement(stage, settings_of(stage, study, data_id), columns, runs)
+
+
+def measured_cells(plan: Plan, runs: Path = paths.RUNS) -> Iterator[tuple[Cell, list[Measurement]]]:
+    """Yield each cell of a plan, in its order, with the measurements of the study that it belongs to."""
+    measurements: dict[str, list[Measurement]] = {}
+    for cell in plan.cells.values():
+        if cell.study.name not in measurements:
+            stages = cell.study.stages
+            measurements[cell.study.name] = [measurement_of(stage, cell.study, cell.data_id, runs) for stage in stages]
+        yield cell, measurements[cell.study.name]
+
+
+def wrong_row(rows: Iterable[ResultRow], reason: str | None) -> str | None:
+    """Return what is wrong with the rows of an evaluation, or ``None``.
+
+    A value is a number within the bounds of its metric; NaN needs a ``reason``; each metric of a task stands once.
+    """
+    seen = set()
+    for row in rows:
+        name, value = f"{row['task']} {row['metric']}", row["value"]
+        if name in seen:
+            return f"{name} is there twice"
+        seen.add(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isinf(value):
+            return f"{name} is {value!r}, not a finite number"
+        if math.isnan(value):
+            if not reason:
+                return f"{name} is NaN without a reason"
+            continue
+        metric = METRICS.get(row["metric"])
+        if metric is not None and metric.task == row["task"] and not metric.low <= value <= metric.high:
+            return f"{name} is {value!r}, outside {metric.low:g} to {metric.high:g}"
+    return None

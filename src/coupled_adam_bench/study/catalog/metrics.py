@@ -1,0 +1,176 @@
+"""The metrics, declared once: the arrow, the direction of the test and the bolding follow from here."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from coupled_adam_bench.study.catalog.bands import BANDS, Band
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Something that is measured in every cell, and that tables can have as a column.
+
+    ``name`` and ``task`` identify its rows in ``results.csv``, ``stage`` is the stage of evaluation that measures it;
+    ``latex`` and ``html`` are its symbol, already escaped; no value lies outside ``low`` and ``high``.
+    """
+
+    name: str
+    task: str
+    stage: str
+    latex: str
+    html: str
+    description: str
+    higher_is_better: bool
+    unit: str = "1"
+    digits: int = 2
+    low: float = 0.0
+    high: float = inf
+
+
+# Arrows and digits are those of the paper's tables. A correlation or a ratio of floats may pass its bound by rounding.
+_ROUNDING = 1e-9
+_ONE = 1.0 + _ROUNDING
+
+
+def _test(name: str, latex: str, html: str, description: str, **others: Any) -> Metric:
+    """Return a metric of the held-out tokens."""
+    return Metric(name, "test", "test_loss", latex, html, description, **others)
+
+
+def _loss(name: str, latex: str, html: str, description: str) -> Metric:
+    return _test(name, latex, html, description, higher_is_better=False, unit="nat/token")
+
+
+def _embeddings(name: str, latex: str, html: str, description: str, **others: Any) -> Metric:
+    """Return a metric of the matrix of embeddings."""
+    return Metric(name, "embeddings", "embeddings", latex, html, description, **others)
+
+
+def _of_band(band: Band, latex: str, html: str, description: str) -> tuple[str, str, str]:
+    """Return symbol and description of a metric of a band, which is the index of the symbol."""
+    index = band.name.replace("_", " ")
+    return (
+        rf"${latex}_\mathrm{{{index.replace(' ', '~')}}}$",
+        f"{html}<sub>{index}</sub>",
+        f"{description} of the {band.label} of the training text",
+    )
+
+
+def _band_loss(band: Band) -> Metric:
+    return _loss(band.metric, *_of_band(band, r"\mathcal{L}", "<i>L</i>", "cross-entropy on held-out tokens"))
+
+
+# What is best at 0 has the direction in which it errs in practice: rare tokens get too little probability.
+_SIGNED: Any = {"higher_is_better": True, "low": -inf}
+
+
+def _band_calibrations(band: Band) -> tuple[Metric, Metric]:
+    mean = _of_band(
+        band, r"\overline{\log p/f}", "mean log <i>p</i>/<i>f</i>",
+        "mean of log(mean probability / frequency) over held-out tokens",
+    )  # fmt: skip
+    pooled = _of_band(
+        band, r"\log \bar{p}/\bar{f}", "log <i>p̄</i>/<i>f̄</i>",
+        "log(probability / share) of all held-out tokens together",
+    )  # fmt: skip
+    return (
+        _test(band.calibration, *mean, unit="nat", **_SIGNED),
+        _test(band.pooled_calibration, *pooled, unit="nat", **_SIGNED),
+    )
+
+
+# Those of the logits of held-out tokens, after Stollenwerk et al. 2026 (arXiv 2601.02031).
+_LOGITS = (
+    # Where the logits drift, they fall; with a centered head their mean is 0.
+    _test("logit_mean", r"$\overline{z}$", "<i>z̄</i>", "mean of all logits", **_SIGNED),
+    _test("logit_sd", r"$\mathrm{sd}\,z$", "sd <i>z</i>", "standard deviation of all logits", higher_is_better=False),
+    _test("logit_max", r"$\max |z|$", "max |<i>z</i>|", "largest absolute value of a logit", higher_is_better=False),
+    _test(
+        "log_z_squared", r"$\overline{\log^2 Z}$", "mean log² <i>Z</i>", "mean square of the log-partition sum",
+        higher_is_better=False,
+    ),
+)  # fmt: skip
+_EMBEDDINGS = (
+    _embeddings("isotropy", r"$\mathrm{Iso}$", "Iso", "isotropy of the embeddings", higher_is_better=True, high=_ONE),
+    _embeddings(
+        "isotropy_trimmed", r"$\mathrm{Iso}_{99.9}$", "Iso<sub>99.9</sub>",
+        "isotropy of the embeddings without the longest 0.1 %", higher_is_better=True, high=_ONE,
+    ),
+    _embeddings("mean_norm", r"$\|\mu\|$", "‖<i>μ</i>‖", "norm of the mean embedding", higher_is_better=False),
+    _embeddings(
+        "mean_norm_ratio", r"$\|\mu\|^{\mathrm{r}}$", "‖<i>μ</i>‖<sup>r</sup>",
+        "norm of the mean embedding over the mean norm of the embeddings", higher_is_better=False, high=_ONE,
+    ),
+    _embeddings(
+        "mean_length", r"$\overline{\|e\|}$", "mean ‖<i>e</i>‖", "mean norm of the embeddings", higher_is_better=False
+    ),
+    Metric(
+        "r_bar", "word_similarity", "embeddings", r"$\bar{r}$", "<i>r̄</i>", "mean word-similarity correlation",
+        higher_is_better=True, unit="percent", digits=0, low=-100.0 - _ROUNDING, high=100.0 + _ROUNDING,
+    ),
+    _embeddings(
+        "rho", r"$\rho$", "<i>ρ</i>", "correlation of embedding norm and log probability",
+        higher_is_better=True, low=-_ONE, high=_ONE,
+    ),
+    _embeddings(
+        "mean_projection_correlation", r"$\mathrm{corr}(e \cdot \mu, \log p)$",
+        "corr(<i>e</i> · <i>μ</i>, log <i>p</i>)", "correlation of the projection on the mean and log probability",
+        higher_is_better=True, low=-_ONE, high=_ONE,
+    ),
+    _embeddings(
+        "kappa", r"$\kappa$", "<i>κ</i>", "smallest over largest singular value",
+        higher_is_better=True, unit="percent", digits=1, high=100.0 + _ROUNDING,
+    ),
+    _embeddings(
+        "mean_cosine", r"$\overline{\cos}$", "mean cos", "mean cosine of two embeddings",
+        higher_is_better=False, low=-_ONE, high=_ONE,
+    ),
+    _embeddings(
+        "effective_rank", r"$\mathrm{erank}$", "erank",
+        "effective rank: exponential of the entropy of the singular values", higher_is_better=True, digits=0,
+    ),
+    _embeddings(
+        "participation_ratio", r"$\mathrm{PR}$", "PR",
+        "participation ratio: how many directions share the squared norm", higher_is_better=True, digits=0,
+    ),
+)  # fmt: skip
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        _loss("loss", r"$\mathcal{L}$", "<i>L</i>", "cross-entropy on held-out tokens"),
+        _test(
+            "bits_per_byte", r"$\mathrm{bpb}$", "bpb", "bits per byte of held-out text",
+            higher_is_better=False, unit="bit/byte", digits=3,
+        ),
+        *map(_band_loss, BANDS),
+        *(metric for band in BANDS for metric in _band_calibrations(band)),
+        *_LOGITS,
+        Metric(
+            "acc", "average", "downstream", r"$\mathrm{Acc}$", "Acc", "mean accuracy over the downstream tasks",
+            higher_is_better=True, digits=3, high=1.0,
+        ),
+        *_EMBEDDINGS,
+    )
+}  # fmt: skip
+
+HELD_OUT_SIZES = ("n_predicted_tokens", "n_documents")
+"""The size of the held-out text under the task ``test``: its targets, and the documents that they are of."""
+FEW_DOCUMENTS = 100
+"""Below so many held-out documents, the report and preparation say that they are few; a choice of ours."""
+# Those of the task `theory`, which only studies with `evaluation.theory` measure; no columns of tables.
+THEORY_METRICS = (
+    "head_gradient_sum", "update_sum", "second_moment_slope", "second_moment_r_squared", "drift_input_share",
+)  # fmt: skip
+
+
+def columns_of(stage: str) -> tuple[tuple[str, str, str], ...]:
+    """Return task, metric and unit of the metrics that a stage measures."""
+    return tuple((metric.task, metric.name, metric.unit) for metric in METRICS.values() if metric.stage == stage)
+
+
+# Columns of results.csv, in order.
+RESULT_COLUMNS = (
+    "study", "n_params", "n_tokens", "optimizer", "seed", "task", "metric", "value", "unit", "protocol", "cell",
+    "model", "data",
+)  # fmt: skip

@@ -1,0 +1,113 @@
+"""Section of a study: what is measured on a trained model."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.config.base import MAX_STEPS, Name, PathText, Settings, Term, duplicates, not_bool
+from coupled_adam_bench.study.config.metrics import OwnMetric
+from coupled_adam_bench.study.presets import PAPER_TASKS, PAPER_WORD_SIMILARITY
+
+Column = Annotated[int, Field(ge=0, le=1000), BeforeValidator(not_bool)]
+
+
+class WordSimilaritySet(Settings):
+    """A list of word pairs with human ratings, in a file of the folder ``paths.word_similarity``."""
+
+    name: Name
+    file: PathText
+    columns: tuple[Column, Column, Column] = (0, 1, 2)
+    """Columns of the first word, the second word and the rating, counted from 0."""
+    strip_pos: bool = False
+    """Whether to cut a part-of-speech suffix such as ``-n`` from the words."""
+
+    @model_validator(mode="after")
+    def _three_columns(self) -> Self:
+        if len(set(self.columns)) < 3:
+            raise ValueError(f"columns: {', '.join(map(str, self.columns))} must be three different ones")
+        return self
+
+
+class Downstream(Settings):
+    """Tasks of the lm-evaluation-harness."""
+
+    tasks: Annotated[tuple[Term, ...], Field(min_length=1)] | Literal["synthetic"] = PAPER_TASKS
+    """Names of tasks of lm-eval or in ``paths.tasks``; ``synthetic``: the tasks of the generated language."""
+    task_versions: Literal["installed", "0.4.3"] = "installed"
+    """``installed``: prompts and scores of the installed lm-eval; ``0.4.3``: those of the authors' lm-eval [C] for race
+    and truthfulqa_mc2, the two of the paper's tasks that have changed since. A task in ``paths.tasks`` comes first."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Precision of evaluation: ``fp32`` [C]; ``bf16``: autocast on a GPU. A CPU always computes in fp32."""
+    num_fewshot: int = Field(0, ge=0, le=10_000)
+    """Number of examples in each prompt; the authors evaluate zero-shot [C]."""
+    limit: int | None = Field(None, gt=0, le=10**9)
+    """Number of items that are scored in each task, from the first on; by default all."""
+
+
+class TestLoss(Settings):
+    """How the loss on held-out tokens is measured."""
+
+    split: Literal["test", "val"] = "test"
+    windows: Literal["all", "random"] = "all"
+    """``all``: one pass over windows without overlap; ``random``: offsets that depend on the cell's seed [C]."""
+    n_batches: int = Field(2000, gt=0, le=10**6)
+    """Number of batches of ``random`` windows [C]."""
+    batch_sequences: int = Field(12, gt=0, le=10**4)
+    """Number of ``random`` windows in a batch [C]."""
+    batch_sequences_of: dict[Name, Annotated[int, Field(gt=0, le=10**4)]] = Field({})
+    """Exceptions to ``batch_sequences`` by the name of the model; the authors' 760M models have 6 [C]."""
+
+    def in_effect(self) -> dict[str, Any]:
+        """Return the settings that can change the loss; some of them matter only for ``random`` windows."""
+        only_random = {"n_batches", "batch_sequences", "batch_sequences_of"}
+        return self.model_dump(exclude=set() if self.windows == "random" else only_random)
+
+    def for_model(self, name: str) -> Self:
+        """Return the settings of one model, with its exception from ``batch_sequences_of``."""
+        return self.model_copy(update={"batch_sequences": self.batch_sequences_of.get(name, self.batch_sequences)})
+
+
+class Theory(Settings):
+    """Checks of the paper's theory in each cell: gradients of the trained model, and a replay of its training."""
+
+    n_batches: int = Field(64, gt=0, le=10**6)
+    """Number of global batches over which the trained model's squared gradients are averaged."""
+    record_every: int = Field(10, gt=0, le=MAX_STEPS)
+    """Steps between records of the mean embedding's drift; the last step is always recorded."""
+    replay_tolerance: float = Field(1e-3, gt=0, le=1e6)
+    """Largest relative difference between the losses of the replay and the run; on a CPU there is no difference."""
+
+    def in_effect(self) -> dict[str, Any]:
+        """Return the settings that can change a number."""
+        return self.model_dump(exclude={"replay_tolerance"})
+
+
+class EvaluationSettings(Settings):
+    """What is measured on a trained model."""
+
+    test_loss: TestLoss = TestLoss()
+    isotropy: Literal["both_signs", "eig_float32"] = "both_signs"
+    """``both_signs``: float64, both signs of each eigenvector; ``eig_float32``: float32, each general eigenvector with
+    the sign that the solver gives it, rounded to 4 decimals [C]."""
+    leading_space: bool = True
+    """Whether words of the similarity sets are tokenized after a space, as in running text; the authors' were not
+    [C]."""
+    word_similarity: tuple[WordSimilaritySet, ...] | Literal["synthetic"] = tuple(
+        WordSimilaritySet(**fields) for fields in PAPER_WORD_SIMILARITY
+    )
+    metrics: tuple[OwnMetric, ...] = ()
+    """Embedding metrics of the study's own, beside those that every study has."""
+    downstream: Downstream = Downstream()
+    theory: Theory | None = None
+    """Settings of the stage ``theory``, which takes about as long as training; without them it does not run."""
+
+    @model_validator(mode="after")
+    def _metrics_have_names_of_their_own(self) -> Self:
+        names = [metric.name for metric in self.metrics]
+        for index, name in enumerate(names):
+            if name in METRICS:
+                raise ValueError(f"metrics.{index}.name: {name!r} is a metric of every study; give it another name")
+        if twice := duplicates(names):
+            raise ValueError(f"metrics: {', '.join(map(repr, twice))} is declared more than once")
+        return self

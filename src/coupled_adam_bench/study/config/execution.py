@@ -1,0 +1,123 @@
+"""The section ``execution`` of a study: how the work is done."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from coupled_adam_bench.study.config.base import MAX_SEQUENCES, MAX_STEPS, Settings
+
+_MAX_THREADS = 1024
+"""Largest number of threads, processes or GPUs; it stops a typing error from overloading the machine."""
+_YEAR_MINUTES = 366 * 24 * 60
+_LEAST_TRAIN_MINUTES = 4
+"""A job of so many minutes is warned after three quarters of them, and SLURM may warn a minute too soon: after the two
+minutes that we assume until its first step. A job that is always warned before it would go back into the queue for
+ever."""
+
+
+class Execution(Settings):
+    """How the work is done. No setting here changes a number beyond float error or is part of a cell's id."""
+
+    train_threads: int = Field(1, gt=0, le=_MAX_THREADS)
+    """CPU threads of each training process."""
+    evaluation_threads: int = Field(1, gt=0, le=_MAX_THREADS)
+    data_threads: int = Field(2, gt=0, le=_MAX_THREADS)
+    gpus: int = Field(0, ge=0, le=_MAX_THREADS)
+    """Number of GPUs of a training job, 0 for the CPU; if it is not 0, an evaluation job asks for one GPU.
+    Log-likelihoods of downstream tasks are computed on all GPUs that their job sees."""
+    train_processes: int | None = Field(None, gt=0, le=_MAX_THREADS)
+    """Number of processes that share each batch of a cell; by default one per GPU, or one without GPUs."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """``ddp``: each process has a copy of the model; ``fsdp``: weights, gradients and optimizer states are sharded."""
+    micro_batch_sequences: Annotated[int, Field(gt=0, le=MAX_SEQUENCES)] | Literal["auto"] | None = None
+    """Sequences per forward pass of a process; ``auto``: as many as fit into memory; by default its whole batch."""
+    compile: bool = False
+    """Compile the layers and, on a GPU, the loss with ``torch.compile``. This is faster on GPUs, takes up to a minute
+    at the start and needs a C++ compiler on CPUs."""
+    deterministic: bool = False
+    """Use only deterministic kernels on GPUs, which are slower; runs on a CPU are always deterministic."""
+    stall_seconds: float = Field(600.0, ge=1, le=7 * 24 * 3600)
+    """Seconds that one of several processes may lag behind the others before the job fails and names its rank."""
+    evaluation_batch_sequences: int = Field(16, gt=0, le=MAX_SEQUENCES)
+    """Sequences of ``seq_len`` tokens in a forward pass of an evaluation. Log-likelihoods of downstream tasks take as
+    many tokens in texts of any length, on a CPU at most 2048."""
+    hub_minutes: float = Field(30.0, ge=0, le=7 * 24 * 60)
+    """Minutes that a job waits for a Hugging Face hub that cannot be reached, is overloaded or asks to wait, before it
+    fails; every byte that arrives starts them anew."""
+    train_cells_per_job: int = Field(1, gt=0, le=10**6)
+    """Cells that one training job trains one after the other; raise it for tiny models, for which importing torch takes
+    as long as training."""
+    train_cells_at_once: int = Field(1, gt=0, le=_MAX_THREADS)
+    """Cells of one training job that are trained at the same time, each by a process of its own, on the GPU of the job
+    if it has one; for models that are too small to keep a GPU busy. They share its memory, and the speeds of their runs
+    are those of a shared GPU."""
+    evaluation_cells_per_job: int = Field(1, gt=0, le=10**6)
+    """Cells that one evaluation job evaluates; raise it for tiny models, for which lm-eval's start takes longer than
+    the evaluation."""
+    try_tasks: bool = True
+    """Whether to load the downstream tasks before any training, so that a task that cannot be scored is reported early.
+    Tasks of the generated language are not tried. Set ``false`` if tasks can be reached only after training."""
+    log_every: int = Field(10, gt=0, le=MAX_STEPS)
+    """Steps between lines of ``history.jsonl``."""
+    eval_every: int | None = Field(1000, gt=0, le=MAX_STEPS)
+    """Steps between measurements of the validation loss, which the last step has too; ``null``: none. One costs about a
+    third of a training step."""
+    eval_sequences: int | None = Field(None, gt=0, le=MAX_SEQUENCES)
+    """Number of windows of the validation split that are measured, always the same ones; by default
+    ``training.batch_sequences``."""
+    geometry_per_decade: int = Field(0, ge=0, le=1000)
+    """Measurements of the embedding's geometry, and of the steps of its rows, in each tenfold of steps: 4 for the steps
+    1, 2, 3, 6, 10, 18 and so on; 0: none. All processes wait for each, which takes seconds on the CPU for a large
+    matrix."""
+    checkpoint_every: int = Field(1000, gt=0, le=MAX_STEPS)
+    """Steps between checkpoints."""
+    track_seconds: float | None = Field(60.0, ge=1, le=24 * 3600)
+    """Seconds between imports into MLflow while cells train; ``null``: only at the end. A study that is over sooner has
+    none. An import takes at most a twentieth of one core, at the lowest priority."""
+    train_mem_mb: int | None = Field(None, gt=0, le=10**9)
+    """Memory of a training job on its machine, not on the GPU; by default computed from the cell, at least 4000. After
+    each attempt that was killed without a word, the next asks for half as much again."""
+    train_minutes: int | None = Field(None, ge=_LEAST_TRAIN_MINUTES, le=_YEAR_MINUTES)
+    """Time limit of a training job, at least 4, of which the start of Python may take half. Before it, the job goes
+    back into the queue and then goes on. By default computed from the cell, 60 to 1440, and half as much again for each
+    retry."""
+    evaluation_mem_mb: int = Field(8000, gt=0, le=10**9)
+    """Memory of an evaluation job; twice as much after an attempt that was killed without a word, and so on."""
+    evaluation_minutes: int = Field(240, gt=0, le=_YEAR_MINUTES)
+    """Time limit of an evaluation job; its second attempt has twice as much, and so on."""
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that train a cell."""
+        return self.train_processes or max(1, self.gpus)
+
+    @property
+    def training_threads(self) -> int:
+        """CPU threads that train a cell, summed over its processes."""
+        return self.train_threads * self.processes
+
+    @property
+    def cells_at_once(self) -> int:
+        """Number of cells that a training job trains at the same time."""
+        return min(self.train_cells_at_once, self.train_cells_per_job)
+
+    @property
+    def training_job_threads(self) -> int:
+        """CPU threads of a training job, summed over the cells that it trains at the same time."""
+        return self.training_threads * self.cells_at_once
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.gpus and self.processes != self.gpus:
+            raise ValueError(f"train_processes: {self.processes}, but gpus: {self.gpus}; each GPU takes one process")
+        if self.train_cells_at_once > 1 and self.processes > 1:
+            raise ValueError(
+                f"train_cells_at_once: {self.train_cells_at_once}, but gpus or train_processes: {self.processes}; "
+                "cells that are trained at the same time have one process each, so set one of the two to 1"
+            )
+        if self.train_cells_at_once > 1 and self.micro_batch_sequences == "auto":
+            raise ValueError(
+                f"train_cells_at_once: {self.train_cells_at_once}, but micro_batch_sequences: auto, which fills the "
+                "memory with one cell; name a number of sequences"
+            )
+        return self

@@ -1,0 +1,279 @@
+"""Optimizers of the embedding: the paper's, and any other class by its dotted path."""
+
+from collections.abc import Collection
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+
+from coupled_adam_bench.store.files import digest
+from coupled_adam_bench.study.config.arguments import Scalar, checked_arguments
+from coupled_adam_bench.study.config.base import NAME_LENGTH, DottedPath, Label, LaterSettings
+
+OWN_HEAD = ("head_lr_factor", "head_beta1", "head_beta2", "head_weight_decay", "coupled")
+"""The fields with which an optimizer treats the matrix of an untied head in another way than the embedding."""
+
+
+class HeadSettings(LaterSettings):
+    """What the entry of an optimizer can change beside its rule: the head's matrix after a step, and the head's loss.
+
+    The defaults change nothing. With a tied head the matrix is the embedding.
+    """
+
+    later: ClassVar[tuple[str, ...]] = ("mu_centering", "mu_loss", "z_loss", "soft_cap")
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "mu_centering": ("_mucenter", ", mu-centering"),
+        "mu_loss": ("_mu{:g}", ", mu-loss = {:g}"),
+        "z_loss": ("_z{:g}", ", z-loss = {:g}"),
+        "soft_cap": ("_cap{:g}", ", soft cap = {:g}"),
+    }
+    """How settings that differ from their defaults appear in key and label, in this order."""
+
+    mu_centering: bool = False
+    """Whether the mean of the head's rows is subtracted from each row after every step (Stollenwerk et al. 2026, arXiv
+    2601.02031)."""
+    mu_loss: float = Field(0.0, ge=0, le=1e6)
+    """Weight of the squared norm of the mean of the head's rows in what is minimized (arXiv 2601.02031). Its authors
+    publish 1e-4 and study 1e-7, 0.1 and 100 beside it [C]."""
+    z_loss: float = Field(0.0, ge=0, le=1e6)
+    """Weight of the mean of (log Z)^2 in what is minimized, where Z is the sum of a token's exponentiated logits (PaLM,
+    Sec. 5); 1e-4 there and in arXiv 2601.02031."""
+    soft_cap: float | None = Field(None, ge=1e-3, le=1e6)
+    """Bound c of the logits, which become c tanh(logit / c) (Gemma 2, arXiv 2408.00118, with c = 30); by default they
+    have no bound."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.mu_centering and self.mu_loss:
+            raise ValueError("mu_loss: with mu_centering the mean is zero and adds nothing; leave out one of both")
+        return self
+
+    def own_head_settings(self) -> list[str]:
+        """Return the fields that treat the matrix of an untied head in another way than the embedding."""
+        fields = type(self).model_fields
+        return [name for name in OWN_HEAD if name in fields and getattr(self, name) != fields[name].default]
+
+    @property
+    def has_plain_head(self) -> bool:
+        """Whether the head is trained by its cross-entropy alone, and by the rule of the embedding."""
+        added = self.mu_centering or self.mu_loss or self.z_loss or self.soft_cap is not None
+        return not (added or self.own_head_settings())
+
+
+class _BuiltIn(HeadSettings):
+    later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "weight_decay", "head_lr_factor", "head_weight_decay")
+    title: ClassVar[str]
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "weight_decay": ("_wd{:g}", ", wd = {:g}"),
+        **HeadSettings.named,
+        "head_lr_factor": ("_hf{:g}", ", head f = {:g}"),
+        "head_weight_decay": ("_hwd{:g}", ", head wd = {:g}"),
+    }
+
+    weight_decay: float | None = Field(None, ge=0, le=1e6)
+    """Weight decay of the embedding; by default ``training.embedding_weight_decay``."""
+    head_lr_factor: float | None = Field(None, gt=0, le=1e40)
+    """Factor that multiplies the model's learning rate for the matrix of an untied head; by default ``lr_factor``."""
+    head_weight_decay: float | None = Field(None, ge=0, le=1e6)
+    """Weight decay of the matrix of an untied head; by default that of the embedding."""
+
+    _row: tuple[str, str] | None = PrivateAttr(None)
+
+    def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:
+        """Return key and label, made of all settings that differ from their defaults, some ``leave_out``."""
+        kind: str = self.name  # type: ignore[attr-defined]
+        key, label = kind, self.title
+        for field, (in_key, in_label) in self.named.items():
+            value = getattr(self, field)
+            if field not in leave_out and value != type(self).model_fields[field].default:
+                key, label = key + in_key.format(value), label + in_label.format(value)
+        return key, label
+
+    def in_row(self, key: str, label: str) -> Self:
+        """Return the same optimizer as a row of tables and results whose names do not tell its settings."""
+        copy = self.model_copy()
+        copy._row = (key, label)
+        return copy
+
+    @property
+    def own_key(self) -> str:
+        """The name that tells the settings, a part of a cell's id."""
+        return self.names()[0]
+
+    @property
+    def key(self) -> str:
+        """The name in results and in the keys of tables."""
+        return (self._row or self.names())[0]
+
+    @property
+    def label(self) -> str:
+        """The name in tables."""
+        return (self._row or self.names())[1]
+
+
+class _WithFactor(_BuiltIn):
+    later: ClassVar[tuple[str, ...]] = (*_BuiltIn.later, "lr_factor")
+    named: ClassVar[dict[str, tuple[str, str]]] = {"lr_factor": ("_f{:g}", ", f = {:g}"), **_BuiltIn.named}
+
+    lr_factor: float = Field(1.0, gt=0, le=1e40)
+    """Factor that multiplies the model's learning rate for the embedding; the schedule is the same for all."""
+
+
+class _WithBetas(_WithFactor):
+    later: ClassVar[tuple[str, ...]] = (*_WithFactor.later, "beta1", "beta2", "head_beta1", "head_beta2")
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "lr_factor": _WithFactor.named["lr_factor"],
+        "beta1": ("_b1-{:g}", ", beta1 = {:g}"),
+        "beta2": ("_b2-{:g}", ", beta2 = {:g}"),
+        **_BuiltIn.named,
+        "head_beta1": ("_hb1-{:g}", ", head beta1 = {:g}"),
+        "head_beta2": ("_hb2-{:g}", ", head beta2 = {:g}"),
+    }
+
+    beta1: float | None = Field(None, ge=0, lt=1)
+    """Decay rate of the first moment of the embedding; by default ``training.beta1``."""
+    beta2: float | None = Field(None, ge=0, lt=1)
+    """Decay rate of the second moment of the embedding; by default ``training.beta2``."""
+    head_beta1: float | None = Field(None, ge=0, lt=1)
+    """Decay rate of the first moment of an untied head; by default that of the embedding."""
+    head_beta2: float | None = Field(None, ge=0, lt=1)
+    """Decay rate of the second moment of an untied head; by default that of the embedding."""
+
+
+class AdamWSettings(_WithBetas):
+    """AdamW for the embedding, as for all other parameters: the paper's "Adam"."""
+
+    later: ClassVar[tuple[str, ...]] = (*_WithBetas.later, "amsgrad")
+    title: ClassVar[str] = "Adam"
+    named: ClassVar[dict[str, tuple[str, str]]] = {"amsgrad": ("_amsgrad", ", AMSGrad"), **_WithBetas.named}
+
+    name: Literal["adamw"]
+    amsgrad: bool = False
+    """Whether the denominator has the largest second moment so far (Reddi et al. 2018, arXiv 1904.09237)."""
+
+
+class CoupledAdamSettings(_WithBetas):
+    """Coupled Adam for the embedding; ``scale_exponent`` n multiplies the second moment by 2^-n (Sec. 6.1) [C]."""
+
+    later: ClassVar[tuple[str, ...]] = (*_WithBetas.later, "coupled")
+    title: ClassVar[str] = "Coupled Adam"
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "scale_exponent": ("_n{}", ", n = {}"),
+        **_WithBetas.named,
+        "coupled": ("_{}", ", {} alone"),
+    }
+
+    name: Literal["coupled_adam"]
+    scale_exponent: int = Field(0, ge=-20, le=20)
+    """Exponent n. The paper uses -5 to 5; beyond about 100 in either direction, float32 cannot hold the scaled second
+    moments."""
+    coupled: Literal["both", "input", "head"] = "both"
+    """Which matrices have a coupled second moment where the head is not tied; the other one has Adam's."""
+
+
+class EmberSettings(_WithFactor):
+    """Ember for the embedding: no first moment, a second moment for each row and each column (Shah 2026, arXiv
+    2607.01455)."""
+
+    title: ClassVar[str] = "Ember"
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "lr_factor": _WithFactor.named["lr_factor"],
+        "beta2": ("_b2-{:g}", ", beta2 = {:g}"),
+        "eps": ("_eps{:g}", ", eps = {:g}"),
+        **_BuiltIn.named,
+    }
+
+    name: Literal["ember"]
+    beta2: float = Field(0.999, ge=0, lt=1)
+    """Decay rate of the second moments (arXiv 2607.01455)."""
+    eps: float = Field(1e-8, ge=1e-30, le=1)
+    """Term that is added to the denominator of the update (arXiv 2607.01455)."""
+
+
+class SgdSettings(_BuiltIn):
+    """SGD for the embedding at ``lr_factor`` times the learning rate (Alg. 2) [C]."""
+
+    title: ClassVar[str] = "SGD"
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "lr_factor": _WithFactor.named["lr_factor"],
+        "momentum": ("_m{:g}", ", m = {:g}"),
+        **_BuiltIn.named,
+    }
+
+    name: Literal["sgd"]
+    lr_factor: float = Field(gt=0, le=1e40)
+    """Factor that multiplies the model's learning rate for the embedding."""
+    momentum: float = Field(0.9, ge=0, lt=1)
+
+
+def _not_taken(key: str) -> str:
+    if key in PLAIN:
+        raise ValueError(f"{key} is taken; results tell optimizers apart by it")
+    return key
+
+
+class CustomSettings(HeadSettings):
+    """A user's own optimizer for the embedding: any subclass of torch.optim.Optimizer (docs/optimizers.md).
+
+    The class is called as ``Class(embeddings, lr=..., weight_decay=..., **arguments)``, without ``weight_decay`` if it
+    has no such argument.
+    """
+
+    later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "code")
+
+    name: Literal["custom"]
+    path: DottedPath
+    """Module and class, in an installed package or in a file of the folder where the study is started."""
+    key: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._\-]*$", max_length=NAME_LENGTH), AfterValidator(_not_taken)
+    ]
+    """Name in results, in cell ids and in the keys of tables."""
+    label: Label
+    """Name in tables."""
+    arguments: Annotated[
+        dict[str, Any],
+        BeforeValidator(checked_arguments, json_schema_input_type=dict[str, Scalar | tuple[Scalar, ...]]),
+    ] = Field(default_factory=dict)
+    """Keyword arguments; lists become tuples."""
+    lr_factor: float = Field(1.0, gt=0, le=1e40)
+    """Factor that multiplies the model's learning rate; the schedule is the same for all optimizers."""
+    weight_decay: float | None = Field(None, ge=0, le=1e6)
+    """Weight decay of the embedding; by default ``training.embedding_weight_decay``. Whether it is decoupled depends on
+    the class."""
+    code: dict[str, str] | None = None
+    """What identifies the code of the class: by module the SHA-256 of its file, or by package its version. By default
+    it is that of the code which is there when the study is started; other code than one that is given is refused."""
+
+    def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:  # noqa: ARG002 - as of the built-in ones
+        """Return key and label, which the user has given."""
+        return self.key, self.label
+
+    def in_row(self, key: str, label: str) -> Self:
+        """Return the same optimizer as a row of tables and results with other names."""
+        return self.model_copy(update={"key": key, "label": label})
+
+    @property
+    def own_key(self) -> str:
+        """The name that is a part of a cell's id."""
+        return self.key
+
+    @property
+    def code_name(self) -> str:
+        """The path, and a short hash of the code."""
+        return f"{self.path}, code {digest(self.code) if self.code else 'unknown'}"
+
+
+def _optimizer_from_name(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+BuiltIn = AdamWSettings | CoupledAdamSettings | EmberSettings | SgdSettings
+PLAIN = tuple(
+    get_args(kind.model_fields["name"].annotation)[0]
+    for kind in get_args(BuiltIn)
+    if not any(field.is_required() for name, field in kind.model_fields.items() if name != "name")
+)
+"""Names of the built-in optimizers that need no settings: a study may give them as plain text."""
+_AnyOptimizer = Annotated[BuiltIn | CustomSettings, Field(discriminator="name")]
+Optimizer = Annotated[
+    _AnyOptimizer, BeforeValidator(_optimizer_from_name, json_schema_input_type=Literal[PLAIN] | _AnyOptimizer)
+]

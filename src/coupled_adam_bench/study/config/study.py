@@ -1,0 +1,276 @@
+"""The study as a whole."""
+
+import itertools
+import math
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalog.stages import STAGES, Stage
+from coupled_adam_bench.study.catalog.tables import Table
+from coupled_adam_bench.study.config.base import (
+    MAX_COUNT,
+    NAME_LENGTH,
+    Line,
+    PathText,
+    Settings,
+    duplicates,
+)
+from coupled_adam_bench.study.config.budget import Budget
+from coupled_adam_bench.study.config.data import CONTINUATION_WORDS, Data, Paths
+from coupled_adam_bench.study.config.errors import validate
+from coupled_adam_bench.study.config.evaluation import EvaluationSettings
+from coupled_adam_bench.study.config.execution import Execution
+from coupled_adam_bench.study.config.grid import GridBlock
+from coupled_adam_bench.study.config.protocols import (
+    PROTOCOLS,
+    Protocol,
+    as_yaml,
+    departing_settings,
+    preset,
+    with_defaults,
+)
+from coupled_adam_bench.study.config.reading import read_study_file
+from coupled_adam_bench.study.config.statistics import StatisticsSettings
+from coupled_adam_bench.study.config.tables import TableName, TableSettings, all_tables, problems
+from coupled_adam_bench.study.config.training import ModelOrPreset, Training
+from coupled_adam_bench.study.presets import MODEL_PRESETS
+
+STUDY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._\-]*$"
+# results/ holds these beside the studies.
+RESERVED_STUDY_NAMES = ("data", "runs", "trunks", "mlflow.db", "mlflow-artifacts")
+
+
+def _not_reserved(name: str) -> str:
+    if name in RESERVED_STUDY_NAMES:
+        raise ValueError(f"{name} is taken; results/ also holds {', '.join(RESERVED_STUDY_NAMES)}")
+    return name
+
+
+StudyName = Annotated[str, Field(pattern=STUDY_PATTERN, max_length=NAME_LENGTH), AfterValidator(_not_reserved)]
+
+
+class Study(Settings):
+    """A study, which is one YAML file."""
+
+    study: StudyName
+    """Name of the study; its results go to ``results/<study>/``."""
+    title: Line = ""
+    protocol: Protocol = "corrected"
+    """Preset for the settings on which the authors' code (``official``), the paper's text (``paper``) and correct
+    practice (``corrected``) disagree; settings given in the study take precedence (docs/protocols.md)."""
+    paths: Paths = Paths()
+    data: Data
+    models: tuple[ModelOrPreset, ...] = Field(min_length=1)
+    """Names of model presets, or models with their sizes."""
+    training: Training = Training()
+    grid: tuple[GridBlock, ...] = Field(min_length=1)
+    tables: dict[TableName, TableSettings] = Field({})
+    """Tables of the study's own by name, which blocks of the grid then name; see also ``TableSettings``."""
+    evaluation: EvaluationSettings = EvaluationSettings()
+    execution: Execution = Execution()
+    budget: Budget = Budget()
+    stated: PathText | None = None
+    """A file that states the study's hypotheses, seeds and stopping rule before its first run; see
+    ``config/stated.py``. It changes no run, and its SHA-256 goes into the manifest."""
+    statistics: StatisticsSettings = StatisticsSettings()
+
+    @property
+    def name(self) -> str:
+        """The name of the study."""
+        return self.study
+
+    @property
+    def protocol_label(self) -> str:
+        """The protocol and each setting that differs from it: ``corrected; training.embedding_weight_decay = 0.1``."""
+        different = departing_settings(self, self.protocol)
+        return "; ".join([self.protocol, *(f"{field} = {as_yaml(value)}" for field, value in different.items())])
+
+    @property
+    def largest_tokens(self) -> int:
+        """The number of tokens on which the largest run of the grid trains."""
+        batch_tokens = self.training.batch_sequences * self.training.seq_len
+        return max(steps for block in self.grid for steps in block.steps(batch_tokens)) * batch_tokens
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages of evaluation that the study runs, in the order of the catalogue."""
+        return [
+            stage for stage in STAGES.values() if not stage.optional or getattr(self.evaluation, stage.name) is not None
+        ]
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """The metrics that the study measures in every cell, by name: what a table can have as columns."""
+        stages = {stage.name for stage in self.stages}
+        own = [metric.declared() for metric in self.evaluation.metrics]
+        return {metric.name: metric for metric in (*METRICS.values(), *own) if metric.stage in stages}
+
+    @property
+    def tables_of_blocks(self) -> dict[str, Table]:
+        """The tables that blocks of the grid name, those of the paper first."""
+        named = {block.table for block in self.grid}
+        return {name: table for name, table in all_tables(self.tables).items() if name in named}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_protocol(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        protocol = values.get("protocol", cls.model_fields["protocol"].default)
+        return with_defaults(values, preset(protocol)) if protocol in PROTOCOLS else values
+
+    @model_validator(mode="after")
+    def _tables_fit(self) -> Self:
+        for message in problems(self.tables, self.metrics, {block.table for block in self.grid if block.table}):
+            raise ValueError(message)
+        if unknown := [name for name in self.statistics.margins if name not in self.metrics]:
+            raise ValueError(
+                f"statistics.margins: {', '.join(unknown)} is nothing that this study measures; there are "
+                f"{', '.join(self.metrics)}"
+            )
+        if self.statistics.target_loss is not None and self.execution.eval_every is None:
+            raise ValueError(
+                f"statistics.target_loss: {self.statistics.target_loss} is compared with the validation loss, which "
+                "is not measured; give execution.eval_every a number of steps, or leave out the target"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _grid_fits(self) -> Self:
+        names = [model.name for model in self.models]
+        if twice := duplicates(names):
+            raise ValueError(f"models: {', '.join(twice)} defined more than once")
+        known = {*names, *MODEL_PRESETS}  # a protocol has entries for presets that the study may not use
+        if unknown := sorted(set(self.evaluation.test_loss.batch_sequences_of) - known):
+            raise ValueError(
+                f"evaluation.test_loss.batch_sequences_of: {', '.join(unknown)} is not among the study's models "
+                f"{', '.join(names)}"
+            )
+        batch_tokens = self.training.batch_sequences * self.training.seq_len
+        for index, block in enumerate(self.grid):
+            for message in block.errors(batch_tokens, names, all_tables(self.tables)):
+                raise ValueError(f"grid.{index}.{message}")
+            if tied := [model.name for model in self.models if model.name in block.models and model.tied]:
+                for field in block.settings_of_own_heads():
+                    raise ValueError(
+                        f"grid.{index}.optimizers: {field} is for the matrix of a head that is not tied, and that of "
+                        f"{', '.join(tied)} is the embedding; leave it out, or set `tied: false`"
+                    )
+            for position, count in enumerate(block.steps(batch_tokens)):
+                if problem := self._run_error(count):
+                    raise ValueError(f"grid.{index}.tokens.{position}: {problem}")
+        if self.training.batch_sequences % self.execution.processes:
+            raise ValueError(
+                f"execution.train_processes: {self.execution.processes} (or gpus) does not divide "
+                f"training.batch_sequences {self.training.batch_sequences}"
+            )
+        return self
+
+    def _run_error(self, steps: int) -> str | None:
+        """Return what is wrong with a run of ``steps`` under the study's training settings, or None."""
+        training = self.training
+        if (n_tokens := steps * training.batch_sequences * training.seq_len) > MAX_COUNT:
+            return f"{steps:,} steps are {n_tokens:.1e} tokens, more than {MAX_COUNT:.0e}; lower them"
+        warmup, decay = training.warmup(steps), training.decay(steps)
+        field = "warmup_steps" if training.warmup_fraction is None else "warmup_fraction"
+        if warmup >= steps:
+            return (
+                f"the warmup of {warmup} steps (training.{field}) takes all {steps} steps of the run, which never "
+                "reaches its learning rate; lower it, or train for longer"
+            )
+        if warmup + decay > steps:
+            return (
+                f"the warmup of {warmup} steps (training.{field}) and the decay of {decay} (training.decay_fraction) "
+                f"are more than the {steps} steps of the run; lower one, or train for longer"
+            )
+        return None
+
+    @model_validator(mode="after")
+    def _tuning_fits(self) -> Self:
+        batch_tokens = self.training.batch_sequences * self.training.seq_len
+        used = {seed for block in self.grid for seed in block.seeds}
+        for index, block in enumerate(self.grid):
+            if (tune := block.tune) is None:
+                continue
+            place = f"grid.{index}.tune"
+            models = {model.name: model for model in self.models}
+            for message in tune.errors(block.optimizers, models, batch_tokens, min(block.steps(batch_tokens))):
+                raise ValueError(f"{place}.{message}")
+            if shared := sorted(used & set(tune.seeds)):
+                raise ValueError(
+                    f"{place}.seeds: {', '.join(map(str, shared))} is a seed of the grid too; what is compared must "
+                    "not have been trained to choose: take other seeds"
+                )
+            if (steps := tune.steps(batch_tokens)) is not None and (problem := self._run_error(steps)):
+                raise ValueError(f"{place}.tokens: {problem}")
+            if self.evaluation.test_loss.split == "val":
+                raise ValueError(
+                    f"{place}: chooses by the split val, on which evaluation.test_loss.split measures the loss of the "
+                    "chosen too; set evaluation.test_loss.split: test"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _cap_holds_the_largest_run(self) -> Self:
+        cap, split = self.data.max_tokens, self.data.split
+        if cap is None:
+            return self
+        largest = self.largest_tokens
+        fraction = 1 - Fraction(str(split.val_fraction)) - Fraction(str(split.test_fraction))
+        if cap * fraction < largest:
+            raise ValueError(
+                f"data.max_tokens: {cap:,} leaves {int(cap * fraction):,} tokens to train on without the splits "
+                f"val and test, but the largest run of the grid trains on {largest:,}; set at least "
+                f"{math.ceil(largest / fraction):,}, or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _keys_tell_optimizers_apart(self) -> Self:
+        settings: dict[tuple[str, str], Any] = {}
+        for index, block in enumerate(self.grid):
+            for model, (optimizer, row) in itertools.product(
+                block.models, zip(block.optimizers, block.rows, strict=True)
+            ):
+                trial = block.tune and block.tune.trial_of(optimizer)
+                if settings.setdefault((model, row.key), (optimizer, trial)) != (optimizer, trial):
+                    raise ValueError(
+                        f"grid.{index}.optimizers: {row.key} stands for two different settings, and results tell "
+                        "optimizers apart by it; make them the same, or use two studies"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _sources_fit(self) -> Self:
+        if self.evaluation.downstream.tasks == "synthetic" and self.training.seq_len < CONTINUATION_WORDS:
+            raise ValueError(
+                f"training.seq_len: {self.training.seq_len}, but the answers of the generated tasks have "
+                f"{CONTINUATION_WORDS} words; raise it, or name other evaluation.downstream.tasks"
+            )
+        if self.data.source.kind == "files" and not self.paths.text:
+            raise ValueError("paths.text: missing; the source 'files' needs folders, files or globs")
+        if self.data.tokenizer == "file" and self.paths.tokenizer is None:
+            raise ValueError("paths.tokenizer: missing; data.tokenizer 'file' needs a tokenizer.json")
+        if self.data.source.kind != "synthetic" and "synthetic" in (
+            self.evaluation.word_similarity,
+            self.evaluation.downstream.tasks,
+        ):
+            raise ValueError("evaluation: 'synthetic' sets exist for the data source 'synthetic' only")
+        return self
+
+
+def parse_study(values: Any, origin: str = "study") -> Study:
+    """Validate a study given as a mapping.
+
+    Raises a ``ValueError`` that lists every wrong field, its value and what is allowed.
+    """
+    return validate(Study, values, origin)
+
+
+def load_study(path: Path) -> Study:
+    """Read and validate a study's YAML or JSON file."""
+    return parse_study(read_study_file(path), str(path))

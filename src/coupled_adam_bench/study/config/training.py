@@ -1,0 +1,203 @@
+"""The sections ``models`` and ``training`` of a study."""
+
+import math
+from fractions import Fraction
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from coupled_adam_bench.study.config.base import MAX_SEQUENCES, MAX_STEPS, Label, LaterSettings, Name
+from coupled_adam_bench.study.config.optimizers import AdamWSettings, CoupledAdamSettings, CustomSettings, Optimizer
+from coupled_adam_bench.study.presets import MODEL_PRESETS
+
+
+class Model(LaterSettings):
+    """A decoder of one size, pre-norm with LayerNorm and without biases [P][C]."""
+
+    later: ClassVar[tuple[str, ...]] = ("qk_norm",)
+
+    name: Name
+    label: Label | None = None
+    """Name in tables, e.g. ``125M``; by default the parameter count."""
+    architecture: Literal["gpt2", "stablelm"] = "gpt2"
+    """``gpt2``: exact GELU and learned positions, the paper's small scale; ``stablelm``: SwiGLU and RoPE, its large
+    scale [P]. Each has the name of the transformers class that computes the same."""
+    n_layer: int = Field(gt=0, le=10_000)
+    n_head: int = Field(gt=0, le=2**16)
+    d_model: int = Field(gt=0, le=2**20)
+    ffn_dim: int | None = Field(None, gt=0, le=2**24)
+    """Hidden width of the MLP; by default 4 d_model for ``gpt2`` [C] and 256 ceil(floor(8 d_model / 3) / 256) for
+    ``stablelm`` [I]."""
+    rope_base: float = Field(10_000.0, gt=1, le=1e12)
+    """Base of the rotary frequencies of ``stablelm`` [I]."""
+    qk_norm: bool = False
+    """Whether ``stablelm`` normalizes the queries and the keys of each head before they are rotated (Henry et al. 2020,
+    arXiv 2010.04245), as transformers does with ``qk_layernorm``."""
+    tied: bool = True
+    """Whether the head shares the embedding's matrix [P]; if not, the embedding's optimizer updates both matrices."""
+    learning_rate: float = Field(gt=0, le=1e40)
+    """Peak learning rate; one at which the run diverges is allowed, and divergence is a result."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.d_model % self.n_head:
+            raise ValueError(f"n_head: {self.n_head} does not divide d_model {self.d_model}")
+        if self.architecture == "stablelm" and self.d_model // self.n_head % 2:
+            raise ValueError(f"n_head: RoPE turns pairs, but d_model / n_head = {self.d_model // self.n_head} is odd")
+        if self.architecture == "gpt2" and self.rope_base != 10_000.0:
+            raise ValueError("rope_base: gpt2 has learned positions; rope_base is for architecture 'stablelm'")
+        if self.architecture == "gpt2" and self.qk_norm:
+            raise ValueError("qk_norm: gpt2 has none; qk_norm is for architecture 'stablelm'")
+        return self
+
+    @property
+    def d_ffn(self) -> int:
+        """Hidden width of the MLP."""
+        if self.ffn_dim is not None:
+            return self.ffn_dim
+        return 4 * self.d_model if self.architecture == "gpt2" else 256 * -(-(8 * self.d_model // 3) // 256)
+
+    @property
+    def norms_per_layer(self) -> int:
+        """Number of vectors of ``d_model`` weights in a layer's norms."""
+        return 4 if self.qk_norm else 2
+
+    def n_positions(self, seq_len: int) -> int:
+        """Return the number of position parameters."""
+        return seq_len * self.d_model if self.architecture == "gpt2" else 0
+
+    def n_params(self, vocab_size: int, seq_len: int) -> int:
+        """Return the number of parameters, including positions; a tied embedding counts once."""
+        mlp_matrices = 2 if self.architecture == "gpt2" else 3
+        per_layer = 4 * self.d_model**2 + mlp_matrices * self.d_model * self.d_ffn + self.norms_per_layer * self.d_model
+        embeddings = vocab_size * self.d_model * (1 if self.tied else 2)
+        return embeddings + self.n_positions(seq_len) + self.n_layer * per_layer + self.d_model
+
+    def flops_per_token(self, vocab_size: int, seq_len: int) -> int:
+        """Return the model FLOPs of training on one token: 6 N + 12 n_layer d_model seq_len (PaLM, appendix B).
+
+        N counts the parameters that are multiplied: the head is included, but not the lookups of tokens and positions.
+        """
+        n_params = self.n_params(vocab_size, seq_len) - self.n_positions(seq_len)
+        lookup = 0 if self.tied else vocab_size * self.d_model
+        return 6 * (n_params - lookup) + 12 * self.n_layer * self.d_model * seq_len
+
+
+def _model_from_preset(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value not in MODEL_PRESETS:
+        raise ValueError(f"no such preset; there are {', '.join(MODEL_PRESETS)}; or give name, n_layer, n_head, ...")
+    return MODEL_PRESETS[value]
+
+
+ModelOrPreset = Annotated[
+    Model, BeforeValidator(_model_from_preset, json_schema_input_type=Literal[tuple(MODEL_PRESETS)] | Model)
+]
+
+
+def _share(fraction: float, steps: int) -> int:
+    # Exact for the decimal as written: in floats, 0.07 x 100 is 7.000000000000001, which would round up to 8.
+    return math.ceil(Fraction(str(fraction)) * steps)
+
+
+class Training(LaterSettings):
+    """The training settings that all cells of a study share."""
+
+    later: ClassVar[tuple[str, ...]] = ("core_optimizer", "init")
+
+    seq_len: int = Field(1024, gt=1, le=2**24)
+    """Context length in tokens [P]."""
+    batch_sequences: int = Field(96, gt=0, le=MAX_SEQUENCES)
+    """Number of sequences in a global batch [P]: 96 x 1024 = 98,304 tokens."""
+    core_optimizer: Literal["adamw", "muon"] = "adamw"
+    """Optimizer of all parameters but the embedding [P]; ``muon``: torch.optim.Muon for the matrices of the layers,
+    AdamW for the rest."""
+    beta1: float = Field(0.9, ge=0, lt=1)
+    """Decay rate of the first moment [P]."""
+    beta2: float = Field(0.95, ge=0, lt=1)
+    """Decay rate of the second moment [P]."""
+    eps: float = Field(1e-8, ge=1e-30, le=1)
+    """Term that is added to the denominator of the update [P]."""
+    weight_decay: float = Field(0.1, ge=0, le=1e6)
+    """Weight decay of the matrices [P]. Norms do not decay, and the embedding has a setting of its own."""
+    embedding_weight_decay: float = Field(0.0, ge=0, le=1e6)
+    """Weight decay of the embedding: 0 in the authors' code [C], 0.1 in the text of the paper."""
+    grad_clip: float = Field(1.0, gt=0, le=1e30)
+    """Largest global 2-norm of the gradient of all parameters [P]."""
+    schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
+    """Learning rate after the warmup. ``wsd`` is constant, then decays linearly over the last ``decay_fraction``, so
+    that the cells of several D can share one stable run."""
+    warmup_steps: int = Field(100, ge=0, le=MAX_STEPS)
+    """Number of steps of linear warmup [P]."""
+    warmup_fraction: float | None = Field(None, gt=0, lt=1)
+    """Fraction of the cell's steps, rounded up, that replaces ``warmup_steps``; 0.01 at the large scale [P]."""
+    warmup_from: Literal["zero", "first_step"] = "first_step"
+    """Learning rate of warmup step t, counted from 0. ``zero``: peak t / warmup, so the first step changes nothing [C];
+    ``first_step``: peak (t + 1) / (warmup + 1)."""
+    min_lr_ratio: float = Field(0.1, ge=0, le=1)
+    """Fraction of the peak learning rate at which the decay ends [C]."""
+    decay_fraction: float = Field(0.2, gt=0, le=1)
+    """Fraction of a cell's steps over which ``wsd`` lowers the learning rate."""
+    data_order: Literal["with_replacement", "shuffled", "per_rank"] = "with_replacement"
+    """Windows that a step draws. ``with_replacement``: uniform offsets; ``shuffled``: windows without overlap, each
+    once per epoch; ``per_rank``: the authors' offsets, rank r of ``data_ranks`` drawing with the seed seed + r [C]."""
+    data_ranks: int = Field(4, gt=0, le=MAX_SEQUENCES)
+    """Number of random streams of ``per_rank``; it does not depend on the number of GPUs that train. The authors had 4
+    [C]."""
+    init: Literal["normal", "xavier"] = "normal"
+    """Initial weights. ``normal``: all with ``init_std`` [C]; ``xavier``: matrices of the layers have a variance of
+    2 / (inputs + outputs) (Glorot and Bengio 2010), embeddings and head a standard deviation of 1 / sqrt(d_model)
+    (arXiv 2601.02031)."""
+    init_std: float = Field(0.02, gt=0, le=1e6)
+    """Standard deviation of the initial weights [C]; residual output projections have init_std / sqrt(2 n_layer). With
+    ``init: xavier`` it is not used."""
+    precision: Literal["fp32", "bf16"] = "bf16"
+    """Precision of training; ``bf16`` is autocast over fp32 weights [P][C]."""
+
+    def warmup(self, steps: int) -> int:
+        """Return the number of warmup steps in a run of ``steps``."""
+        return self.warmup_steps if self.warmup_fraction is None else _share(self.warmup_fraction, steps)
+
+    def decay(self, steps: int) -> int:
+        """Return the number of decay steps of ``wsd`` in a run of ``steps``; 0 for other schedules."""
+        return _share(self.decay_fraction, steps) if self.schedule == "wsd" else 0
+
+    def embedding_decay(self, optimizer: Optimizer, head: bool = False) -> float:
+        """Return the weight decay of the embedding, or of an untied ``head``.
+
+        It is the optimizer's if given, else the study's; a head has that of the embedding unless it has its own.
+        """
+        own = optimizer.weight_decay
+        if head and not isinstance(optimizer, CustomSettings) and optimizer.head_weight_decay is not None:
+            own = optimizer.head_weight_decay
+        return self.embedding_weight_decay if own is None else own
+
+    def betas(self, optimizer: AdamWSettings | CoupledAdamSettings, head: bool = False) -> tuple[float, float]:
+        """Return the decay rates of the moments of the embedding, or of an untied ``head``.
+
+        They are the optimizer's if given, else the study's; a head has those of the embedding unless it has its own.
+        """
+        own = [(optimizer.beta1, self.beta1), (optimizer.beta2, self.beta2)]
+        given = (optimizer.head_beta1, optimizer.head_beta2) if head else (None, None)
+        beta1, beta2 = (
+            of_head if of_head is not None else study if value is None else value
+            for of_head, (value, study) in zip(given, own, strict=True)
+        )
+        return beta1, beta2
+
+    def decay_start(self, steps: int) -> int:
+        """Return the first step of ``wsd`` whose learning rate is below the peak, or ``steps`` if there is none.
+
+        The step before it has the peak learning rate and never lies in the warmup. All earlier steps are the same for
+        every D.
+        """
+        return min(steps, 1 + max(self.warmup(steps), steps - self.decay(steps)))
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.schedule == "wsd" and self.warmup_fraction is not None:
+            raise ValueError("warmup_fraction: schedule 'wsd' shares one start between several D; use warmup_steps")
+        if self.data_order == "per_rank" and self.batch_sequences % self.data_ranks:
+            raise ValueError(f"data_ranks: {self.data_ranks} does not divide batch_sequences {self.batch_sequences}")
+        return self

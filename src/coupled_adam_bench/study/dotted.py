@@ -1,0 +1,131 @@
+"""A user's own code, named in a study by its dotted path: where its files lie, what they hash to, what it names. Light.
+
+Not seen: data files that the code opens, and modules that it imports under a name that it computes.
+"""
+
+import ast
+import difflib
+import importlib
+import importlib.util
+import sys
+import sysconfig
+from contextlib import suppress
+from functools import cache
+from importlib.machinery import PathFinder
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from typing import Any
+
+from coupled_adam_bench.store.cached import cached_by_file, sha256_once
+
+Code = dict[str, str]
+"""What identifies own code: by module the SHA-256 of its file, or by installed package its version."""
+_INSTALLED = {"site-packages", "dist-packages"}
+_OTHERS = {Path(sysconfig.get_path("stdlib")), Path(__file__).parents[1]}
+
+
+def _find(name: str) -> dict[str, Path]:
+    """Return by name the files of a module and of the packages that it lies in, as far as they are there.
+
+    Nothing is imported. Installed packages are searched, and last the working directory, as our commands do. The file
+    of a module in an archive is the archive.
+    """
+    here = str(Path.cwd())
+    places = [*(place for place in sys.path if place not in ("", here)), here]
+    files: dict[str, Path] = {}
+    parts = name.split(".")
+    for prefix in (".".join(parts[: count + 1]) for count in range(len(parts))):
+        spec = PathFinder.find_spec(prefix, places)
+        if spec is None and prefix == parts[0]:
+            with suppress(ValueError):  # a module that was not imported, such as __main__
+                spec = importlib.util.find_spec(prefix)  # an editable install may have a finder of its own
+        if spec is None:
+            break
+        places = list(spec.submodule_search_locations or ())
+        if spec.origin is not None and spec.has_location:
+            origin = Path(spec.origin)
+            files[prefix] = next(filter(Path.is_file, (origin, *origin.parents)), origin)
+    return files
+
+
+def code_of(path: str) -> Code:
+    """Return what identifies the code at ``module.name``, without importing it.
+
+    A copy in ``site-packages`` is identified by its package and version. Any other code is the file of the module and
+    those of the modules that it imports, but for Python's own, installed packages and this program. ``ValueError`` that
+    begins with ``path:`` for a module without a file, and for a file that cannot be read.
+    """
+    module = path.rpartition(".")[0]
+    files = _find(module)
+    if module not in files:
+        raise ValueError(
+            f"path: no package or module {module!r} is installed, nor is there one in {Path.cwd()}, or it has no file; "
+            "correct the path, or install it into the environment that runs the study"
+        )
+    if _INSTALLED & set(files[module].parts) and (names := _packages().get(module.partition(".")[0])):
+        return {name: version(name) for name in sorted(set(names))}
+    try:
+        _add_imported(files, _OTHERS - set(files[module].parents))
+        return {name: sha256_once(file) for name, file in sorted(files.items())}
+    except OSError as error:
+        raise ValueError(f"path: {error.filename} cannot be read: {error.strerror}; make it readable") from None
+    except ValueError as error:
+        raise ValueError(f"path: {error}") from None
+
+
+_packages = cache(packages_distributions)
+
+
+def _add_imported(files: dict[str, Path], others: set[Path]) -> None:
+    """Add to the files of modules those of the modules that they import, unless they are installed or of ``others``."""
+    waiting = list(files)
+    while waiting:
+        module = waiting.pop()
+        file = files[module]
+        package = module if file.stem == "__init__" else module.rpartition(".")[0]
+        for imported in imported_names(file, package) if file.suffix == ".py" else ():
+            for name, path in _find(imported).items():
+                if name not in files and not (_INSTALLED & set(path.parts) or others & set(path.parents)):
+                    files[name] = path
+                    waiting.append(name)
+
+
+@cached_by_file
+def imported_names(file: Path, package: str) -> list[str]:
+    """Return the names of all that a Python file of a package imports, which are modules or lie in one."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"{file}: not valid Python: {error}") from None
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: -node.level + 1 or None] if node.level else []
+            base = ".".join(filter(None, [*above, node.module]))
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)] if base else [a.name for a in node.names]
+    return names
+
+
+def changed_code(path: str, known: Code) -> str | None:
+    """Return the files and packages that differ between the code at ``module.name`` and ``known``; ``None`` if none."""
+    here = code_of(path)
+    changed = [name for name in sorted({*here, *known}) if here.get(name) != known.get(name)]
+    return ", ".join(str(_find(name).get(name, name)) for name in changed) or None
+
+
+def import_object(path: str) -> Any:
+    """Import and return what ``module.name`` names; ``ValueError`` that begins with ``path:`` if there is nothing."""
+    module_name, _, name = path.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a module may raise anything
+        raise ValueError(
+            f"path: cannot import {module_name!r} ({type(error).__name__}: {error}); "
+            "correct the path, or install the package where the study runs"
+        ) from error
+    if not hasattr(module, name):
+        close = difflib.get_close_matches(name, vars(module), n=1)
+        raise ValueError(f"path: {module_name!r} has no {name!r}{f'; did you mean {close[0]!r}?' if close else ''}")
+    return getattr(module, name)

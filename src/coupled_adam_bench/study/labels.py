@@ -1,0 +1,52 @@
+"""Labels: the names of optimizers, models and token counts in tables and figures, which must be unambiguous."""
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from coupled_adam_bench.study.cells import readable_count
+
+if TYPE_CHECKING:
+    from coupled_adam_bench.study.plan import PlannedBlock
+
+_REMEDY = {
+    "optimizers": "give one of them another label",
+    "models": "give one of them a label of its own",
+    "tokens": "give one of them as {steps: NUMBER, label: TEXT} with a label of its own",
+}
+
+
+def check_labels(blocks: "Sequence[PlannedBlock]") -> None:
+    """Raise ``ValueError`` with both places for two optimizers, models or counts of tokens that are printed alike."""
+    first: dict[tuple[str, ...], tuple[str | int, str]] = {}
+    several = len({planned.study.name for planned in blocks}) > 1
+    for planned in blocks:
+        for kind, label, identity, index in _printed(planned):
+            place = f"{planned.place}.{kind}.{index}"
+            place = f"{planned.study.name}: {place}" if several else place
+            key: tuple[str, ...] = (kind, as_seen(label))
+            if kind == "tokens":  # 20B is another number of tokens in a study of other batches
+                key = (*key, planned.study.name)
+            other, other_place = first.setdefault(key, (identity, place))
+            if other != identity:
+                raise ValueError(
+                    f"{other_place} and {place}: both are printed as {label!r}, so tables and figures could not tell "
+                    f"them apart; {_REMEDY[kind]}"
+                )
+
+
+def as_seen(label: str) -> str:
+    """Return a label as a reader sees it: one form of each letter, one space where there are several."""
+    return " ".join(unicodedata.normalize("NFKC", label).split())
+
+
+def _printed(planned: "PlannedBlock") -> Iterator[tuple[str, str, str | int, int]]:
+    """Yield kind, label, what the label stands for, and number of everything in a block that tables print."""
+    optimizers = dict.fromkeys((cell.optimizer.label, cell.optimizer.key) for cell in planned.cells)
+    yield from (("optimizers", *one, index) for index, one in enumerate(optimizers))
+    sizes = dict.fromkeys((cell.model.label or readable_count(cell.n_params), cell.n_params) for cell in planned.cells)
+    yield from (("models", *one, index) for index, one in enumerate(sizes))
+    tokens = dict.fromkeys(
+        (cell.tokens_label or readable_count(cell.n_tokens), cell.n_tokens) for cell in planned.cells
+    )
+    yield from (("tokens", *one, index) for index, one in enumerate(tokens))

@@ -1,0 +1,301 @@
+"""The plan: validated studies and the cells that they make, the one file that every stage is given."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import read_sealed, seal
+from coupled_adam_bench.study.cells import Cell, Trunk, block_cells, data_digest, data_id, find_trunks
+from coupled_adam_bench.study.config import Budget, Composite, GridBlock, StatisticsSettings, Study, parse_study
+from coupled_adam_bench.study.config.stated import Stated, read_stated, stated_from_json
+from coupled_adam_bench.study.config.tune import Values
+from coupled_adam_bench.study.inputs import with_code
+from coupled_adam_bench.study.labels import check_labels
+from coupled_adam_bench.study.stated import check_stated
+from coupled_adam_bench.study.tuning import Tuning, chosen_values, fill_slot, tune_block
+
+PLAN_SHA256 = "COUPLED_ADAM_BENCH_PLAN_SHA256"
+"""Variable with the seal of the plan that a job is given; without it, any plan that is whole is taken."""
+
+
+@dataclass(frozen=True)
+class PlannedBlock:
+    """A block of a study's grid and its cells, in the order of the grid."""
+
+    study: Study
+    place: str
+    """The field of the study that holds the block, such as ``grid.0``."""
+    block: GridBlock
+    cells: tuple[Cell, ...]
+    tunings: Mapping[str, Tuning] = field(default_factory=dict)
+    """The tunings for which cells of the block wait, by id."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What makes one results folder: the blocks of one study, or of all studies of a composite one.
+
+    ``data`` is the hash of each study's data by the study's name. Raises ``ValueError`` for studies that do not go
+    together.
+    """
+
+    name: str
+    title: str
+    blocks: tuple[PlannedBlock, ...]
+    data: dict[str, str]
+    stated: Stated | None = None
+    """What was stated before the first run."""
+
+    def __post_init__(self) -> None:
+        """Check that the studies go together."""
+        _check_protocols(self)
+        _check_budgets(self)
+        _check_statistics(self)
+        check_labels(self.blocks)
+        if self.stated is not None:
+            check_stated(self.stated, self.blocks)
+
+    @cached_property
+    def studies(self) -> dict[str, Study]:
+        """The studies by name, in their order."""
+        return {planned.study.name: planned.study for planned in self.blocks}
+
+    @property
+    def protocol_label(self) -> str:
+        """The protocol of all studies and every setting that departs from it."""
+        return next(iter(self.studies.values())).protocol_label
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of all studies."""
+        return next(iter(self.studies.values())).budget
+
+    @cached_property
+    def statistics(self) -> StatisticsSettings:
+        """The settings of statistics of all studies, with the margins of each."""
+        sections = [study.statistics for study in self.studies.values()]
+        margins = {name: margin for section in sections for name, margin in section.margins.items()}
+        return sections[0].model_copy(update={"margins": margins})
+
+    @cached_property
+    def cells(self) -> dict[str, Cell]:
+        """The cells of all studies by id, each once; one that several studies have belongs to the first of them."""
+        cells: dict[str, Cell] = {}
+        for cell in chain.from_iterable(planned.cells for planned in self.blocks):
+            cells.setdefault(cell.id, cell)
+        return cells
+
+    @cached_property
+    def tunings(self) -> dict[str, Tuning]:
+        """The tunings of all studies by id, each once."""
+        tunings: dict[str, Tuning] = {}
+        for planned in self.blocks:
+            tunings |= {name: tuning for name, tuning in planned.tunings.items() if name not in tunings}
+        return tunings
+
+    @cached_property
+    def tuning_cells(self) -> dict[str, Cell]:
+        """The candidates' cells by id, those left out that the grid has too."""
+        candidates = chain.from_iterable(tuning.cells for tuning in self.tunings.values())
+        return {cell.id: cell for cell in candidates if cell.id not in self.cells}
+
+    @cached_property
+    def trained(self) -> dict[str, Cell]:
+        """All cells that are trained, by id: those of the grid, then those that only tune it."""
+        return self.cells | self.tuning_cells
+
+    @cached_property
+    def by_job_name(self) -> dict[str, Cell]:
+        """All cells that are trained, by the names that the workflow has for them."""
+        cells = [cell for planned in self.blocks for cell in planned.cells]
+        slots = {cell.slot: cell for cell in cells if cell.slot is not None}
+        # A choice may be what another block gives: then two jobs have one cell, and `trained` has it once.
+        return {cell.id: cell for cell in (*cells, *self.trained.values()) if cell.slot is None} | slots
+
+    @cached_property
+    def trunks(self) -> dict[str, Trunk]:
+        """The trunks by id: what cells of schedule ``wsd`` share before their decay.
+
+        Tuned cells are trained as a whole, since it is not known before the choice which trunk is theirs.
+        """
+        given: dict[str, Cell] = {}
+        for cell in chain.from_iterable(planned.cells for planned in self.blocks):
+            if cell.tuning is None:
+                given.setdefault(cell.id, cell)
+        return find_trunks({**given, **self.tuning_cells}.values())
+
+    def with_choices(self, choices: Mapping[str, Values]) -> "Plan":
+        """Return the plan with the chosen values in the slots of tuned cells; ``choices`` are by the tuning's id."""
+        if not choices:
+            return self
+        filled = [
+            tuple(
+                fill_slot(cell, choices[cell.tuning]) if cell.tuning is not None and cell.tuning in choices else cell
+                for cell in planned.cells
+            )
+            for planned in self.blocks
+        ]
+        blocks = tuple(replace(planned, cells=cells) for planned, cells in zip(self.blocks, filled, strict=True))
+        return replace(self, blocks=blocks)
+
+    @property
+    def data_ids(self) -> tuple[str, ...]:
+        """The data of all studies, each once."""
+        return tuple(dict.fromkeys(self.data_id(study) for study in self.studies.values()))
+
+    def data_id(self, study: Study) -> str:
+        """Return the id of a study's data."""
+        return data_id(study, self.data[study.name])
+
+    def cells_of(self, study: Study) -> list[Cell]:
+        """Return the cells that belong to a study: those that no study before it has."""
+        return [cell for cell in self.cells.values() if cell.study is study]
+
+    def find(self, ids: Iterable[str]) -> list[Cell]:
+        """Return cells by the names of their jobs.
+
+        ``ValueError`` for an unknown one, for cells of several studies, or for one whose settings are not chosen yet.
+        """
+        ids = list(ids)
+        if unknown := [name for name in ids if name not in self.by_job_name]:
+            raise ValueError(f"cells: {', '.join(unknown)} not in study {self.name!r}")
+        cells = [self.by_job_name[name] for name in ids]
+        if waiting := [cell for cell in cells if not cell.is_chosen]:
+            raise ValueError(f"cells: {waiting[0].id} waits for the choice of {waiting[0].tuning}; make it first")
+        study_of(cells)
+        return cells
+
+    def study_with_data(self, data: str) -> Study:
+        """Return the study that asks most of this data, the longest sequences; ``ValueError`` if there is none."""
+        studies = [study for study in self.studies.values() if self.data_id(study) == data]
+        if not studies:
+            raise ValueError(f"data: {data!r} is not of study {self.name!r}, which has {', '.join(self.data_ids)}")
+        return max(studies, key=lambda study: study.training.seq_len)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as a JSON value."""
+        studies = [
+            {"study": study.model_dump(mode="json"), "data": self.data[name]} for name, study in self.studies.items()
+        ]
+        stated = None if self.stated is None else self.stated.to_json()
+        return {"name": self.name, "title": self.title, "studies": studies, "stated": stated}
+
+    def describe(self) -> str:
+        """Return a table of the cells and their cost in model FLOPs."""
+        lines = [f"{self.name}: {len(self.trained)} cells on {', '.join(self.data_ids)}", ""]
+        header = ("cell", "parameters", "tokens", "steps", "FLOPs")
+        rows = []
+        for cell in self.trained.values():
+            rows.append((cell.id, cell.n_params, cell.n_tokens, cell.steps, cell.flops))
+        width = max(len(header[0]), *(len(row[0]) for row in rows))
+        lines.append(f"{header[0]:<{width}}  {header[1]:>14}  {header[2]:>16}  {header[3]:>8}  {header[4]:>9}")
+        lines += [f"{r[0]:<{width}}  {r[1]:>14,}  {r[2]:>16,}  {r[3]:>8,}  {r[4]:>9.2e}" for r in rows]
+        n_tokens, flops = sum(row[2] for row in rows), sum(row[4] for row in rows)
+        lines += ["", f"together: {n_tokens:,} tokens, {flops:.2e} FLOPs"]
+        if trunks := self.trunks.values():
+            shared = [prefix for trunk in trunks for prefix in trunk.prefixes.values()]
+            n_tokens += sum(trunk.run.n_tokens for trunk in trunks) - sum(prefix.n_tokens for prefix in shared)
+            flops += sum(trunk.run.flops for trunk in trunks) - sum(prefix.flops for prefix in shared)
+            lines.append(f"trained: {n_tokens:,} tokens, {flops:.2e} FLOPs, what cells share before their decay once")
+        return "\n".join(lines) + "\n"
+
+
+def study_of(cells: Iterable[Cell]) -> Study:
+    """Return the study of cells; ``ValueError`` if they belong to none, or to several."""
+    studies = {cell.study.name: cell.study for cell in cells}
+    if len(studies) != 1:
+        raise ValueError(f"cells: of {' and '.join(studies) or 'no study'}; give those of one study at a time")
+    return next(iter(studies.values()))
+
+
+def _check_protocols(plan: Plan) -> None:
+    """Raise ``ValueError`` if two studies have different protocols: all tables of a folder have one."""
+    labels = {study.protocol_label: name for name, study in plan.studies.items()}
+    if len(labels) > 1:
+        named = ", ".join(f"{name} has {label!r}" for label, name in labels.items())
+        raise ValueError(f"protocol: {named}; a results folder has one: set `protocol` beside `studies`")
+
+
+def _check_budgets(plan: Plan) -> None:
+    """Raise ``ValueError`` if two studies have different budgets: the cells of a folder share the machines."""
+    for setting in Budget.model_fields:
+        _check_equal("budget", setting, {name: getattr(study.budget, setting) for name, study in plan.studies.items()})
+
+
+def _check_statistics(plan: Plan) -> None:
+    """Raise ``ValueError`` if two studies have different rules of bold type, targets, or margins of a metric."""
+    sections = {name: study.statistics for name, study in plan.studies.items()}
+    for setting in ("bold", "target_loss"):
+        _check_equal("statistics", setting, {name: getattr(section, setting) for name, section in sections.items()})
+    for metric in {metric for section in sections.values() for metric in section.margins}:
+        given = {name: section.margins[metric] for name, section in sections.items() if metric in section.margins}
+        _check_equal("statistics", f"margins.{metric}", given)
+
+
+def _check_equal(section: str, setting: str, values: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` if the ``values`` of a setting, by study, are not all the same."""
+    if len(set(values.values())) > 1:
+        named = ", ".join(f"{name} has {value!r}" for name, value in values.items())
+        raise ValueError(f"{section}.{setting}: {named}; a results folder has one: set `{section}` beside `studies`")
+
+
+def _plan_blocks(study: Study, data: str) -> list[PlannedBlock]:
+    planned = []
+    for number, block in enumerate(study.grid):
+        cells, tunings = tune_block(study, data, block, block_cells(study, data, block))
+        planned.append(PlannedBlock(study, f"grid.{number}", block, tuple(cells), tunings))
+    return planned
+
+
+def _plan(name: str, title: str, studies: Sequence[tuple[Study, str]], stated: Stated | None = None) -> Plan:
+    """Return the plan of studies, each with the hash of its data."""
+    data: dict[str, str] = {}
+    for study, digest in studies:
+        if study.name in data:
+            raise ValueError(f"studies: two of them have the name {study.name!r}; give one of them another `study`")
+        data[study.name] = digest
+    blocks = [planned for study, digest in studies for planned in _plan_blocks(study, digest)]
+    return Plan(name, title, tuple(blocks), data, stated)
+
+
+def make_plan(study: Study | Composite, folders: Sequence[Path] = ()) -> Plan:
+    """Return the plan of a study; ``folders`` are searched in turn for the studies of a composite one.
+
+    The text files and the tokenizer of the data must be in place. Own optimizers have their code in the plan.
+    """
+    studies = tuple(map(with_code, study.load_parts(folders) if isinstance(study, Composite) else (study,)))
+    stated = None if study.stated is None else read_stated(study.stated)
+    return _plan(study.name, study.title, [(one, data_digest(one)) for one in studies], stated)
+
+
+def plan_from_json(values: Any, origin: str) -> Plan:
+    """Return the plan of a JSON value from :meth:`Plan.to_json`, whose ``origin`` errors name; needs no data."""
+    try:
+        planned = [(entry["study"], entry["data"]) for entry in values["studies"]]
+        name, title, given = values["name"], values["title"], values["stated"]
+        stated = None if given is None else stated_from_json(given)
+    except (KeyError, TypeError):
+        raise ValueError(f"{origin}: not a plan of this version; write it anew") from None
+    return _plan(name, title, [(parse_study(study, origin), data) for study, data in planned], stated)
+
+
+def read_plan_file(path: Path) -> Plan:
+    """Read a sealed plan without the choices beside it; ``ValueError`` if it was edited, or is not this job's."""
+    try:
+        values = read_sealed(path)
+        if os.environ.get(PLAN_SHA256, own := seal(values)) != own:
+            raise ValueError(f"{path}: not the plan of the start that this job belongs to")
+    except ValueError as error:
+        raise ValueError(f"{error}; start again: it is written anew from the study") from None
+    return plan_from_json(values, str(path))
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan as :func:`read_plan_file`, and the choices beside it."""
+    plan = read_plan_file(path)
+    return plan.with_choices(chosen_values(plan.tunings.values(), path.parent / paths.TUNING))

@@ -1,0 +1,1 @@
+"""What stands around a study; it imports the pipeline, and no part of the pipeline imports it."""

@@ -1,0 +1,147 @@
+"""What the cells of a study take, each by itself: time, memory and disk, and what ended runs took."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from coupled_adam_bench.study.cells import Cell, Trunk
+from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.tools.estimate.disk import checkpoint_bytes, model_bytes
+from coupled_adam_bench.tools.estimate.memory import Memory, largest_micro_batch, memory_of
+from coupled_adam_bench.tools.estimate.resources import train_mem_mb, train_minutes
+from coupled_adam_bench.tools.estimate.speed import EndedRun, Source, Speeds, estimated_tokens_per_second
+
+GPU_SIZES = (40, 80, 141)
+"""Memory of GPUs in GB for which a plan says whether a cell fits."""
+
+
+def own_parts(plan: Plan) -> dict[str, Cell]:
+    """Return by the id of each cell what its own job trains: all of it, or the steps that are not its trunk's."""
+    trunk_steps = {cell: prefix.steps for trunk in plan.trunks.values() for cell, prefix in trunk.prefixes.items()}
+    return {name: replace(cell, steps=cell.steps - trunk_steps.get(name, 0)) for name, cell in plan.trained.items()}
+
+
+def trunk_part(trunk: Trunk, step: int) -> Cell:
+    """Return what the job trains that takes a trunk to the branch at ``step``."""
+    before = max((branch for branch in trunk.branches if branch < step), default=0)
+    return replace(trunk.run, steps=step - before)
+
+
+@dataclass(frozen=True)
+class CellEstimate:
+    """A cell, what training it takes, and what it took if its run has ended."""
+
+    cell: Cell
+    part: Cell
+    """What the cell's own job trains."""
+    seconds: float
+    """Time of the cell's own job without its start, by ``source``."""
+    source: Source
+    assumed_seconds: float
+    """The same without what runs have measured."""
+    run: EndedRun | None
+    memory: Memory
+    micro_batches: dict[int, int | None]
+    """The largest micro-batch by GB of GPU memory, None if the cell does not fit; empty on a CPU."""
+    mem_mb: int
+    minutes: int
+    checkpoint_bytes: int
+    model_bytes: int
+    tunes: bool
+    """Whether the cell is trained only to choose the settings of others."""
+
+    @property
+    def processors(self) -> int:
+        """The number of GPUs, or without GPUs of processes, that train the cell."""
+        return self.cell.study.execution.processes
+
+    @property
+    def hours(self) -> float:
+        """The hours that all GPUs, or all processes on a CPU, take together."""
+        return self.seconds * self.processors / 3600
+
+    @property
+    def hours_taken(self) -> float:
+        """The hours that the ended run took, 0 for one that has not ended."""
+        return self.run.seconds * self.run.processes / 3600 if self.run else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the estimate as a JSON value."""
+        cell = self.cell
+        return {
+            "cell": cell.id, "study": cell.study.name, "model": cell.model.name, "n_params": cell.n_params,
+            "tokens_label": cell.tokens_label, "n_tokens": cell.n_tokens, "flops": cell.flops,
+            "own_tokens": self.part.n_tokens, "own_flops": self.part.flops,
+            "gpus": cell.study.execution.gpus, "processes": self.processors, "source": self.source, "tunes": self.tunes,
+            "seconds": self.seconds, "assumed_seconds": self.assumed_seconds, "processor_hours": self.hours,
+            "tokens_per_second": self.part.n_tokens / self.seconds,
+            "run": asdict(self.run) if self.run else None, "processor_hours_taken": self.hours_taken,
+            "memory": self.memory.to_json(),
+            "largest_micro_batch": {f"{size} GB": fitting for size, fitting in self.micro_batches.items()},
+            "job": {"mem_mb": self.mem_mb, "minutes": self.minutes},
+            "checkpoint_bytes": self.checkpoint_bytes, "model_bytes": self.model_bytes,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BranchEstimate:
+    """A branch of a trunk, and what taking the trunk there from the branch before takes."""
+
+    step: int
+    part: Cell
+    """What the branch's own job trains."""
+    seconds: float
+    is_trained: bool
+
+    @property
+    def hours(self) -> float:
+        """The hours that all GPUs, or all processes on a CPU, take together."""
+        return self.seconds * self.part.study.execution.processes / 3600
+
+
+@dataclass(frozen=True)
+class EstimateRow:
+    """Cells of one model and one number of tokens."""
+
+    cells: tuple[CellEstimate, ...]
+
+    @property
+    def first(self) -> CellEstimate:
+        """One of the cells."""
+        return self.cells[0]
+
+    @property
+    def fullest(self) -> CellEstimate:
+        """The cell that takes most memory: they differ in the state of the optimizer."""
+        return max(self.cells, key=lambda estimate: estimate.memory.peak)
+
+    @property
+    def n_done(self) -> int:
+        """The number of ended runs."""
+        return len(self.seconds_taken)
+
+    @property
+    def seconds_taken(self) -> list[float]:
+        """The seconds of each ended run."""
+        return [estimate.run.seconds for estimate in self.cells if estimate.run is not None]
+
+
+def estimate_cell(cell: Cell, part: Cell, speeds: Speeds, tunes: bool = False) -> CellEstimate:
+    """Return the estimate of a cell whose own job trains ``part``; it may be one that only ``tunes`` others."""
+    execution = cell.study.execution
+    speed, source = speeds.tokens_per_second(cell, execution)
+    sizes = GPU_SIZES if execution.gpus else ()
+    return CellEstimate(
+        cell=cell,
+        part=part,
+        seconds=part.n_tokens / speed,
+        source=source,
+        assumed_seconds=part.n_tokens / estimated_tokens_per_second(cell, execution)[0],
+        run=speeds.runs.get(cell.id),
+        memory=memory_of(cell, execution),
+        micro_batches={size: largest_micro_batch(cell, execution, size * 1e9) for size in sizes},
+        mem_mb=train_mem_mb(cell, execution),
+        minutes=train_minutes([part], execution, speeds),
+        checkpoint_bytes=checkpoint_bytes(cell),
+        model_bytes=model_bytes(cell),
+        tunes=tunes,
+    )

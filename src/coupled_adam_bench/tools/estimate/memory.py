@@ -1,0 +1,199 @@
+"""Memory of a process that trains a cell, counted from the tensors that it holds.
+
+The layers are counted as they run without torch.compile, which keeps less, so that the count is an upper bound for
+compiled ones. docs/performance.md compares it with measurements.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+
+from coupled_adam_bench.machine.device import LOGITS_CHUNK
+from coupled_adam_bench.machine.gpus import GPUS
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import (
+    AdamWSettings,
+    CoupledAdamSettings,
+    EmberSettings,
+    Execution,
+    Model,
+    SgdSettings,
+)
+
+GPU_SHARE = 0.9
+"""Share of a GPU's memory to use; the rest is for CUDA itself, fragmentation and the communication of gradients."""
+CPU_PROCESS_BYTES = 800_000_000
+"""Memory of a process on a CPU beside weights and activations: Python, torch and the batches read ahead."""
+FP32, BF16 = 4, 2
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a training process by what they hold, in a step after the first, and the size of a micro-batch."""
+
+    weights: int
+    """Weights in float32; of sharded ones the process's shard."""
+    gathered: int
+    """Weights of the layers that FSDP2 gathers at a time; 0 without shards."""
+    casts: int
+    """Weights in bfloat16, which the forward pass keeps for the backward pass; 0 in float32."""
+    gradients: int
+    optimizer: int
+    """State of the optimizers; of a sharded one the process's shard."""
+    activations: int
+    """What the layers keep for the backward pass of a micro-batch."""
+    head: int
+    """What the loss holds: logits of a chunk, hidden states of a micro-batch, and the gradients of both factors."""
+    backward: int
+    """What the backward pass of the last layer holds besides: gradients of its stream, its MLP and the head."""
+    tied_gradients: int
+    """Gradients of a tied embedding as head and as input, before their sum is its gradient; 0 if it is not tied."""
+    micro_batch_sequences: int
+    kept_gradients: int
+    """Gradients that lie in memory when a backward pass begins: of several micro-batches, and under DDP."""
+
+    @property
+    def peak(self) -> int:
+        """Return the bytes at the fullest moment, the beginning or the end of a backward pass."""
+        always = self.weights + self.gathered + self.casts + self.optimizer
+        begin = self.activations + max(self.head, self.backward) + self.kept_gradients
+        return always + max(begin, self.gradients + self.tied_gradients)
+
+    def to_json(self) -> dict[str, int]:
+        """Return the parts and the peak as a JSON value."""
+        return {**asdict(self), "peak": self.peak}
+
+
+def embedding_params(cell: Cell) -> int:
+    """Return the number of parameters that the embedding's optimizer updates: the embedding and an untied head."""
+    return cell.vocab_size * cell.model.d_model * (1 if cell.model.tied else 2)
+
+
+def _matrix_params(model: Model) -> int:
+    """Return the number of parameters in the matrices of the layers."""
+    mlp_matrices = 2 if model.architecture == "gpt2" else 3
+    return model.n_layer * (4 * model.d_model**2 + mlp_matrices * model.d_model * model.d_ffn)
+
+
+def optimizer_bytes(cell: Cell) -> int:
+    """Return the bytes of the states of a cell's optimizers, in all shards together.
+
+    AdamW has two moments for each parameter, Muon one. What is not known here is counted as AdamW.
+    """
+    embedding, muon = embedding_params(cell), 0
+    if cell.training.core_optimizer == "muon":
+        muon = _matrix_params(cell.model)
+    core = FP32 * (2 * (cell.n_params - embedding - muon) + muon)
+    match cell.optimizer:
+        case AdamWSettings(amsgrad=True):
+            return core + FP32 * 3 * embedding
+        case EmberSettings():  # one number for each row and each column
+            return core + FP32 * (embedding // cell.model.d_model + embedding // cell.vocab_size)
+        case CoupledAdamSettings():  # the second moment is one row for each matrix
+            return core + FP32 * (embedding + embedding // cell.vocab_size)
+        case SgdSettings():
+            return core + (FP32 * embedding if cell.optimizer.momentum else 0)
+        case _:
+            return core + FP32 * 2 * embedding
+
+
+def layer_bytes_per_token(cell: Cell, on_gpu: bool) -> int:
+    """Return the bytes that one layer keeps for each token until the backward pass.
+
+    In float32: the inputs of both norms with their statistics, and the logarithm of each head's sum of exponentials.
+    In the precision of the products: both norms' outputs, queries, keys and values, the attention's output, and in the
+    MLP the inputs and outputs of its nonlinearity. StableLM also keeps rotated queries and keys, and both factors of
+    SwiGLU. Norms of queries and keys keep their float32 outputs before and after the weights, with their statistics.
+    On a CPU attention is in float32: its inputs and its output, of which the product keeps a copy.
+    """
+    model, product = cell.model, BF16 if cell.training.precision == "bf16" else FP32
+    attention = 0 if on_gpu or product == FP32 else (4 * FP32 - 3 * product) * model.d_model
+    in_float32 = 2 * (model.d_model + 2) + model.n_head + (4 * (model.d_model + model.n_head) if model.qk_norm else 0)
+    gpt2 = model.architecture == "gpt2"
+    in_products = (6 if gpt2 else 8) * model.d_model + (2 if gpt2 else 4) * model.d_ffn
+    return FP32 * in_float32 + product * in_products + attention
+
+
+def local_sequences(cell: Cell, execution: Execution) -> int:
+    """Return the number of sequences that a process trains on in a step."""
+    return cell.training.batch_sequences // execution.processes
+
+
+def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | None = None) -> Memory:
+    """Return the memory of one of the processes that train ``cell``, on its GPU or, without GPUs, of its tensors.
+
+    By default the micro-batch is that of ``execution``; for ``auto``, the largest that fits into the GPU of the study's
+    budget, or on a CPU one sequence.
+    """
+    if micro_batch_sequences is None:
+        micro_batch_sequences = _micro_batch(cell, execution)
+    model, training, n_params = cell.model, cell.training, cell.n_params
+    sequences = local_sequences(cell, execution)
+    sharded, is_ddp = (execution.parallel == kind and execution.processes > 1 for kind in ("fsdp", "ddp"))
+    shards = execution.processes if sharded else 1
+    several = micro_batch_sequences < sequences
+    tokens = micro_batch_sequences * training.seq_len
+    bf16, on_gpu = training.precision == "bf16", execution.gpus > 0
+    matrices = _matrix_params(model)
+    root = n_params - matrices - model.n_layer * model.norms_per_layer * model.d_model  # what belongs to no layer
+    head_weight = FP32 * cell.vocab_size * model.d_model
+    chunk = min(LOGITS_CHUNK["cuda" if on_gpu else "cpu"], tokens)
+    # The logits and their softmax in the products' precision, between them log-softmax in float32; on a CPU, float32
+    # logits are overwritten.
+    logit = 2 * BF16 + FP32 if bf16 else (2 if on_gpu else 1) * FP32
+    if cell.optimizer.soft_cap is not None:  # its derivative, and beside bfloat16 logits the capped ones in float32
+        logit += BF16 + FP32 if bf16 else FP32
+    # The last norm's input and output, the loss's copy of the output, and its gradient.
+    hidden = tokens * model.d_model * (3 * FP32 + (BF16 if bf16 else 0))
+    # The gradient of the head, and in bfloat16 a copy of the head and the product that is added to its gradient.
+    factors = head_weight + (2 * BF16 * cell.vocab_size * model.d_model if bf16 else 0)
+    # The gradient of GELU's output, or those of SwiGLU's product, of both its factors, and of the first before SiLU.
+    mlp_gradients, product = 1 if model.architecture == "gpt2" else 4, BF16 if bf16 else FP32
+    token_ids = 16 * sequences * training.seq_len  # inputs and targets in int64
+    return Memory(
+        weights=FP32 * n_params // shards,
+        # The root stays gathered; of the layers, one computes while the next arrives in a buffer and is copied out.
+        gathered=FP32 * (root + 3 * matrices // model.n_layer) if sharded else 0,
+        casts=BF16 * matrices if bf16 else 0,
+        # FSDP2 makes shards of a layer's gradients once it is done, and the root is done last.
+        gradients=FP32 * (root + n_params // shards) if sharded else FP32 * n_params,
+        optimizer=optimizer_bytes(cell) // shards,
+        activations=tokens * model.n_layer * layer_bytes_per_token(cell, on_gpu) + token_ids,
+        head=chunk * cell.vocab_size * logit + hidden + factors,
+        backward=head_weight + tokens * (FP32 * model.d_model + product * mlp_gradients * model.d_ffn),
+        tied_gradients=2 * head_weight if model.tied else 0,
+        micro_batch_sequences=micro_batch_sequences,
+        kept_gradients=FP32 * n_params // shards if several or is_ddp else 0,
+    )
+
+
+def pieces(sequences: int, fitting: int) -> int:
+    """Return the micro-batch size that splits ``sequences`` into the fewest and most equal micro-batches that fit."""
+    return math.ceil(sequences / math.ceil(sequences / max(1, fitting)))
+
+
+def largest_micro_batch(cell: Cell, execution: Execution, gpu_bytes: float) -> int | None:
+    """Return the largest micro-batch with which a cell fits into a GPU, None if it does not fit with one sequence.
+
+    Cells that a job trains at the same time share the GPU.
+    """
+    sequences, room = local_sequences(cell, execution), GPU_SHARE * gpu_bytes / execution.cells_at_once
+    if memory_of(cell, execution, sequences).peak <= room:
+        return sequences
+    # More sequences never take less, apart from all of them at once.
+    fitting, too_many = 0, sequences
+    while too_many - fitting > 1:
+        middle = (fitting + too_many) // 2
+        if memory_of(cell, execution, middle).peak <= room:
+            fitting = middle
+        else:
+            too_many = middle
+    return pieces(sequences, fitting) if fitting else None
+
+
+def _micro_batch(cell: Cell, execution: Execution) -> int:
+    sequences, setting = local_sequences(cell, execution), execution.micro_batch_sequences
+    if setting != "auto":
+        return min(setting or sequences, sequences)
+    if not execution.gpus:
+        return 1
+    return largest_micro_batch(cell, execution, GPUS[cell.study.budget.gpu].memory) or 1

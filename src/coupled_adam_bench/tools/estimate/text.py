@@ -1,0 +1,201 @@
+"""An estimate as text: a summary by model and number of tokens that fits on a screen."""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from coupled_adam_bench.machine.gpus import GPUS
+from coupled_adam_bench.tools.estimate.cell import GPU_SIZES, CellEstimate, EstimateRow
+from coupled_adam_bench.tools.estimate.speed import Source
+from coupled_adam_bench.tools.estimate.study import Estimate
+
+UNKNOWN = "-"
+_BASIS: dict[Source, str] = {
+    "measured": "speeds of ended runs",
+    "budget.mfu": "the MFU that budget.mfu gives",
+    "estimate": "an estimate",
+}
+
+
+def hours(seconds: float) -> str:
+    """Return a time as ``45 s``, ``12 min``, ``5.2 h`` or ``9.5 days``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def size(n_bytes: float | None) -> str:
+    """Return bytes in decimal units of three digits: ``1.25 TB``."""
+    if n_bytes is None:
+        return UNKNOWN
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
+        if n_bytes >= 0.9995 * unit:
+            return f"{count(n_bytes / unit)} {name}"
+    return f"{n_bytes / 1e3:.0f} kB"
+
+
+def count(value: float) -> str:
+    """Return a number in three digits, large ones with separators."""
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.3g}")
+    digits = 2 - math.floor(math.log10(abs(rounded)))
+    return f"{rounded:,.{max(0, min(digits, 4))}f}"
+
+
+def training_table(estimate: Estimate, by_study: bool = True) -> list[list[str]]:
+    """Return the table of what training takes, by study, model and number of tokens, the header first.
+
+    Without ``by_study`` the studies and their column are left out.
+    """
+    unit = "GPU" if estimate.on_gpus else "CPU"
+    header = ["study", "model", "D", "cells", "FLOPs each", unit + "s", "MFU", "basis", "time each", f"{unit} h"]
+    table = [[*header, "done", "took each"], *(_training_row(row) for row in estimate.rows(by_study))]
+    return table if by_study else [line[1:] for line in table]
+
+
+def _training_row(row: EstimateRow) -> list[str]:
+    first, execution = row.first, row.first.cell.study.execution
+    rate = first.part.flops / first.seconds / first.processors
+    mfu = f"{100 * rate / GPUS[first.cell.study.budget.gpu].peak_flops:.0f} %" if execution.gpus else UNKNOWN
+    return [
+        first.cell.study.name,
+        first.cell.model.name,
+        (first.cell.tokens_label or UNKNOWN) + (" (tuning)" if first.tunes else ""),
+        str(len(row.cells)),
+        f"{first.cell.flops:.2e}",
+        str(first.processors),
+        mfu,
+        first.source,
+        hours(first.seconds),
+        count(sum(estimate.hours for estimate in row.cells)),
+        str(row.n_done),
+        hours(median(row.seconds_taken)) if row.seconds_taken else UNKNOWN,
+    ]
+
+
+def memory_table(estimate: Estimate, by_study: bool = True) -> list[list[str]]:
+    """Return the table of what a process and a job take, by study and model, the header first.
+
+    Without ``by_study`` the studies and their column are left out.
+    """
+    sizes = GPU_SIZES if estimate.on_gpus else ()
+    header = ["study", "model", "weights", "gradients", "optimizer", "activations", "loss", "at", "peak"]
+    header += [f"{size} GB" for size in sizes] + ["job: memory", "limit"]
+    rows: dict[tuple[str, str], EstimateRow] = {}
+    for row in estimate.rows(by_study):
+        cell = row.first.cell
+        key = (cell.study.name if by_study else cell.data_id, cell.model.name)
+        rows[key] = EstimateRow((*rows[key].cells, *row.cells)) if key in rows else row
+    table = [header, *(_memory_row(row, sizes) for row in rows.values())]
+    return table if by_study else [line[1:] for line in table]
+
+
+def _memory_row(row: EstimateRow, sizes: Sequence[int]) -> list[str]:
+    estimate = row.fullest
+    memory = estimate.memory
+    minutes = sorted({cell.minutes for cell in row.cells})
+    return [
+        estimate.cell.study.name,
+        estimate.cell.model.name,
+        size(memory.weights + memory.gathered + memory.casts),
+        size(memory.gradients),
+        size(memory.optimizer),
+        size(memory.activations),
+        size(memory.head),
+        str(memory.micro_batch_sequences),
+        size(memory.peak),
+        *(str(estimate.micro_batches.get(gb) or UNKNOWN) for gb in sizes),
+        size(1e6 * max(cell.mem_mb for cell in row.cells)),
+        " to ".join(str(value) for value in dict.fromkeys((minutes[0], minutes[-1]))) + " min",
+    ]
+
+
+def align(table: Sequence[Sequence[str]], n_left: int = 2) -> list[str]:
+    """Return the lines of a table, its first ``n_left`` columns to the left and the others to the right."""
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    return [
+        "  ".join(
+            f"{cell:<{width}}" if column < n_left else f"{cell:>{width}}"
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def basis(estimate: Estimate) -> str:
+    """Return a sentence that says what the times rest on."""
+    sources = dict.fromkeys(cell.source for cell in estimate.cells)
+    named = " and ".join(_BASIS[source] for source in sources)
+    machine = estimate.budget.gpu if estimate.on_gpus else "threads of 40 GFLOP/s"
+    measured = "" if list(sources) == ["measured"] else f" for {machine}"
+    never = "; no GPU has measured it" if "estimate" in sources and estimate.on_gpus else ""
+    ended = [cell for cell in estimate.cells if cell.run is not None]
+    compared = ""
+    if ended:
+        taken, assumed = (sum(values) for values in zip(*((c.hours_taken, _assumed(c)) for c in ended), strict=True))
+        compared = f" The ended runs took {count(taken / assumed)} times what was assumed before."
+    return f"The times rest on {named}{measured}{never}.{compared}"
+
+
+def _assumed(estimate: CellEstimate) -> float:
+    return estimate.assumed_seconds * estimate.processors / 3600
+
+
+def totals(estimate: Estimate) -> list[tuple[str, str]]:
+    """Return the totals as pairs of a name and a text."""
+    unit = "GPU hours" if estimate.on_gpus else "CPU hours"
+    done = sum(cell.run is not None for cell in estimate.cells)
+    slots = f"{estimate.slots} {'GPUs' if estimate.on_gpus else 'processors'}"
+    known = [data.bytes for data in estimate.data]
+    preparing = [data.preparing_bytes for data in estimate.data]
+    pairs = [
+        ("cells", f"{len(estimate.cells)}, {done} done"),
+        ("tokens", f"{estimate.n_tokens:,}"),
+        ("FLOPs", f"{estimate.flops:.2e}"),
+        (unit, f"{count(estimate.hours)}, {count(estimate.hours_left)} of them left"),
+    ]
+    if done:
+        pairs.append((f"{unit} so far", count(estimate.hours_taken)))
+        if estimate.on_gpus:
+            kwh = estimate.kwh_taken
+            pairs.append(("energy so far", "unknown" if kwh is None else f"{kwh:.3g} kWh, of the GPUs alone"))
+    cost, left = estimate.cost(estimate.hours), estimate.cost(estimate.hours_left)
+    if cost is not None and left is not None:
+        price = f"{estimate.budget.price_per_gpu_hour:g} {estimate.budget.currency} an hour"
+        pairs.append(("cost", f"{count(cost)} {estimate.budget.currency}, {count(left)} left, at {price}"))
+    elif estimate.on_gpus:
+        pairs.append(("cost", "unknown; set budget.price_per_gpu_hour"))
+    if path := estimate.critical_path:
+        pairs.append(("wall time", f"{hours(estimate.wall_seconds)} on {slots}, queues left out"))
+        if estimate.on_gpus and estimate.slots > estimate.budget.gpus:
+            pairs.append(("", f"a cell takes {estimate.slots} GPUs, more than budget.gpus: {estimate.budget.gpus}"))
+        least = hours(sum(job.seconds for job in path))
+        pairs.append(("at least", f"{least}, on any number: the longest chain of jobs"))
+        pairs += [("", f"{hours(job.seconds):>9}  {job.name}") for job in path]
+    if None in known:
+        bins = "token bins unknown before they are prepared"
+    else:
+        extra = sum(filter(None, preparing))
+        bins = f"token bins {size(sum(filter(None, known)))}" + (f" ({size(extra)} while made)" if extra else "")
+    pairs.append(
+        ("disk", f"{bins}, checkpoints {size(estimate.checkpoint_bytes)}, models {size(estimate.model_bytes)}")
+    )
+    return pairs
+
+
+def describe(estimate: Estimate) -> str:
+    """Return the summary."""
+    plan = estimate.plan
+    tuning = f", and {len(plan.tuning_cells)} that tune," if plan.tuning_cells else ""
+    lines = [f"{plan.name}: {len(plan.cells)} cells{tuning} on {', '.join(plan.data_ids)}", ""]
+    lines += ["Training, what cells share before their decay left out" if estimate.trunks else "Training"]
+    lines += [*align(training_table(estimate)), ""]
+    what = "a GPU, and the largest micro-batch, in sequences, by its size" if estimate.on_gpus else "a process"
+    lines += [f"Memory of {what}", *align(memory_table(estimate)), ""]
+    pairs = totals(estimate)
+    width = max(len(name) for name, _ in pairs)
+    lines += [f"{name:<{width}}  {text}" for name, text in pairs]
+    return "\n".join([*lines, "", basis(estimate), ""])

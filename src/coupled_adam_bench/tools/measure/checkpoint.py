@@ -1,0 +1,217 @@
+"""Finds the embedding matrices of a checkpoint in safetensors, and reads nothing else of its weights."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coupled_adam_bench.store.paths import WEIGHTS
+
+INDEX = f"{WEIGHTS}.index.json"
+_PICKLED = "pytorch_model.bin"
+_ROWS = 4096  # rows that are converted at once: bounds the memory beside the matrix itself
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_SIZE = re.compile(r"(layers?|experts)$|(size|positions|embeddings|ctx|dim|embd|model|inner|heads)$")
+_MOST_PARTS, _MOST_WIDTH = 1000, 10**8
+_OTHER_NAMES = {"lm_head.weight": ("embed_out.weight",)}
+"""Names in checkpoints that transformers renames when it loads them: that of GPT-NeoX."""
+
+
+@dataclass(frozen=True)
+class StoredMatrix:
+    """A matrix in a file of safetensors."""
+
+    file: Path
+    name: str
+
+    def read(self) -> NDArray[np.float64]:
+        """Return the matrix (V, D) in float64, converted a few rows at a time.
+
+        ``ValueError`` if it is not stored as floats, or has a value that is not finite.
+        """
+        import torch
+
+        with _opened(self.file) as tensors:
+            stored = tensors.get_slice(self.name)
+            if stored.get_dtype() not in _FLOATS:
+                raise ValueError(
+                    f"{self.file}: {self.name} is stored as {stored.get_dtype()}, not one of {', '.join(_FLOATS)}; "
+                    "give a checkpoint that is not quantized"
+                )
+            matrix_VD = np.empty(stored.get_shape(), dtype=np.float64)
+            for start in range(0, len(matrix_VD), _ROWS):
+                rows_RD = stored[start : start + _ROWS].to(torch.float64).numpy()
+                if not np.all(np.isfinite(rows_RD)):
+                    row = start + int(np.argmin(np.isfinite(rows_RD).all(axis=1)))
+                    raise ValueError(f"{self.file}: {self.name} has a value that is not finite, first in row {row}")
+                matrix_VD[start : start + _ROWS] = rows_RD
+        return matrix_VD
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that the file says."""
+        with _opened(self.file) as tensors:
+            return tuple(tensors.get_slice(self.name).get_shape())
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """The input and the output matrix of a model; ``head`` is None if it is tied, or not in the checkpoint."""
+
+    architecture: str
+    embeddings: StoredMatrix
+    head: StoredMatrix | None
+    tied: bool
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What the architecture says of a matrix: its names, the likely first, and its shape."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+
+
+def find_matrices(folder: Path, file_of: Callable[[str], Path | None]) -> Matrices:
+    """Return where the matrices of the model in ``folder`` are.
+
+    ``file_of`` returns the path of a file of the model by its name, None if there is none; it is asked for no more
+    files than are needed. ``ValueError`` for a model that is no language model, has only pickled weights, or whose
+    matrices are not there or have another shape than its configuration says.
+    """
+    architecture, embeddings, head, tied = _architecture(folder)
+    locate = _locator(folder, file_of)
+    found = locate(embeddings)
+    if found is None:
+        raise ValueError(f"{folder}: {WEIGHTS} has no tensor {' or '.join(embeddings.names)}, its input embedding")
+    output = None if head is None else locate(head)
+    for wanted, tensor in ((embeddings, found), (head, output)):
+        if wanted is not None and tensor is not None and tensor.shape != wanted.shape:
+            raise ValueError(
+                f"{tensor.file}: {tensor.name} has the shape {tensor.shape}, but config.json says {wanted.shape}; "
+                "correct vocab_size and width there, or take another copy of the model"
+            )
+    if tied and output is not None and _equal(found, output):
+        output = None
+    return Matrices(architecture, found, output, tied and output is None)
+
+
+def _architecture(folder: Path) -> tuple[str, _Wanted, _Wanted | None, bool]:
+    """Return the class of a model, its input and output matrix, and whether they are tied, without any weights."""
+    import torch
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, AutoConfig
+
+    try:
+        # Another kind of attention could be code of the hub. No model computes anything here.
+        config = AutoConfig.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True, attn_implementation="eager"
+        )
+        for problem in _sizes_that_cannot_be(config.to_dict()):
+            raise ValueError(problem)
+    except Exception as error:  # many types: a missing file, unknown models, code of the checkpoint's own
+        raise ValueError(f"{folder}: config.json cannot be used ({type(error).__name__}: {error})") from None
+    mappings = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING)
+    classes = [mapping[type(config)] for mapping in mappings if type(config) in mapping]
+    if not classes:
+        raise ValueError(f"{folder}: {type(config).__name__} is not of a causal or masked language model")
+    # BERT's configuration fits both kinds; the checkpoint says which it is.
+    said = config.architectures if isinstance(config.architectures, list) else []
+    chosen = next((each for each in classes if each.__name__ in said), classes[0])
+    try:
+        with torch.device("meta"):
+            model = chosen(config)
+    except Exception as error:  # sizes below zero, too large, or that are no numbers
+        raise ValueError(
+            f"{folder}: {chosen.__name__} cannot be as config.json says ({type(error).__name__}: {error}); "
+            "take another copy of the model"
+        ) from None
+    text_config = config.get_text_config()
+    prefix = f"{model.base_model_prefix}."
+    wanted: list[_Wanted | None] = []
+    for module in (model.get_input_embeddings(), model.get_output_embeddings()):
+        weight = getattr(module, "weight", None)
+        if weight is None or weight.ndim != 2:
+            wanted.append(None)
+            continue
+        name = next(name for name, each in model.named_modules() if each is module) + ".weight"
+        # A checkpoint of the model without its head has no prefix.
+        names = (name, *_OTHER_NAMES.get(name, ()), name.removeprefix(prefix), prefix + name)
+        wanted.append(_Wanted(tuple(dict.fromkeys(names)), tuple(weight.shape)))
+    embeddings, head = wanted
+    if embeddings is None:
+        raise ValueError(f"{folder}: {type(model).__name__} has no embedding matrix of tokens")
+    return type(model).__name__, embeddings, head, bool(getattr(text_config, "tie_word_embeddings", False))
+
+
+def _sizes_that_cannot_be(config: Mapping[str, Any]) -> Iterator[str]:
+    """Find in a configuration, and in those in it, numbers so large that a model of them is not built in minutes."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _sizes_that_cannot_be(value)
+        found = _SIZE.search(str(key))
+        if found and isinstance(value, int | float):
+            most = _MOST_PARTS if found[1] else _MOST_WIDTH
+            if value > most:
+                yield f"{key} is {value}, but at most {most} can be"
+
+
+def _locator(folder: Path, file_of: Callable[[str], Path | None]) -> Callable[[_Wanted], StoredMatrix | None]:
+    """Return a function that finds a matrix in one file, or by the index in one of several."""
+    index = file_of(INDEX)
+    if index is not None:
+        try:
+            weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            strange = [name for name in weight_map.values() if not isinstance(name, str) or Path(name).name != name]
+            if strange:
+                raise ValueError(f"{strange[0]!r} is not the name of a file in the folder")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{index}: not an index of safetensors ({error!r}); fetch it again") from None
+    else:
+        file = file_of(WEIGHTS)
+        if file is None:
+            pickled = folder / _PICKLED
+            raise ValueError(
+                f"{folder}: there is no {WEIGHTS} and no {INDEX}"
+                + (f"; {pickled.name} can run code when it is read" if pickled.exists() else "")
+                + "; save the model with transformers' save_pretrained, which writes safetensors"
+            )
+        with _opened(file) as tensors:
+            weight_map = dict.fromkeys(tensors.keys(), WEIGHTS)
+
+    def locate(wanted: _Wanted) -> StoredMatrix | None:
+        name = next((name for name in wanted.names if name in weight_map), None)
+        if name is None:
+            return None
+        file = file_of(weight_map[name])
+        if file is None:
+            raise ValueError(f"{folder}: {weight_map[name]} is missing, which has {name}; fetch it again")
+        return StoredMatrix(file, name)
+
+    return locate
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            yield tensors
+    except SafetensorError as error:
+        raise ValueError(f"{file}: not a whole file of safetensors ({error}); fetch it again") from None
+
+
+def _equal(first: StoredMatrix, second: StoredMatrix) -> bool:
+    """Compare two matrices a few rows at a time."""
+    if first.shape != second.shape:
+        return False
+    with _opened(first.file) as one, _opened(second.file) as other:
+        slices = one.get_slice(first.name), other.get_slice(second.name)
+        starts = range(0, first.shape[0], _ROWS)
+        return all(bool((slices[0][at : at + _ROWS] == slices[1][at : at + _ROWS]).all()) for at in starts)

@@ -1,0 +1,136 @@
+"""Measures several models, also over the word pairs that all of them have, and prints them side by side."""
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDINGS, VARIANTS
+from coupled_adam_bench.evaluation.matrix_geometry import SEEN, UNPADDED
+from coupled_adam_bench.evaluation.word_similarity import correlations_of, r_bar
+from coupled_adam_bench.store.record import row
+from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalog.names import HEAD, SUBWORDS
+from coupled_adam_bench.tools.measure.inputs import WordLists
+from coupled_adam_bench.tools.measure.model import Counts, Measured, measure_model
+
+SHARED = "_shared"
+"""Ending of the tasks over the pairs that all models have."""
+_MISSING = "-"
+_METRICS = [metric.name for metric in METRICS.values() if metric.task == EMBEDDINGS]
+_ENDS = ("", "_low", "_high")
+_KINDS = ((SUBWORDS, "of pieces"), (SHARED, "of shared pairs"))
+
+
+def measure_models(
+    names: Sequence[str], lists: WordLists, text: list[Path], counts: Counts | None
+) -> tuple[list[Measured], int]:
+    """Measure models; return those that could be measured, and how many could not, whose errors go to stderr."""
+    found = []
+    for name in dict.fromkeys(names):
+        try:
+            found.append(measure_model(name, lists, text, counts))
+        except (ValueError, OSError) as error:
+            print(f"error: {error}", file=sys.stderr)
+    if len(found) > 1:
+        add_shared_pairs(found)
+    return found, len(dict.fromkeys(names)) - len(found)
+
+
+def add_shared_pairs(models: Sequence[Measured]) -> None:
+    """Add to each model the correlations over the pairs that all models keep, for each set and their mean."""
+    names = [name for name in models[0].pairs if all(name in model.pairs for model in models)]
+    places = {
+        name: set.intersection(*(set(model.pairs[name][0].places.tolist()) for model in models)) for name in names
+    }
+    for model in models:
+        cosines = []
+        for name in names:
+            pairs, found = model.pairs[name]
+            kept_P = np.isin(pairs.places, list(places[name]))
+            values = correlations_of(
+                {kind: of_pairs[kept_P] for kind, of_pairs in found.items()}, pairs.ratings[kept_P]
+            )
+            model.results += [row(name + SHARED, metric, value) for metric, value in values.items()]
+            model.results.append(row(name + SHARED, "n_pairs", len(places[name])))
+            cosines.append(values["pearson_cosine"])
+            if any(math.isnan(value) for value in values.values()):
+                model.undefined.append(f"{name + SHARED}: not defined for the {len(places[name])} pairs of all models")
+        if names:
+            model.results.append(row("word_similarity" + SHARED, "r_bar", r_bar(cosines)))
+
+
+def table_of(models: Sequence[Measured]) -> str:
+    """Return the main numbers of models side by side, with the reasons for what is missing."""
+    sets = list(dict.fromkeys(name for model in models for name in model.pairs))
+    lines: list[tuple[str, list[str]]] = [
+        ("architecture", [model.matrices.architecture for model in models]),
+        ("tied", ["yes" if model.matrices.tied else "no" for model in models]),
+        ("rows x width", [_shape(model, EMBEDDINGS) for model in models]),
+        *((f"embeddings {name}", _values(models, EMBEDDINGS, name)) for name in _METRICS),
+        ("head rows x width", [_shape(model, HEAD) for model in models]),
+        *((f"head {name}", _values(models, HEAD, name)) for name in _METRICS),
+    ]
+    for ending, words in ((UNPADDED, "no padding"), (SEEN, "seen tokens")):
+        parts = ("n_rows", "isotropy", "mean_norm_ratio")
+        lines += [(f"{words}: {name}", _values(models, EMBEDDINGS + ending, name)) for name in parts]
+    lines += [(f"{task} isotropy", _values(models, task, "isotropy")) for task in VARIANTS]
+    lines += [(f"{name} pairs", [_kept(model, name) for model in models]) for name in sets]
+    lines += [(f"{name} pearson_cosine", _values(models, name, "pearson_cosine")) for name in sets]
+    lines += [(f"r_bar{name}", _values(models, "word_similarity", f"r_bar{name}")) for name in _ENDS]
+    lines += [(f"r_bar {words}", _values(models, "word_similarity" + ending, "r_bar")) for ending, words in _KINDS]
+    lines += [(f"{task} r_bar", _values(models, task, "r_bar")) for task in VARIANTS]
+    shown = [line for line in lines if any(text != _MISSING for text in line[1])]
+    text = _aligned([("", _labels(models)), *shown])
+    reasons = [f"{label}: {reason}" for label, model in zip(_labels(models), models, strict=True) for reason in
+               model.undefined]  # fmt: skip
+    return text + "".join(f"{_MISSING}  {reason}\n" for reason in reasons)
+
+
+def to_json(models: Sequence[Measured]) -> dict[str, Any]:
+    """Return everything that was measured as a JSON value."""
+    return {"models": [model.to_json() for model in models]}
+
+
+def details_of(models: Sequence[Measured]) -> dict[str, dict[str, Any]]:
+    """Return what a figure shows of each matrix, by its label."""
+    return {
+        label if name == EMBEDDINGS else f"{label} {name}": detail
+        for label, model in zip(_labels(models), models, strict=True)
+        for name, detail in model.detail.items()
+    }
+
+
+def _labels(models: Sequence[Measured]) -> list[str]:
+    """Return the last part of each model's name, or the whole name where that is not enough."""
+    short = [Path(model.model).name or model.model for model in models]
+    return short if len(set(short)) == len(short) else [model.model for model in models]
+
+
+def _shape(model: Measured, matrix: str) -> str:
+    return " x ".join(map(str, model.detail[matrix]["shape"])) if matrix in model.detail else _MISSING
+
+
+def _kept(model: Measured, name: str) -> str:
+    if name not in model.pairs:
+        return _MISSING
+    pairs = model.pairs[name][0]
+    return f"{pairs.n_pairs} of {pairs.n_read}"
+
+
+def _values(models: Sequence[Measured], task: str, metric: str) -> list[str]:
+    found = (model.value(task, metric) for model in models)
+    return [_MISSING if value is None or math.isnan(value) else f"{value:.4g}" for value in found]
+
+
+def _aligned(lines: Sequence[tuple[str, list[str]]]) -> str:
+    rows = [(name, *texts) for name, texts in lines]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "".join(
+        "  ".join([name.ljust(widths[0]), *(text.rjust(width) for text, width in zip(texts, widths[1:], strict=True))])
+        .rstrip() + "\n"
+        for name, *texts in rows
+    )  # fmt: skip

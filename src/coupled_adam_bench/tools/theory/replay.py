@@ -1,0 +1,120 @@
+"""A replay of a cell's training, step for step the same, which observes the gradients of the embedding.
+
+Shapes: V = vocab_size, D = d_model.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from coupled_adam_bench.machine.progress import Progress
+from coupled_adam_bench.store.runs import run_history
+from coupled_adam_bench.study.catalog.names import EMBEDDING, HEAD
+from coupled_adam_bench.tools.theory.drift import Drift, rule_of
+from coupled_adam_bench.training.trainer import Trainer
+
+_CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
+
+
+class Replay:
+    """A replay of a cell's training in this process, from the first step to the last."""
+
+    def __init__(self, trainer: Trainer, record_every: int) -> None:
+        self.trainer, self.record_every = trainer, record_every
+        model, cell = trainer.model, trainer.cell
+        weights = model.embedding_parameters()
+        names = (EMBEDDING,) if model.tied else (EMBEDDING, HEAD)
+        self.drifts = {
+            name: Drift(weight, rule_of(cell.optimizer, cell.training, head=name == HEAD))
+            for name, weight in zip(names, weights, strict=True)
+        }
+        self.losses: list[float] = []
+        """Loss of each step."""
+        # Gradients of the current step before clipping: of each matrix, and of a tied embedding as the input.
+        self._grads = {name: torch.zeros_like(drift.weight, dtype=torch.float64) for name, drift in self.drifts.items()}
+        self._lookup_VD = torch.zeros_like(model.embedding.weight, dtype=torch.float64)
+
+    @property
+    def output(self) -> Drift:
+        """The drift of the matrix that computes the logits."""
+        return self.drifts[EMBEDDING if self.trainer.model.tied else HEAD]
+
+    def run(self) -> None:
+        """Train from the first step to the last."""
+        trainer, cell, steps = self.trainer, self.trainer.cell, self.trainer.cell.steps
+        losses = []
+        with self._hooks(), Progress(cell.n_tokens, "tok", f"replay of {cell.id}") as progress:
+            for step in range(steps):
+                records = (step + 1) % self.record_every == 0 or step + 1 == steps
+                before = {name: drift.weight.detach().clone() for name, drift in self.drifts.items() if records}
+                self._lookup_VD.zero_()
+                loss, grad_norm = trainer.train_step(step)
+                losses.append(loss.double())
+                self._add(torch.clamp(cell.training.grad_clip / (grad_norm + _CLIP_EPS), max=1.0))
+                for name, weight_VD in before.items():
+                    self.drifts[name].record(step + 1, weight_VD)
+                progress.update(cell.n_tokens // steps)
+        self.losses = torch.stack(losses).tolist()
+
+    def _add(self, clip: Tensor) -> None:
+        """Add the step just done to the drifts; clipping multiplied its gradients by ``clip``."""
+        optimizer = self.trainer.optimizers.embedding
+        groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
+        for name, drift in self.drifts.items():
+            grad_VD = self._grads[name] * clip
+            if self.trainer.model.tied:
+                lookup_VD = self._lookup_VD * clip
+                sides = {"input": lookup_VD, "output": grad_VD - lookup_VD}
+            else:
+                sides = {"input" if name == EMBEDDING else "output": grad_VD}
+            drift.add(sides, optimizer.state[drift.weight], groups[drift.weight])
+
+    @contextmanager
+    def _hooks(self) -> Iterator[None]:
+        """Register hooks that copy the gradients of the matrices and of the embedding's output."""
+
+        def watch(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            def add(grad: Tensor) -> None:
+                self._lookup_VD.index_add_(0, inputs[0].flatten(), grad.flatten(0, 1).double())
+
+            output.register_hook(add)  # type: ignore[no-untyped-call]
+
+        def keep(weight: Tensor, grad_VD: Tensor) -> None:
+            assert weight.grad is not None
+            grad_VD.copy_(weight.grad)  # the sum over the micro-batches so far
+
+        handles = [
+            drift.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                partial(keep, grad_VD=self._grads[name])
+            )
+            for name, drift in self.drifts.items()
+        ]
+        if self.trainer.model.tied:
+            handles.append(self.trainer.model.embedding.register_forward_hook(watch))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def relative_loss_difference(losses: list[float], run_dir: Path) -> float:
+    """Return the largest relative difference between a run's logged losses and the ``losses`` of a replay's steps.
+
+    Raises ``ValueError`` for a history that does not reach the last step, or is not the run's.
+    """
+    rows = run_history(run_dir)
+    if not rows or rows[-1]["step"] != len(losses):
+        last = rows[-1]["step"] if rows else 0
+        raise ValueError(f"{run_dir}: its history ends with step {last} of {len(losses)}; train this cell again")
+    differences, start = [], 0
+    for row in rows:
+        mean = math.fsum(losses[start : row["step"]]) / (row["step"] - start)
+        differences.append(abs(mean - row["loss"]) / abs(row["loss"]))
+        start = row["step"]
+    return float(torch.tensor(differences, dtype=torch.float64).max())  # NaN if one is

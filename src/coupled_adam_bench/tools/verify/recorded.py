@@ -1,0 +1,184 @@
+"""What a manifest and the files around it record of cells: how they were made, and the numbers that came out."""
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import stdev
+from typing import Any
+
+from coupled_adam_bench.machine.revision import git_revision
+from coupled_adam_bench.store.files import read_json, sha256_file
+from coupled_adam_bench.store.paths import RunFiles, run_dir
+from coupled_adam_bench.store.runs import run_damage
+from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import Paths
+from coupled_adam_bench.study.plan import Plan, plan_from_json
+from coupled_adam_bench.study.tuning import fill_slot
+
+Number = tuple[str, str]
+"""Task and metric of a number in ``results.csv``."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A manifest and the plan that it describes.
+
+    ``choices`` are the candidates that trials have chosen, by the id of the tuning. ``cells`` are its records of cells
+    and ``values`` the numbers of ``results.csv``, by the id of the cell. ``results`` is the folder of ``runs`` and
+    ``data``, whether they are there or not.
+    """
+
+    plan: Plan
+    choices: dict[str, int]
+    manifest: dict[str, Any]
+    cells: dict[str, dict[str, Any]]
+    values: dict[str, dict[Number, float]]
+    results: Path
+
+    @property
+    def other_stages(self) -> list[str]:
+        """The stages of evaluation whose mathematics is not that of the manifest."""
+        then = self.manifest["protocol"]["versions"]
+        return [name for name, stage in STAGES.items() if then.get(name) != stage.version]
+
+    def spread(self, cell: Cell) -> dict[Number, float]:
+        """Return the standard deviation over seeds of each number of a cell, where other seeds of the cell have it."""
+        alike = [
+            other.id
+            for other in self.plan.cells.values()
+            if (other.model, other.data_id, other.steps, other.training, other.optimizer)
+            == (cell.model, cell.data_id, cell.steps, cell.training, cell.optimizer)
+        ]
+        spread = {}
+        for number in self.values.get(cell.id, {}):
+            values = [self.values.get(other, {}).get(number, math.nan) for other in alike]
+            finite = [value for value in values if math.isfinite(value)]
+            if len(finite) > 1:
+                spread[number] = stdev(finite)
+        return spread
+
+    def run(self, cell_id: str) -> RunFiles | None:
+        """Return the files of a cell's recorded run, ``None`` if it is not there."""
+        files = RunFiles(run_dir(cell_id, self.results))
+        return files if files.record.is_file() else None
+
+    def damage(self, cell_id: str) -> str | None:
+        """Return what is wrong with the files of a cell's recorded run, ``None`` if nothing is or they are not there.
+
+        The record must be that of the manifest, and the files those of the record.
+        """
+        files = self.run(cell_id)
+        if files is None:
+            return None
+        if (damage := run_damage(files.folder, model=True)) is not None:
+            return damage
+        ours, theirs = read_json(files.record), self.cells[cell_id]
+        differing = [name for name in ("status", "step", "model_sha256", "train") if ours[name] != theirs[name]]
+        return f"{files.record}: another {', '.join(differing)} than in the manifest" if differing else None
+
+
+def read_recorded(path: Path, given: Mapping[str, str] | None = None) -> Recorded:
+    """Read the manifest at ``path``, and ``results.csv`` and, if it is there, ``plan.json`` beside it.
+
+    The manifest leaves out the paths of the user's files. They are those of the plan or the default ones, where none is
+    ``given`` by name. ``ValueError`` for what is no manifest, for one whose cells this version of the program would
+    train in another way, and for other results than its own.
+    """
+    manifest = read_json(path)
+    try:
+        cells = {cell["cell"]: cell for cell in manifest["cells"]}
+        plan, choices = _plan(manifest, path, set(cells), given or {})
+        results_sha256 = manifest["sha256"].get("results.csv")
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ValueError(f"{path}: not a manifest of this program ({error!r})") from None
+    if unknown := sorted(set(cells) - set(plan.cells)):
+        revision = manifest.get("git_revision")
+        mend = "put it back as it was written" if revision == git_revision() else f"check out revision {revision}"
+        raise ValueError(
+            f"{path}: {len(unknown)} of its cells, such as {unknown[0]}, would be trained in another way by this "
+            f"version of the program; {mend}"
+        )
+    table = path.with_name("results.csv")
+    if not table.is_file() or sha256_file(table) != results_sha256:
+        state = "changed since the manifest was written" if table.is_file() else "missing"
+        raise ValueError(f"{table}: {state}, so there is nothing to compare with")
+    return Recorded(plan, choices, manifest, cells, _values(table, cells), path.absolute().parent.parent)
+
+
+def _values(table: Path, cells: Mapping[str, dict[str, Any]]) -> dict[str, dict[Number, float]]:
+    """Return the numbers of ``results.csv`` by the id of the cell."""
+    # Results of older versions have no column `cell`: no study had two cells that are alike in these.
+    ids = {(str(c["n_params"]), str(c["n_tokens"]), c["optimizer"], str(c["seed"])): name for name, c in cells.items()}
+    values: dict[str, dict[Number, float]] = {}
+    with table.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            cell = row.get("cell") or ids[row["n_params"], row["n_tokens"], row["optimizer"], row["seed"]]
+            values.setdefault(cell, {})[row["task"], row["metric"]] = float(row["value"])
+    return values
+
+
+def _plan(
+    manifest: dict[str, Any], path: Path, known: set[str], given: Mapping[str, str]
+) -> tuple[Plan, dict[str, int]]:
+    """Return the plan of a manifest's studies with the choices of its trials, and these.
+
+    Each study is on the data of its name with which the cells are those that are ``known``.
+    """
+    places = _places(path.with_name("plan.json"))
+    entries = []
+    for values in manifest["studies" if "studies" in manifest else "parts"]:  # their name in older versions
+        study = values | {"paths": _paths(values, places, given)}
+        names = [data["id"].rpartition("-") for data in manifest["data"]]
+        choices = [{"study": study, "data": digest} for name, _, digest in names if name == values["data"]["name"]]
+        fits = [set(_chosen("one", "", [choice], path, known)[0].cells) <= known for choice in choices]
+        entries.append(choices[fits.index(True) if True in fits else 0])
+    return _chosen(manifest["study"], manifest["title"], entries, path, known)
+
+
+def _chosen(
+    name: str, title: str, entries: list[dict[str, Any]], path: Path, known: set[str]
+) -> tuple[Plan, dict[str, int]]:
+    """Return a plan of studies with those choices of trials by which its cells are ``known``, and these choices."""
+    # A stated plan changes no run.
+    plan = plan_from_json({"name": name, "title": title, "studies": entries, "stated": None}, str(path))
+    cells = [cell for planned in plan.blocks for cell in planned.cells]
+    given = {cell.id for cell in cells if cell.tuning is None}
+    choices = {}
+    for tuning in plan.tunings.values():
+        slots = [cell for cell in cells if cell.tuning == tuning.id]
+        ids = [{fill_slot(slot, candidate.settings).id for slot in slots} for candidate in tuning.candidates]
+        if fits := [index for index, found in enumerate(ids) if found <= known]:
+            # Another candidate may be in the grid, with these settings and without a trial.
+            choices[tuning.id] = min(fits, key=lambda index: ids[index] <= given)
+    return with_choices(plan, choices), choices
+
+
+def with_choices(plan: Plan, choices: Mapping[str, int]) -> Plan:
+    """Return a plan with the candidates that trials have chosen, by the id of the tuning."""
+    return plan.with_choices({name: plan.tunings[name].candidates[index].settings for name, index in choices.items()})
+
+
+def _paths(study: dict[str, Any], places: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the paths of a study as seen from any folder."""
+    needed = {"text": "data/text"} if study["data"]["source"]["kind"] == "files" else {}  # as in the shipped studies
+    needed |= {"tokenizer": "data/tokenizer.json"} if study["data"]["tokenizer"] == "file" else {}
+    return _absolute(Paths.model_validate({**places.get(study["study"], needed), **given}))
+
+
+def _places(plan: Path) -> dict[str, Any]:
+    """Return the paths of each study of a ``plan.json``; there are none without one."""
+    studies = plan_from_json(read_json(plan), str(plan)).studies if plan.is_file() else {}  # of any version, unsealed
+    return {name: _absolute(study.paths) for name, study in studies.items()}
+
+
+def _absolute(places: Paths) -> dict[str, Any]:
+    """Return paths as seen from any folder; relative ones are from the working folder."""
+    values = places.model_dump(mode="json")
+    return {
+        name: [str(Path(text).absolute()) for text in value] if isinstance(value, list)
+        else None if value is None else str(Path(value).absolute())
+        for name, value in values.items()
+    }  # fmt: skip

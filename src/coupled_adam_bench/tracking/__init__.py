@@ -1,0 +1,1 @@
+"""Copies the files of a study into MLflow; nothing else imports mlflow."""

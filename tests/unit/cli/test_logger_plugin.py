@@ -1,0 +1,163 @@
+"""The logger ``study`` of Snakemake: what it prints of the events that Snakemake sends."""
+
+import io
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("snakemake")
+from snakemake_interface_logger_plugins.common import LogEvent
+from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
+from snakemake_interface_logger_plugins.tests import MockOutputSettings, TestLogHandlerBase
+
+import snakemake_logger_plugin_study as plugin
+from coupled_adam_bench.cli.status import Workflow
+
+
+class TestContract(TestLogHandlerBase):
+    """Snakemake's own tests of a logger."""
+
+    __test__ = True
+
+    def get_log_handler_cls(self):
+        return plugin.LogHandler
+
+    def get_log_handler_settings(self):
+        return plugin.LogHandlerSettings()
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def handler(monkeypatch, stream, full=False, **options):
+    monkeypatch.setattr("sys.stderr", stream)
+    settings = MockOutputSettings()
+    for name, value in {"printshellcmds": False, "nocolor": True, **options}.items():
+        setattr(settings, name, value)
+    monkeypatch.setattr(plugin, "Thread", lambda **_: type("NoThread", (), {"start": lambda self: None})())
+    return plugin.LogHandler(settings, plugin.LogHandlerSettings(full=full))
+
+
+def send(to, event, message="", level=logging.INFO, **facts):
+    record = logging.LogRecord("snakemake", level, __file__, 0, message, None, None)
+    record.__dict__.update({"event": event} if event else {}, **facts)
+    to.emit(record)
+
+
+def begin(to, n_jobs=2):
+    workflow = Workflow("s", 1, 1, n_jobs, 0, Path("results/s/logs"), "all.log", lambda rule, wildcards: [])
+    send(to, None, "s: 2 jobs", **{plugin.WORKFLOW: workflow})
+
+
+def info(to, job, rule="embeddings", log=("a.log",), shellcmd="python"):
+    facts = {"jobid": job, "rule_name": rule, "wildcards": {"batch": "b"}, "log": list(log), "shellcmd": shellcmd}
+    send(to, LogEvent.JOB_INFO, "a block", **facts)
+
+
+def test_snakemake_finds_it():
+    assert LoggerPluginRegistry().get_plugin("study").log_handler is plugin.LogHandler
+
+
+def test_in_a_file_there_is_one_line_and_what_matters(monkeypatch, tmp_path):
+    stream = io.StringIO()
+    to = handler(monkeypatch, stream)
+    send(to, None, "Building DAG of jobs...")
+    send(to, None, "Nothing to be done (all requested files are present and up to date).")
+    begin(to)
+    info(to, 1)
+    send(to, LogEvent.SHELLCMD, "python", shellcmd="python")
+    to._draw()
+    log = tmp_path / "a.log"
+    log.write_text("working\nerror: no such thing\n")
+    facts = {"jobid": 1, "rule_name": "embeddings", "log": [str(log)], "aux": {}, "rule_msg": None}
+    send(to, LogEvent.JOB_ERROR, "Error", logging.ERROR, **facts)
+    send(to, None, "Trying to restart job 1.")
+    send(to, None, "a warning", logging.WARNING)
+    info(to, 1)
+    send(to, LogEvent.JOB_FINISHED, "Finished", job_id=1)
+    to.close()
+    lines = stream.getvalue().splitlines()
+    assert lines[1] == "s: 2 jobs, with logs in results/s/logs; all that Snakemake says: all.log"
+    assert lines[2].endswith(" s: 1 of 1 cells trained, 0 of 2 jobs | embeddings")
+    assert [lines[0], *lines[3:]] == [
+        "Nothing to be done (all requested files are present and up to date).",
+        "Error in rule embeddings (b):",
+        f"  {log} ends with:",
+        "    working",
+        "    error: no such thing",
+        "Trying to restart job 1.",
+        "a warning",
+        "s: 1 of 1 cells trained, 1 of 2 jobs",
+    ]
+
+
+REFUSED = (
+    "SLURM sbatch failed. The error message was 'sbatch: error: invalid partition specified: nope'.\n  sbatch call:"
+)
+
+
+@pytest.mark.fault(
+    "cluster",
+    "SLURM refuses a job, or a group of jobs, for example for a partition that it does not have.",
+    "The terminal shows what SLURM says.",
+)
+@pytest.mark.parametrize("is_group", [False, True])
+def test_what_the_executor_says_is_shown(is_group, monkeypatch):
+    stream = io.StringIO()
+    to = handler(monkeypatch, stream)
+    handler(monkeypatch, stream)  # a second one changes nothing
+    if is_group:
+        from snakemake.jobs import GroupJob
+        from snakemake.logging import logger
+
+        monkeypatch.setattr(logger, "error", lambda said, **extra: send(to, extra.get("extra", {}).get("event"), said))
+        group = SimpleNamespace(jobs=[], groupid="measure-b")
+        monkeypatch.setattr(to._plain, "emit", lambda record: stream.write(f"{record.msg}\n"))
+        GroupJob.log_error(group, REFUSED, external_jobid=7)
+        assert stream.getvalue() == f"{REFUSED}\nError in group measure-b\n"
+    else:
+        facts = {"jobid": 1, "rule_name": "embeddings", "log": [], "aux": {}, "rule_msg": REFUSED}
+        send(to, LogEvent.JOB_ERROR, "Error", logging.ERROR, **facts)
+        assert stream.getvalue() == "Error in rule embeddings:\n  " + REFUSED.replace("\n", "\n  ") + "\n"
+
+
+def test_on_a_terminal_the_line_is_one_and_gives_way(monkeypatch):
+    stream = Terminal()
+    to = handler(monkeypatch, stream)
+    monkeypatch.setenv("COLUMNS", "30")
+    begin(to)
+    info(to, 1)
+    stream.truncate(0), stream.seek(0)
+    to._draw()
+    assert stream.getvalue() == "\r\x1b[Ks: 1 of 1 cells trained, 0..."
+    assert len(stream.getvalue()) - len("\r\x1b[K") == 29
+    send(to, None, "a warning", logging.WARNING)
+    assert stream.getvalue().endswith("\r\x1b[Ka warning\n")
+
+
+def test_a_job_without_a_log_has_the_terminal_for_itself(monkeypatch):
+    to = handler(monkeypatch, Terminal())
+    begin(to)
+    info(to, 1, "all", log=(), shellcmd=None)
+    assert not to._printing
+    info(to, 2, "plan", log=())
+    assert to._printing == {2}
+    send(to, LogEvent.JOB_FINISHED, "Finished", job_id=2)
+    assert not to._printing
+
+
+@pytest.mark.parametrize("options", [{"full": True}, {"dryrun": True}, {"verbose": True}, {"quiet": {"progress"}}])
+def test_everything_is_printed_where_that_is_asked_for(options, monkeypatch):
+    stream = io.StringIO()
+    to = handler(monkeypatch, stream, **options)
+    send(to, None, "Building DAG of jobs...")
+    send(to, LogEvent.JOB_FINISHED, "Finished jobid: 1", job_id=1)
+    begin(to)
+    to.close()
+    assert "Building DAG of jobs...\n" in stream.getvalue()
+    assert "Finished jobid: 1\n" in stream.getvalue()
+    assert "cells trained" not in stream.getvalue()

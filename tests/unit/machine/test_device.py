@@ -1,0 +1,94 @@
+"""The driver and the GPUs are stand-ins; the sentences for machines without any are those that are printed here."""
+
+import re
+
+import pytest
+import torch
+
+from coupled_adam_bench.machine import device
+from coupled_adam_bench.machine.device import check_gpus, pick_device
+
+DRIVER = "NVRM version: NVIDIA UNIX {}  {}.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC version:  gcc version 12.2.0\n"
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Return a function that makes a machine of a driver, a build of torch and GPUs of one generation."""
+
+    def make(
+        driver: int | None, cuda: str | None = "13.0", gpus: int = 0, capability: tuple[int, int] = (9, 0)
+    ) -> None:
+        file = tmp_path / "version"
+        if driver is not None:
+            file.write_text(
+                DRIVER.format("Open Kernel Module for x86_64" if driver > 600 else "x86_64 Kernel Module", driver)
+            )
+        monkeypatch.setattr(device, "_DRIVER", file)
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        monkeypatch.setattr(torch, "__version__", "2.13.0+cu130")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80", "sm_90a", "sm_120"])
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla V100-SXM2-32GB")
+
+    for name in ("CUDA_VISIBLE_DEVICES", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
+        monkeypatch.delenv(name, raising=False)
+    return make
+
+
+def said(count: int) -> str:
+    with pytest.raises(ValueError, match=rf"^execution\.gpus: {count}, but torch can use") as raised:
+        check_gpus(count)
+    assert str(raised.value).endswith("With execution.gpus: 0 the study runs on the CPU")
+    return str(raised.value)
+
+
+def test_gpus_that_can_be_used(machine):
+    machine(580, gpus=8)
+    check_gpus(8)
+    assert pick_device("cuda") == pick_device("auto") == "cuda"
+    machine(535, cuda="12.6", gpus=1, capability=(8, 0))
+    check_gpus(1)
+
+
+def test_a_build_for_cpus(machine):
+    machine(580, cuda=None)
+    assert "a build for CPUs" in said(1)
+    assert "CONDA_OVERRIDE_CUDA" in said(1)
+
+
+def test_a_machine_without_a_driver(machine):
+    machine(None)
+    assert "can use none here (torch 2.13.0+cu130, CUDA 13.0, driver None): no driver" in said(2)
+
+
+def test_a_driver_that_is_too_old(machine):
+    machine(535)
+    assert "driver 535.104.05): CUDA 13.0 needs driver 580 or newer" in said(1)
+    assert "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cu126." in said(1)
+
+
+def test_a_container_that_hides_them(machine, monkeypatch):
+    machine(610)
+    monkeypatch.setenv("APPTAINER_CONTAINER", "bench.sif")
+    assert "driver 610.104.05): start the container with --nv" in said(1)
+
+
+def test_fewer_than_asked_for(machine, monkeypatch):
+    machine(580, gpus=2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert re.search(r"can use 2 here \(.*, CUDA_VISIBLE_DEVICES='0,1'\): ask for no more GPUs", said(8))
+
+
+def test_a_gpu_that_is_too_old_for_the_build(machine):
+    machine(580, gpus=1, capability=(7, 0))
+    assert "can use none here" in said(1)
+    assert "no kernels for Tesla V100-SXM2-32GB, so use another GPU, or install a build for CUDA 12" in said(1)
+
+
+def test_a_gpu_is_asked_for_where_there_is_none(machine):
+    machine(None)
+    assert pick_device("auto") == "cpu"
+    with pytest.raises(ValueError, match=r"no driver"):
+        pick_device("cuda")

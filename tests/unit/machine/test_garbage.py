@@ -1,0 +1,51 @@
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from coupled_adam_bench.machine.garbage import collected_among_new_objects, rarely_collected
+
+
+def test_python_looks_for_garbage_as_before_at_the_end() -> None:
+    usual = gc.get_threshold()
+    with pytest.raises(KeyError), rarely_collected():
+        assert gc.get_threshold()[0] > 10 * usual[0]
+        assert gc.isenabled()
+        raise KeyError
+    assert gc.get_threshold() == usual
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_objects_that_were_there_are_passed_over_only_within(before: bool) -> None:
+    gc.freeze() if before else gc.unfreeze()
+    try:
+        with pytest.raises(KeyError), collected_among_new_objects():
+            assert gc.get_freeze_count() > 10_000
+            raise KeyError
+        assert (gc.get_freeze_count() > 0) is before
+    finally:
+        gc.freeze()  # see conftest.py
+
+
+def test_the_command_line_starts_with_it_and_ends_as_usual() -> None:
+    program = (
+        "import gc, sys; from coupled_adam_bench import __main__; usual = gc.get_threshold()\n"
+        "sys.argv = ['coupled-adam-bench', '--help']\n"
+        "try: __main__.main()\n"
+        "finally: assert gc.get_threshold() == usual"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_the_command_line_leaves_its_objects_to_the_system_when_it_ends() -> None:
+    program = (
+        "import atexit, gc, sys; from coupled_adam_bench import __main__\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 10_000))\n"
+        "sys.argv = ['coupled-adam-bench', '--help']\n"
+        "__main__.main()"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[-1] == "True"

@@ -1,0 +1,195 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copy
+
+import pytest
+
+from coupled_adam_bench.cli.guard import misplaced, set_aside, untrained
+from coupled_adam_bench.store.files import read_sealed, remove, write_json
+from coupled_adam_bench.store.locks import folder_lock
+from coupled_adam_bench.store.paths import RunFiles
+from coupled_adam_bench.store.runs import (
+    begin_attempt,
+    check_own,
+    end_attempt,
+    finished_run,
+    killed_attempts,
+    other_cell,
+    read_history,
+    read_run,
+    run_damage,
+    run_history,
+    write_cell,
+    write_run,
+)
+from coupled_adam_bench.store.weights import CELL, header_bytes
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A completed run with a history of two lines and a model of three files."""
+    return make_run(tmp_path / "c")
+
+
+def make_run(folder: Path) -> Path:
+    (folder / "model" / "more").mkdir(parents=True)
+    (folder / "history.jsonl").write_text(f'{{"step": 1, "loss": {len(folder.name)}}}\n')
+    (folder / "model/model.safetensors").write_bytes(header_bytes({}, {CELL: folder.name}))
+    for name in ("config.json", "more/tokenizer.json"):
+        (folder / "model" / name).write_text(name)
+    (folder / "checkpoints/step-00000001").mkdir(parents=True)
+    write_json(folder / "checkpoints/step-00000001/state.json", {"identity": {"cell": folder.name}})
+    write_cell(folder, {"id": folder.name})
+    write_run(folder, {"cell": folder.name, "status": "completed", "step": 2})
+    return folder
+
+
+@pytest.mark.fault(
+    "training",
+    "The run folders of two cells are swapped, or one is copied over the other, or moved into its place, also before "
+    "the end of its training.",
+    "Nobody reads the run of another cell as the cell's own: who meets it refuses it, and the next start of the "
+    "workflow sets the folder aside and trains the cell.",
+)
+def test_the_run_of_another_cell(run_dir: Path) -> None:
+    other = make_run(run_dir.with_name("other"))
+    assert other_cell(run_dir) is None
+    check_own(run_dir)
+    for name in ("cell.json", "run.json", "model", "checkpoints"):  # what is left alone tells that the rest is mixed
+        remove(run_dir / name)
+        (other / name).rename(run_dir / name)
+        assert other_cell(run_dir) == ("other" if name == "checkpoints" else None)
+    (other / "history.jsonl").replace(run_dir / "history.jsonl")
+    said = f"{run_dir}/run.json: is of other, in the folder of c"
+    assert run_damage(run_dir) == said
+    assert finished_run(run_dir) is None
+    with pytest.raises(ValueError, match=f"{said}; start again"):
+        read_run(RunFiles(run_dir).record)
+    with pytest.raises(ValueError, match=f"{said}; start again"):
+        run_history(run_dir)
+    with pytest.raises(ValueError, match=f"{run_dir}: holds the run of other; move it"):
+        check_own(run_dir)
+    for name in ("run.json", "model"):  # of an interrupted run
+        remove(run_dir / name)
+    assert other_cell(run_dir) == "other"
+    (damage,) = misplaced([run_dir, other, run_dir / "nowhere"])
+    assert set_aside(damage) == f"{run_dir}: holds the run of other; kept as c.damaged-1 and made anew"
+    assert not run_dir.exists()
+    assert other_cell(run_dir.with_name("c.damaged-1")) == "other"
+
+
+@pytest.mark.fault(
+    "training",
+    "One file of a cell's run is exchanged with that of another cell: the record, the weights, the history, "
+    "`cell.json`, the count of killed attempts.",
+    "The file is named, and training the cell again makes it anew from the cell's own checkpoints.",
+)
+def test_one_file_of_another_cell(run_dir: Path) -> None:
+    other, marker = make_run(run_dir.with_name("other")), run_dir.with_name("c.done")
+    for name, said in (
+        ("cell.json", "is of other, in the folder of c"),
+        ("run.json", "is of other, in the folder of c"),
+        ("model/model.safetensors", "is of other, in the folder of c"),
+        ("history.jsonl", "but run.json says"),
+    ):
+        assert not list(untrained({marker: ["c"]}, run_dir.parent)), name
+        own = (run_dir / name).read_bytes()
+        copy(other / name, run_dir / name)
+        marker.touch()
+        (damage,) = untrained({marker: ["c"]}, run_dir.parent)
+        assert f"{run_dir / name}: " in damage.reason
+        assert said in damage.reason
+        assert other_cell(run_dir) is None
+        if name == "history.jsonl":
+            with pytest.raises(ValueError, match=r"history\.jsonl: not the one that run\.json has"):
+                run_history(run_dir)
+        (run_dir / name).write_bytes(own)
+    begin_attempt(other)
+    copy(other / "attempt.json", run_dir)
+    assert (killed_attempts(other), killed_attempts(run_dir)) == (1, 0)
+
+
+def test_a_whole_run(run_dir: Path) -> None:
+    run = finished_run(run_dir, model=True)
+    assert run is not None
+    assert (run["cell"], run["status"], run["step"]) == ("c", "completed", 2)
+    assert set(run["model_files"]) == {"config.json", "more/tokenizer.json"}
+    assert run_damage(run_dir, model=True) is None
+    assert finished_run(run_dir / "nowhere") is None
+    assert run_damage(run_dir / "nowhere") is None
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.fault(
+    "training",
+    "A byte or a line of any file in a finished cell's folder changes, or the file is lost.",
+    "The file is named; training the cell again ends with the same model, history and record, byte for byte.",
+)
+@pytest.mark.parametrize("damage", [flip, Path.unlink, lambda path: path.write_text("")])
+@pytest.mark.parametrize("name", ["run.json", "history.jsonl", "model/model.safetensors", "model/config.json"])
+def test_damage_is_named(name: str, damage: Callable[[Path], None], run_dir: Path) -> None:
+    damage(run_dir / name)
+    of_model = name.startswith("model/")
+    assert (run_damage(run_dir) is None) == (of_model or (name == "run.json" and not (run_dir / name).exists()))
+    assert finished_run(run_dir, model=True) is None
+    if (run_dir / "run.json").exists():
+        assert str(run_dir / name) in str(run_damage(run_dir, model=True))
+
+
+def test_a_record_of_another_version_or_of_a_run_that_goes_on(run_dir: Path) -> None:
+    values = read_sealed(run_dir / "run.json")
+    write_json(run_dir / "run.json", values)
+    assert "of another version of this program" in str(run_damage(run_dir))
+    write_run(run_dir, values | {"status": "diverged"})
+    run = finished_run(run_dir, model=True)
+    assert run is not None
+    assert run["model_sha256"] is None
+    write_run(run_dir, values | {"status": "running"})
+    assert finished_run(run_dir) is None
+
+
+def test_attempts_that_noted_no_end_are_counted(tmp_path: Path) -> None:
+    assert killed_attempts(tmp_path) == 0
+    with folder_lock(tmp_path):
+        first, was_killed = begin_attempt(tmp_path)
+        assert not was_killed
+        assert killed_attempts(tmp_path) == 0  # it lives
+    assert killed_attempts(tmp_path) == 1  # it was killed
+    with folder_lock(tmp_path):
+        second, was_killed = begin_attempt(tmp_path)
+        assert was_killed
+        assert killed_attempts(tmp_path) == 1
+        end_attempt(tmp_path, first, finished=True)  # of a process that was slow to end
+        assert killed_attempts(tmp_path) == 1
+        end_attempt(tmp_path, second, finished=False)  # stopped in order: the next one still needs the memory
+    assert killed_attempts(tmp_path) == 1
+    third, was_killed = begin_attempt(tmp_path)
+    assert not was_killed
+    end_attempt(tmp_path, third, finished=True)
+    assert killed_attempts(tmp_path) == 0
+    assert not RunFiles(tmp_path).attempt.exists()
+
+
+def test_an_attempt_that_ends_in_order_leaves_nothing(tmp_path: Path) -> None:
+    name, _ = begin_attempt(tmp_path)
+    end_attempt(tmp_path, name, finished=False)
+    assert list(tmp_path.iterdir()) == []
+    RunFiles(tmp_path).attempt.write_text("[]")  # damaged: it tells of no kill
+    assert killed_attempts(tmp_path) == 0
+
+
+def test_history(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    rows = [{"step": 1, "loss": 2.5, "mean_norm_ratio": 0.1}, {"step": 2, "loss": float("nan")}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "lo')
+    assert [row["step"] for row in read_history(path)] == [1, 2]
+    assert read_history(path)[0] == rows[0]
+    path.write_text(json.dumps(rows[0]) + "\n" + '{"step": 2}\n')
+    with pytest.raises(ValueError, match=r"history\.jsonl: line 2 is not one"):
+        read_history(path)

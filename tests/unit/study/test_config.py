@@ -1,0 +1,673 @@
+"""Each error that a study file can contain, read as its author would read it, and the properties of the settings."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from coupled_adam_bench.study.catalog.tables import Table
+from coupled_adam_bench.study.config import (
+    AdamWSettings,
+    CoupledAdamSettings,
+    CustomSettings,
+    HubSource,
+    Model,
+    SgdSettings,
+    Training,
+    load_study,
+    parse_study,
+)
+from coupled_adam_bench.study.config.base import parse_count
+from coupled_adam_bench.study.presets import HUB_PLACES, HUB_PRESETS, MODEL_PRESETS, Place
+
+MINIMAL = """
+study: tiny
+data:
+  name: synthetic
+  source: {kind: synthetic, n_words: 50}
+  tokenizer: word
+  vocab_size: 64
+models: [gpt2-2x32, gpt2-2x64]
+training: {seq_len: 16, batch_sequences: 4, warmup_steps: 5}
+grid:
+  - table: table1
+    models: [gpt2-2x32]
+    tokens: [640, 1K]
+    optimizers: [adamw, coupled_adam]
+"""
+
+
+def study(**changes: Any) -> dict[str, Any]:
+    """Return the minimal study with values replaced, ``grid__0__seeds=1`` for ``grid: [{seeds: 1}]``."""
+    values = yaml.safe_load(MINIMAL)
+    for path, value in changes.items():
+        *parents, last = (int(part) if part.isdigit() else part for part in path.split("__"))
+        target = values
+        for part in parents:
+            target = target[part] if isinstance(part, int) else target.setdefault(part, {})
+        target[last] = value
+    return values
+
+
+LION = {"name": "custom", "path": "pytorch_optimizer.Lion", "key": "lion", "label": "Lion"}
+
+
+def with_lion(**changes: Any) -> dict[str, Any]:
+    """Return the minimal study with an optimizer of the user's as the second."""
+    return study(grid__0__optimizers=["adamw", LION | changes])
+
+
+OWN_TABLE = {"title": "Mine", "comparison": "each_other", "columns": ["loss", "isotropy", "r_bar"]}
+GRID = study()["grid"]
+
+
+def own_table(**changes: Any) -> dict[str, Any]:
+    """Return the minimal study with a table of its own; a change to None leaves a setting out."""
+    settings = {name: value for name, value in (OWN_TABLE | changes).items() if value is not None}
+    return study(tables={"mine": settings}, grid__0__table="mine")
+
+
+def errors(values: Any) -> list[str]:
+    """Return the lines of the error, without the heading."""
+    before = copy.deepcopy(values)
+    with pytest.raises(ValueError) as raised:
+        parse_study(values, "my.yaml")
+    assert values == before
+    heading, *lines = str(raised.value).splitlines()
+    assert heading == f"my.yaml: {len(lines)} invalid setting(s)"
+    assert all(line.startswith("  ") for line in lines)
+    return [line.strip() for line in lines]
+
+
+def test_the_minimal_study_is_valid_and_immutable():
+    parsed = parse_study(study())
+    assert parsed.grid[0].seeds == (1, 2, 3)
+    assert parsed.grid[0].tokens == (640, 1000)
+    with pytest.raises(ValueError, match="frozen"):
+        parsed.study = "other"  # type: ignore[misc]
+
+
+def test_a_study_survives_its_own_json():
+    parsed = parse_study(study())
+    assert parse_study(parsed.model_dump(mode="json")) == parsed
+
+
+WRONG = {
+    # Unknown, missing, and of the wrong kind.
+    "unknown section": (study(traning={}), "traning: unknown key; did you mean 'training'?; allowed: study, title,"),
+    "unknown key": (study(training__seq_length=3), "training.seq_length: unknown key; did you mean 'seq_len'?"),
+    "unknown key far from all": (study(training__zzz=3), "training.zzz: unknown key; allowed: seq_len,"),
+    "unknown key in a list": (study(grid__0__seed=[1]), "grid.0.seed: unknown key; did you mean 'seeds'?"),
+    "unknown key of a source": (study(data__source__text_field="t"), "data.source.text_field: unknown key; allowed:"),
+    "unknown key of tokens": (study(grid__0__tokens=[{"steps": 3, "lable": "x"}]), "grid.0.tokens.0.lable: unknown"),
+    "study not a mapping": ([], "(whole study): must be a mapping of keys to values"),
+    "section not a mapping": (study(data=None), "data: must be a mapping of keys to values (got None)"),
+    "source not a mapping": (study(data__source="hub"), "data.source: must be a mapping of keys to values (got 'hub')"),
+    "not a list": (study(grid__0__seeds=1), "grid.0.seeds: must be a list (got 1)"),
+    "empty list": (study(grid=[]), "grid: must have at least one entry"),
+    "no models": (study(models=[]), "models: must have at least one entry"),
+    "no integer": (study(grid__0__seeds=[1, "x"]), "grid.0.seeds.1: must be a whole number (got 'x')"),
+    "a fraction": (study(training__seq_len=1.5), "training.seq_len: must be a whole number (got 1.5)"),
+    "no number": (study(training__beta1="x"), "training.beta1: must be a number (got 'x')"),
+    "not text": (study(paths={"tokenizer": 3}), "paths.tokenizer: must be text (got 3)"),
+    "not finite": (study(training__grad_clip=float("inf")), "training.grad_clip: must be a finite number (got inf)"),
+    "none of the literals": (study(training__precision="fp16"), "training.precision: must be 'fp32' or 'bf16'"),
+    # Ranges.
+    "too small": (study(training__batch_sequences=0), "training.batch_sequences: must be greater than 0 (got 0)"),
+    "too large": (study(training__beta2=1), "training.beta2: must be less than 1 (got 1)"),
+    "negative seed": (study(grid__0__seeds=[1, -1]), "grid.0.seeds.1: must be greater than or equal to 0 (got -1)"),
+    "sgd without factor": (study(grid__0__optimizers=["adamw", "sgd"]), "grid.0.optimizers.1.lr_factor: missing"),
+    # Names.
+    "study name": (study(study="a/b"), "study: must consist of letters, digits, '_', '.' and '-', and begin"),
+    "reserved study name": (study(study="runs"), "study: runs is taken; results/ also holds data, runs,"),
+    "data name": (study(data__name="my_data"), "data.name: must consist of letters, digits, '.' and '-', and begin"),
+    # Unions.
+    "source kind": (study(data__source__kind="web"), "data.source.kind: 'web' is none of 'synthetic', 'files', 'hub'"),
+    "no source kind": (study(data__source={}), "data.source.kind: missing; one of 'synthetic', 'files', 'hub'"),
+    "optimizer": (study(grid__0__optimizers=["adamw", "adam"]), "grid.0.optimizers.1: 'adam' is none of 'adamw',"),
+    "optimizer name": (study(grid__0__optimizers=["adamw", {"name": "x"}]), "grid.0.optimizers.1.name: 'x' is none"),
+    "tasks": (study(evaluation__downstream={"tasks": "race"}), "evaluation.downstream.tasks: must be a list, or"),
+    # A user's own optimizer.
+    "no path": (study(grid__0__optimizers=["adamw", {**LION, "path": None}]), "grid.0.optimizers.1.path: must be text"),
+    "path without a module": (
+        with_lion(path="Lion"),
+        "grid.0.optimizers.1.path: must be a module and what it defines, jo",
+    ),
+    "path of a file": (
+        with_lion(path="lion.py/Lion"),
+        "grid.0.optimizers.1.path: must be a module and what it defines",
+    ),
+    "key as a path": (with_lion(key="a/b"), "grid.0.optimizers.1.key: must consist of letters, digits, '_', '.' and"),
+    "key of another": (
+        with_lion(key="adamw"),
+        "grid.0.optimizers.1.key: adamw is taken; results tell optimizers apart",
+    ),
+    "number as text": (
+        with_lion(arguments={"eps": "1e-8"}),
+        "grid.0.optimizers.1.arguments.eps: '1e-8' is text to YAML, whose numbers have a point: write 1.0e-8, not 1e-8",
+    ),
+    "number as text in a list": (
+        with_lion(arguments={"betas": [0.9, "1e-2"]}),
+        "grid.0.optimizers.1.arguments.betas.1: '1e-2' is text to YAML",
+    ),
+    "argument that is a mapping": (
+        with_lion(arguments={"x": {"y": 1}}),
+        "grid.0.optimizers.1.arguments.x: must be a finite number, text, true, false or null, or a list of these",
+    ),
+    "argument that is not finite": (
+        with_lion(arguments={"x": [float("nan")]}),
+        "grid.0.optimizers.1.arguments.x.0: must be a finite number",
+    ),
+    "arguments as a list": (
+        with_lion(arguments=[1]),
+        "grid.0.optimizers.1.arguments: must be a mapping of keys to val",
+    ),
+    "mu-loss of a mean that is zero": (
+        with_lion(mu_centering=True, mu_loss=0.1),
+        "grid.0.optimizers.1.mu_loss: with mu_centering the mean is zero and adds nothing; leave out one of both",
+    ),
+    "soft cap of nothing": (
+        with_lion(soft_cap=0),
+        "grid.0.optimizers.1.soft_cap: must be greater than or equal to 0.001",
+    ),
+    "learning rate as an argument": (
+        with_lion(arguments={"lr": 1e-4}),
+        "grid.0.optimizers.1.arguments.lr: not among the arguments; it is the model's learning_rate times lr_factor",
+    ),
+    "weight decay as an argument": (
+        with_lion(arguments={"weight_decay": 0.1}),
+        "grid.0.optimizers.1.arguments.weight_decay: not among the arguments; it has a field of its own",
+    ),
+    # Counts.
+    "count": (study(grid__0__tokens=["1G"]), "grid.0.tokens.0: must be a whole number, or one with K, M, B or T"),
+    "fraction of a token": (study(grid__0__tokens=["0.5"]), "grid.0.tokens.0: must be a whole number, or one with"),
+    "negative count": (study(grid__0__tokens=[-4]), "grid.0.tokens.0: must be greater than 0 (got -4)"),
+    # Data.
+    "word without synthetic": (
+        study(data__source={"kind": "hub", "preset": "openwebtext"}),
+        "data.tokenizer: 'word' goes with",
+    ),
+    "synthetic without word": (study(data__tokenizer="gpt2"), "data.tokenizer: 'word' goes with the source"),
+    "vocabulary below words": (study(data__vocab_size=50), "data.vocab_size: 50 < 51 (n_words and end-of-text)"),
+    "vocabulary below GPT-2": (
+        study(
+            data={
+                "name": "o",
+                "source": {"kind": "hub", "preset": "openwebtext"},
+                "tokenizer": "gpt2",
+                "vocab_size": 50000,
+            }
+        ),
+        "data.vocab_size: 50000 < 50257, the number of GPT-2 tokens",
+    ),
+    "hub without dataset": (study(data__source={"kind": "hub"}), "data.source.dataset: missing; give the name of a"),
+    # Models.
+    "preset": (study(models=["gpt2-1x1"]), "models.0: no such preset; there are gpt2-125m, gpt2-355m, gpt2-760m,"),
+    "heads": (
+        study(models=[{"name": "m", "n_layer": 1, "n_head": 3, "d_model": 32, "learning_rate": 1e-3}]),
+        "models.0.n_head: 3 does not divide d_model 32",
+    ),
+    "model twice": (study(models=["gpt2-2x32", "gpt2-2x32"]), "models: gpt2-2x32 defined more than once"),
+    # The grid.
+    "unknown model": (study(grid__0__models=["m"]), "grid.0.models: m is not among the study's models gpt2-2x32,"),
+    "less than a batch": (study(grid__0__tokens=[63]), "grid.0.tokens: 63 is smaller than one batch of 64 tokens"),
+    "model twice in a block": (study(grid__0__models=["gpt2-2x32"] * 2), "grid.0.models: gpt2-2x32 given more than"),
+    "same steps": (study(grid__0__tokens=[640, {"steps": 10}]), "grid.0.tokens: 10 steps given more than once"),
+    "optimizer twice": (
+        study(grid__0__optimizers=["coupled_adam", {"name": "coupled_adam", "scale_exponent": 0}]),
+        "grid.0.optimizers: coupled_adam given more than once",
+    ),
+    "seed twice": (study(grid__0__seeds=[1, 2, 2]), "grid.0.seeds: 2 given more than once"),
+    "table1 with one optimizer": (study(grid__0__optimizers=["adamw"]), "grid.0.optimizers: table1 compares exactly 2"),
+    "table1 with three": (
+        study(grid__0__optimizers=["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 1}]),
+        "grid.0.optimizers: table1 compares exactly 2, not 3; more go into table7",
+    ),
+    "table7 with one": (
+        study(grid__0__table="table7", grid__0__optimizers=["adamw"]),
+        "grid.0.optimizers: table7 compares at least 2, not 1",
+    ),
+    "table2 with one": (
+        study(grid__0__table="table2", grid__0__optimizers=["adamw"]),
+        "grid.0.optimizers: table2 compares at least 2, not 1",
+    ),
+    "data seed twice": (study(grid__0__data_seeds=[1, 1]), "grid.0.data_seeds: 1 given more than once"),
+    "no data seed": (study(grid__0__data_seeds=[]), "grid.0.data_seeds: "),
+    "crossed seeds in a table": (
+        study(grid__0__data_seeds=[1, 2]),
+        "grid.0.data_seeds: table1 shows the spread over `seeds` alone",
+    ),
+    "table1 with one seed": (study(grid__0__seeds=[1]), "grid.0.seeds: table1 rests on a t-test and needs at least"),
+    "table7 with one seed": (
+        study(grid__0__table="table7", grid__0__seeds=[1]),
+        "grid.0.seeds: table7 rests on a t-test",
+    ),
+    # Sources.
+    "no text": (
+        study(data={"name": "f", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50304}),
+        "paths.text: missing; the source 'files' needs folders, files or globs",
+    ),
+    "no tokenizer file": (
+        study(
+            data={"name": "f", "source": {"kind": "files"}, "tokenizer": "file", "vocab_size": 99},
+            paths={"text": "folder"},
+        ),
+        "paths.tokenizer: missing; data.tokenizer 'file' needs a tokenizer.json",
+    ),
+    "synthetic sets for real text": (
+        study(
+            data={"name": "f", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50304},
+            paths={"text": "folder"},
+            evaluation={"word_similarity": "synthetic"},
+        ),
+        "evaluation: 'synthetic' sets exist for the data source 'synthetic' only",
+    ),
+    "true for a whole number": (study(training__seq_len=True), "training.seq_len: must be a whole number (got 'true')"),
+    "false for a number": (study(training__beta1=False), "training.beta1: must be a number (got 'false')"),
+    "true for a seed": (study(grid__0__seeds=[True, 2]), "grid.0.seeds.0: must be a number, not true (got True)"),
+    "true for a count": (study(grid__0__tokens=[True]), "grid.0.tokens.0: must be a number, not true (got True)"),
+    "true for auto": (study(execution__micro_batch_sequences=True), "execution.micro_batch_sequences: must be a whole"),
+    "count too large": (
+        study(grid__0__tokens=["9" * 50]),
+        "grid.0.tokens.0: must be less than or equal to 10000000000",
+    ),
+    "tokens too many": (
+        study(grid__0__tokens=[{"steps": 2**40}], training__seq_len=2**24),
+        "grid.0.tokens.0: 1,099,511,627,776 steps are 7.4e+19 tokens, more than 1e+18; lower them",
+    ),
+    "a title of two lines": (
+        study(title="a\nb"),
+        "title: must be one line without control or other invisible characte",
+    ),
+    "a label in another direction": (
+        with_lion(label="L\u202eion"),
+        "grid.0.optimizers.1.label: must be one line without control or other invisible characters; character 2 is U+",
+    ),
+    "an empty label": (with_lion(label=" "), "grid.0.optimizers.1.label: must have a visible character (got ' ')"),
+    "a hidden label": (with_lion(label="_x"), "grid.0.optimizers.1.label: must not begin with '_': figures leave such"),
+    "a long label": (
+        with_lion(label="x" * 101),
+        "grid.0.optimizers.1.label: must have at most 100 characters",
+    ),
+    "argument of no name": (
+        with_lion(arguments={"a b": 1}),
+        "grid.0.optimizers.1.arguments.a b: not a valid name",
+    ),
+    "null character": (study(paths={"tasks": "a\0b"}), "paths.tasks: must not have a null character: no path does"),
+    "empty path": (study(paths={"text": ""}), "paths.text: must have at least 1 character (got '')"),
+    "a list for a preset": (
+        study(data={"name": "o", "source": {"kind": "hub", "preset": []}, "tokenizer": "gpt2", "vocab_size": 50304}),
+        "data.source.preset: must be 'openwebtext', 'slimpajama', 'slimpajama-6b', ",
+    ),
+    "more classes than words": (
+        study(data__source__n_classes=51),
+        "data.source.n_classes: 51 exceeds n_words 50; each",
+    ),
+    "one key for two optimizers": (
+        study(
+            grid=[
+                {"models": ["gpt2-2x32"], "tokens": [640], "optimizers": [{"name": "sgd", "lr_factor": factor}]}
+                for factor in (100, 100.00001)
+            ]
+        ),
+        "grid.1.optimizers: sgd_f100 stands for two different settings, and results tell optimizers apart by it; make",
+    ),
+    "column": (
+        study(evaluation={"word_similarity": [{"name": "a", "file": "f", "columns": [0, 1, -1]}]}),
+        "evaluation.word_similarity.0.columns.2: must be greater than or equal to 0 (got -1)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_setting_is_one_line_that_names_place_and_remedy(case):
+    values, expected = WRONG[case]
+    lines = errors(values)
+    assert len(lines) == 1
+    assert lines[0].startswith(expected)
+
+
+WRONG_TABLES = {
+    "no table": (
+        study(grid__0__table="table3"),
+        "grid.0.table: table3 is no table; there are table1, table2, table7, and others are declared under `tables`",
+    ),
+    "table without a title": (own_table(title=None), "tables.mine.title: missing; a study's own table needs title, "),
+    "table without columns": (own_table(columns=None), "tables.mine.columns: missing; a study's own table needs"),
+    "table that compares nothing": (own_table(comparison=None), "tables.mine.comparison: missing; a study's own"),
+    "no such comparison": (own_table(comparison="all"), "tables.mine.comparison: must be 'pair', 'each_other' or 's"),
+    "a column that no stage measures": (
+        own_table(columns=["loss", "cosine", "head_gradient_sum"]),
+        "tables.mine.columns: cosine, head_gradient_sum is nothing that this study measures; there are loss, ",
+    ),
+    "column twice": (own_table(columns=["loss", "acc", "loss"]), "tables.mine.columns: loss given more than once"),
+    "no column": (own_table(columns=[]), "tables.mine.columns: must have at least one entry"),
+    "table without a block": (
+        study(tables={"mine": OWN_TABLE}),
+        "tables.mine: no block of the grid has `table: mine`; give it to one, or leave this table out",
+    ),
+    "table named as another": (
+        study(tables={"Table1": OWN_TABLE}, grid__0__table="Table1"),
+        "tables.Table1: table1 is a table too, and on some machines their files would be the same; rename it",
+    ),
+    "table with the title of another": (
+        study(tables={"mine": OWN_TABLE | {"title": "table  1"}}, grid=[*GRID, GRID[0] | {"table": "mine"}]),
+        "tables.mine.title: 'table  1' is the title of both table1 and mine; change it",
+    ),
+    "another comparison for a table of the paper": (
+        study(tables={"table1": {"comparison": "each_other"}}),
+        "tables.table1.comparison: each_other, but table1 of the paper is pair; give the table a name of its own",
+    ),
+    "a t-test of one seed": (own_table(min_seeds=1), "tables.mine.min_seeds: 1, but a t-test needs 2"),
+    "fewer seeds than a table needs": (own_table(min_seeds=4), "grid.0.seeds: mine rests on a t-test and needs at lea"),
+    "fewer single runs than a table needs": (
+        own_table(min_seeds=4, comparison="single_runs"),
+        "grid.0.seeds: mine needs at least 4 seeds",
+    ),
+    "a name of a table that no file can have": (
+        study(tables={"../mine": OWN_TABLE}),
+        "tables.../mine: must consist of letters, digits, '_', '.' and '-', and begin with a letter or a digit",
+    ),
+}
+
+
+@pytest.mark.fault(
+    "settings",
+    "A table of the study's own lacks its title, columns or comparison, names a metric that nothing measures, has the "
+    "name or title of another, or has no block.",
+    "The start is refused with the field, where the last job, the report, would fail after all training.",
+)
+@pytest.mark.parametrize("case", WRONG_TABLES)
+def test_a_table_that_cannot_be_made(case):
+    values, expected = WRONG_TABLES[case]
+    (line,) = errors(values)
+    assert line.startswith(expected)
+
+
+def test_a_table_of_its_own_and_another_look_for_one_of_the_paper():
+    own = parse_study(own_table(columns=["acc", "loss"])).tables_of_blocks["mine"]
+    assert own == Table("mine", "Mine", "each_other", ("acc", "loss"), min_seeds=2)
+    changed = parse_study(study(tables={"table1": {"title": "First", "columns": ["loss"], "min_seeds": 3}}))
+    assert changed.tables_of_blocks == {"table1": Table("table1", "First", "pair", ("loss",), min_seeds=3)}
+    assert parse_study(own_table(comparison="single_runs", min_seeds=None)).tables_of_blocks["mine"].min_seeds == 1
+
+
+def test_models_of_one_size_go_into_one_study():
+    twin = {"name": "m", "n_layer": 2, "n_head": 4, "d_model": 32, "learning_rate": 1e-3}
+    parse_study(study(models=["gpt2-2x32", twin], grid__0__models=["gpt2-2x32", "m"]))
+
+
+@pytest.mark.fault(
+    "settings",
+    "a warmup takes the whole run, or with schedule `wsd` leaves no room for the decay",
+    "it is refused with its place in the grid",
+)
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"training__warmup_steps": 10},
+            "grid.0.tokens.0: the warmup of 10 steps (training.warmup_steps) takes all 10 steps of the run, which "
+            "never reaches its learning rate; lower it, or train for longer",
+        ),
+        (
+            {"training__warmup_steps": 15},
+            "grid.0.tokens.0: the warmup of 15 steps (training.warmup_steps) takes all 10 ",
+        ),
+        ({"training__warmup_steps": 10, "grid__0__tokens": ["1K", 640]}, "grid.0.tokens.1: the warmup of 10 steps"),
+        (
+            {"training__warmup_fraction": 0.95},
+            "grid.0.tokens.0: the warmup of 10 steps (training.warmup_fraction) takes all 10 steps of the run",
+        ),
+        (
+            {"training__schedule": "wsd", "training__decay_fraction": 0.6},
+            "grid.0.tokens.0: the warmup of 5 steps (training.warmup_steps) and the decay of 6 "
+            "(training.decay_fraction) are more than the 10 steps of the run; lower one, or train for longer",
+        ),
+    ],
+)
+def test_a_run_that_never_reaches_its_learning_rate(changes, expected):
+    (line,) = errors(study(**changes))
+    assert line.startswith(expected)
+
+
+def test_a_warmup_that_leaves_one_step():
+    parse_study(study(training__warmup_steps=9))
+    parse_study(study(training__schedule="wsd", training__decay_fraction=0.5))
+
+
+@pytest.mark.fault(
+    "settings",
+    "a number is out of all bounds: `scale_exponent` 100 or -1024, a seed of 2^64, a million threads, a name of 300 "
+    "letters",
+    "it is refused with field and bound; it brought the machine down, ended in a traceback or changed a number unsaid",
+)
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (
+            study(grid__0__optimizers=["adamw", {"name": "coupled_adam", "scale_exponent": 100}]),
+            "grid.0.optimizers.1.scale_exponent: must be less than or equal to 20 (got 100)",
+        ),
+        (
+            study(grid__0__optimizers=["adamw", {"name": "coupled_adam", "scale_exponent": -1024}]),
+            "grid.0.optimizers.1.scale_exponent: must be greater than or equal to -20 (got -1024)",
+        ),
+        (
+            study(grid__0__seeds=[1, 2**64]),
+            "grid.0.seeds.1: must be less than 9223372036854775808 (got 1844674407370955",
+        ),
+        (study(data__source__seed=2**63), "data.source.seed: must be less than 9223372036854775808"),
+        (study(data__split={"seed": 2**64}), "data.split.seed: must be less than 9223372036854775808"),
+        *(
+            (study(execution={name: 10**6}), f"execution.{name}: must be less than or equal to 1024 (got 1000000)")
+            for name in ("train_threads", "evaluation_threads", "data_threads", "gpus", "train_processes")
+        ),
+        (
+            study(execution={"micro_batch_sequences": 10**9}),
+            "execution.micro_batch_sequences: must be less than or equal",
+        ),
+        (
+            study(execution={"evaluation_batch_sequences": 10**9}),
+            "execution.evaluation_batch_sequences: must be less th",
+        ),
+        (study(study="x" * 300), "study: must have at most 64 characters (got 'xxxx"),
+        (study(data__name="x" * 300), "data.name: must have at most 64 characters"),
+        (with_lion(key="x" * 300), "grid.0.optimizers.1.key: must have at most 64 characters"),
+        (study(grid__0__models=["x" * 300]), "grid.0.models.0: must have at most 64 characters"),
+    ],
+)
+def test_numbers_and_names_have_bounds(values, expected):
+    (line,) = errors(values)
+    assert line.startswith(expected)
+
+
+@pytest.mark.fault(
+    "settings",
+    "`columns: [0, 1]` of a word-similarity set, a set without a file, `downstream.tasks: []`",
+    "it is refused with the field before the first job; the last one trained everything first",
+)
+@pytest.mark.parametrize(
+    ("evaluation", "expected"),
+    [
+        ({"word_similarity": [{"name": "a", "file": "f", "columns": [0, 1]}]}, "word_similarity.0.columns.2: missing"),
+        (
+            {"word_similarity": [{"name": "a", "file": "f", "columns": [0, 1, 1]}]},
+            "word_similarity.0.columns: 0, 1, 1 must",
+        ),
+        ({"word_similarity": [{"name": "a", "file": ""}]}, "word_similarity.0.file: must have at least 1"),
+        ({"downstream": {"tasks": []}}, "downstream.tasks: must have at least one entry"),
+        ({"downstream": {"tasks": [""]}}, "downstream.tasks.0: must have at least 1 character"),
+    ],
+)
+def test_evaluations_that_cannot_be_made(evaluation, expected):
+    (line,) = errors(study(evaluation=evaluation))
+    assert line.startswith(f"evaluation.{expected}")
+
+
+def test_all_wrong_settings_are_listed_at_once():
+    lines = errors(study(training__beta1=2, training__eps="x", grid__0__seeds=["a", "b"], titel="x"))
+    assert [line.split(":")[0] for line in lines] == [
+        "training.beta1", "training.eps", "grid.0.seeds.0", "grid.0.seeds.1", "titel",
+    ]  # fmt: skip
+
+
+def test_no_message_shows_the_names_of_python_classes():
+    shown = "\n".join(line for values, _ in (WRONG | WRONG_TABLES).values() for line in errors(values))
+    for word in ("tuple", "Tuple", "Input", "pydantic", "function-", "instance", "dictionary", "literal["):
+        assert word not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("640", 640), ("200K", 200_000), ("1.5M", 1_500_000), ("20B", 20 * 10**9), ("1T", 10**12), (" 5 M ", 5_000_000),
+        ("2.3M", 2_300_000), ("1.001K", 1001), ("0.29K", 290),  # not exact as binary floats
+    ],
+)  # fmt: skip
+def test_counts_are_read_exactly(text, count):
+    assert parse_count(text) == count
+    assert isinstance(parse_count(text), int)
+
+
+def test_other_values_of_a_count_are_left_to_pydantic():
+    assert parse_count(640) == 640
+    assert parse_count(None) is None
+
+
+def test_one_text_path_may_stand_without_a_list():
+    values = study(data={"name": "f", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50304})
+    assert parse_study(values | {"paths": {"text": "a"}}).paths.text == ("a",)
+    assert parse_study(values | {"paths": {"text": ["a", "b"]}}).paths.text == ("a", "b")
+
+
+def test_a_hub_preset_can_be_refined():
+    source = {"kind": "hub", "preset": "openwebtext", "revision": "abc"}
+    data = {"name": "o", "source": source, "tokenizer": "gpt2", "vocab_size": 50304}
+    parsed = parse_study(study(data=data)).data.source
+    assert (parsed.dataset, parsed.revision) == ("Skylion007/openwebtext", "abc")
+    assert parsed.places == (Place("Skylion007/openwebtext", "abc"),)
+
+
+@pytest.mark.parametrize("preset", HUB_PRESETS)
+def test_a_preset_has_places_and_says_nothing_of_them_in_the_data_id(preset):
+    source = HubSource(kind="hub", preset=preset)
+    assert source.places == HUB_PLACES[preset]
+    assert {"dataset": source.places[0].dataset, "config_name": source.places[0].config_name} == {
+        "dataset": source.dataset,
+        "config_name": source.config_name,
+    }
+    assert source.revision is None
+
+
+def test_a_cap_that_holds_the_largest_run_to_the_token():
+    source = {"kind": "hub", "preset": "openwebtext"}
+    data = {"name": "o", "source": source, "tokenizer": "gpt2", "vocab_size": 50304, "max_tokens": 1024}
+    data["split"] = {"val_fraction": 0.125, "test_fraction": 0.25}  # leaves 640
+    parse_study(study(data=data, grid__0__tokens=[640]))
+    with pytest.raises(ValueError, match=r"data\.max_tokens: 1,023 leaves 639 .* trains on 640; set at least 1,024"):
+        parse_study(study(data=data | {"max_tokens": 1023}, grid__0__tokens=[640]))
+
+
+def test_a_cap_for_a_generated_language():
+    with pytest.raises(ValueError, match=r"max_tokens: a generated language has the size data\.source\.n_tokens"):
+        parse_study(study(data__max_tokens=10**6))
+
+
+def test_optimizers_by_name_equal_those_by_mapping():
+    assert parse_study(study()).grid[0].optimizers == (
+        AdamWSettings(name="adamw"),
+        CoupledAdamSettings(name="coupled_adam"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "key", "label"),
+    [
+        (AdamWSettings(name="adamw"), "adamw", "Adam"),
+        (CoupledAdamSettings(name="coupled_adam"), "coupled_adam", "Coupled Adam"),
+        (CoupledAdamSettings(name="coupled_adam", scale_exponent=-5), "coupled_adam_n-5", "Coupled Adam, n = -5"),
+        (SgdSettings(name="sgd", lr_factor=100), "sgd_f100", "SGD, f = 100"),
+        (SgdSettings(name="sgd", lr_factor=0.5, momentum=0), "sgd_f0.5_m0", "SGD, f = 0.5, m = 0"),
+        (AdamWSettings(name="adamw", weight_decay=0.1), "adamw_wd0.1", "Adam, wd = 0.1"),
+        (AdamWSettings(name="adamw", weight_decay=0), "adamw_wd0", "Adam, wd = 0"),
+        (
+            CoupledAdamSettings(name="coupled_adam", scale_exponent=3, weight_decay=1e-3),
+            "coupled_adam_n3_wd0.001",
+            "Coupled Adam, n = 3, wd = 0.001",
+        ),
+        (SgdSettings(name="sgd", lr_factor=100, weight_decay=0.1), "sgd_f100_wd0.1", "SGD, f = 100, wd = 0.1"),
+        (CustomSettings(**LION, weight_decay=0.1), "lion", "Lion"),
+    ],
+)
+def test_optimizers_have_keys_and_labels(optimizer, key, label):
+    assert (optimizer.key, optimizer.label) == (key, label)
+
+
+def test_weight_decay_of_the_embedding_can_be_a_row_of_one_table():
+    optimizers = ["adamw", {"name": "adamw", "weight_decay": 0.1}]
+    keys = [optimizer.key for optimizer in parse_study(study(grid__0__optimizers=optimizers)).grid[0].optimizers]
+    assert keys == ["adamw", "adamw_wd0.1"]
+
+
+def test_fields_that_came_later_are_dumped_only_where_they_say_something():
+    """The ids of cells hash these dumps: see the golden id in test_cells.py."""
+    assert AdamWSettings(name="adamw").model_dump() == {"name": "adamw"}
+    assert AdamWSettings(name="adamw", weight_decay=0).model_dump() == {"name": "adamw", "weight_decay": 0.0}
+    assert "core_optimizer" not in Training().model_dump(exclude={"min_lr_ratio"})
+    assert "min_lr_ratio" not in Training().model_dump(exclude={"min_lr_ratio"})
+    assert Training(core_optimizer="muon").model_dump(mode="json")["core_optimizer"] == "muon"
+
+
+def test_a_users_own_optimizer_survives_its_own_json_with_its_types():
+    arguments = {"betas": [0.9, 0.99], "foreach": False, "d_coef": 1, "eps": 1.0, "mode": "x", "beta3": None}
+    parsed = parse_study(with_lion(arguments=arguments))
+    (_, lion) = parsed.grid[0].optimizers
+    assert lion.arguments == arguments | {"betas": (0.9, 0.99)}
+    assert [type(value) for value in lion.arguments.values()] == [tuple, bool, int, float, str, type(None)]
+    again = parse_study(parsed.model_dump(mode="json"))
+    assert again == parsed
+    assert list(map(type, again.grid[0].optimizers[1].arguments.values())) == list(map(type, lion.arguments.values()))
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"), [("gpt2-125m", (124, 125)), ("gpt2-355m", (354, 356)), ("gpt2-760m", (758, 762))]
+)
+def test_the_presets_have_the_papers_sizes(name, millions):
+    n_params = Model(**MODEL_PRESETS[name]).n_params(vocab_size=50304, seq_len=1024)
+    low, high = millions
+    assert low * 10**6 < n_params < high * 10**6
+
+
+def test_n_params_counts_gpt2_without_biases():
+    # Matrix by matrix: attention in and out, MLP in and out, two norms in each layer; two embeddings, a last norm.
+    layer = 768 * 2304 + 768 * 768 + 768 * 3072 + 3072 * 768 + 768 + 768
+    expected = 50304 * 768 + 1024 * 768 + 12 * layer + 768
+    assert Model(**MODEL_PRESETS["gpt2-125m"]).n_params(50304, 1024) == expected == 124_373_760
+
+
+def test_n_params_agrees_with_transformers_gpt2():
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model = Model(**MODEL_PRESETS["gpt2-2x32"])
+    settings = transformers.GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2)
+    with torch.device("meta"):
+        reference = transformers.GPT2LMHeadModel(settings)
+    without_biases = sum(p.numel() for name, p in reference.named_parameters() if not name.endswith("bias"))
+    assert model.n_params(vocab_size=64, seq_len=16) == without_biases
+
+
+def test_a_missing_file_and_broken_yaml_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"none\.yaml: no such study file"):
+        load_study(tmp_path / "none.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("study: [", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"broken\.yaml: not valid YAML"):
+        load_study(broken)
+
+
+def test_shipped_studies_are_found():
+    names = {path.stem for path in Path("workflow/config").glob("*.yaml")}
+    assert names >= {"demo", "local_text", "paper_small", "paper_sgd", "paper_scale"}

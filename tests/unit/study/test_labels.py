@@ -1,0 +1,99 @@
+"""What tables and figures print tells optimizers, models and counts of tokens apart."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from coupled_adam_bench.study.config import parse_any_study, parse_study
+from coupled_adam_bench.study.plan import make_plan
+
+TinyStudy = Callable[..., dict[str, Any]]
+
+
+def custom(key: str, label: str) -> dict[str, Any]:
+    return {"name": "custom", "path": "torch.optim.Adagrad", "key": key, "label": label}
+
+
+def block(**changes: Any) -> dict[str, Any]:
+    return {"models": ["nano"], "tokens": [{"steps": 60}], "optimizers": ["adamw"], "seeds": [1], **changes}
+
+
+def model(name: str, **changes: Any) -> dict[str, Any]:
+    return {"name": name, "n_layer": 1, "n_head": 2, "d_model": 8, "learning_rate": 0.01, **changes}
+
+
+CLASHES: dict[str, tuple[dict[str, Any], str]] = {
+    "optimizers of one block": (
+        {"grid": [block(optimizers=["adamw", custom("a", "Lion"), custom("b", "Lion")])]},
+        "grid.0.optimizers.1 and grid.0.optimizers.2: both are printed as 'Lion'",
+    ),
+    "optimizers of two blocks": (
+        {"grid": [block(optimizers=[custom("a", "Lion")]), block(optimizers=["adamw", custom("b", " Lion")])]},
+        "grid.0.optimizers.0 and grid.1.optimizers.1: both are printed as ' Lion'",
+    ),
+    "the label of a built-in one": (
+        {"grid": [block(optimizers=["coupled_adam", custom("a", "Coupled  Adam")])]},
+        "grid.0.optimizers.0 and grid.0.optimizers.1: both are printed as 'Coupled  Adam'",
+    ),
+    "letters that look the same": (
+        {"grid": [block(optimizers=[custom("a", "Lion 2"), custom("b", "Lion ②")])]},
+        "grid.0.optimizers.0 and grid.0.optimizers.1: both are printed as 'Lion ②'",
+    ),
+    "models": (
+        {
+            "models": [model("nano", label="small"), model("wide", d_model=16, label="small")],
+            "grid": [block(), block(models=["wide"])],
+        },
+        "grid.0.models.0 and grid.1.models.0: both are printed as 'small'",
+    ),
+    "a model without a label": (
+        {
+            "models": [model("nano"), model("wide", d_model=16, label="1.43K")],
+            "grid": [block(models=["wide", "nano"])],
+        },
+        "grid.0.models.0 and grid.0.models.1: both are printed as '1.43K'",
+    ),
+    "tokens": (
+        {"grid": [block(tokens=[{"steps": 60, "label": "x"}, {"steps": 61, "label": "x"}])]},
+        "grid.0.tokens.0 and grid.0.tokens.1: both are printed as 'x'",
+    ),
+    "tokens that are rounded alike": (
+        {"grid": [block(tokens=["1M"]), block(tokens=[1_000_400])]},
+        "grid.0.tokens.0 and grid.1.tokens.0: both are printed as '1M'",
+    ),
+}
+
+
+@pytest.mark.fault(
+    "settings",
+    "two optimizers, models or counts of tokens of a grid have one label",
+    "it is refused with both places: tables and figures could not tell them apart",
+)
+@pytest.mark.parametrize("case", CLASHES)
+def test_one_label_for_two_things(case: str, tiny_study: TinyStudy) -> None:
+    changes, expected = CLASHES[case]
+    with pytest.raises(ValueError) as raised:
+        make_plan(parse_study(tiny_study(**changes)))
+    assert str(raised.value).startswith(
+        f"{expected}, so tables and figures could not tell them apart; give one of them"
+    )
+
+
+def test_one_thing_may_stand_in_many_places(tiny_study: TinyStudy) -> None:
+    optimizers = ["adamw", "coupled_adam", custom("a", "Lion")]
+    twice = [
+        block(optimizers=optimizers),
+        block(optimizers=optimizers, tokens=[{"steps": 60}, {"steps": 70}], seeds=[2]),
+    ]
+    make_plan(parse_study(tiny_study(grid=twice)))
+
+
+def test_parts_of_a_composite_study(tiny_study: TinyStudy, tmp_path: Path) -> None:
+    for name, key in (("a", "one"), ("b", "two")):
+        values = tiny_study(study=name, grid=[block(optimizers=["adamw", custom(key, "Lion")])])
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(ValueError, match=r"^a: grid\.0\.optimizers\.1 and b: grid\.0\.optimizers\.1: both are printed"):
+        make_plan(parse_any_study({"study": "whole", "studies": ["a", "b"]}), [tmp_path])

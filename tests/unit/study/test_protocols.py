@@ -1,0 +1,251 @@
+"""Protocols: what each sets, that it sets nothing else, and that the ledger in the documentation says the same."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from planned import Planned
+
+from coupled_adam_bench.cli import main
+from coupled_adam_bench.study.config import EvaluationSettings, Study, Training, parse_study
+from coupled_adam_bench.study.config.protocols import (
+    LEDGER,
+    LEDGER_FILE,
+    PROTOCOLS,
+    SETTINGS,
+    as_yaml,
+    ledger_markdown,
+    preset,
+    with_defaults,
+    write_ledger,
+)
+
+ROOT = Path(__file__).parents[3]
+# What the authors' code did, what the text says, and what is right, by hand.
+EXPECTED = {
+    "training.embedding_weight_decay": (0.0, 0.1, 0.0),
+    "training.warmup_from": ("zero", "first_step", "first_step"),
+    "training.data_order": ("per_rank", "with_replacement", "with_replacement"),
+    "training.data_ranks": (4, 4, 4),
+    "evaluation.test_loss.split": ("val", "test", "test"),
+    "evaluation.test_loss.windows": ("random", "all", "all"),
+    "evaluation.test_loss.n_batches": (2000, 2000, 2000),
+    "evaluation.test_loss.batch_sequences": (12, 12, 12),
+    "evaluation.test_loss.batch_sequences_of": ({"gpt2-760m": 6}, {}, {}),
+    "evaluation.leading_space": (False, True, True),
+    "evaluation.isotropy": ("eig_float32", "both_signs", "both_signs"),
+    "evaluation.downstream.task_versions": ("0.4.3", "installed", "installed"),
+    "evaluation.downstream.precision": ("fp32", "fp32", "fp32"),
+}
+
+
+def flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested mappings by dotted name, and settings that are mappings themselves whole."""
+    if not isinstance(values, dict) or prefix[1:] in SETTINGS:
+        return {prefix[1:]: values}
+    return {name: leaf for key, value in values.items() for name, leaf in flat(value, f"{prefix}.{key}").items()}
+
+
+def parsed(tiny_study: Any, protocol: str | None = None, **sections: dict[str, Any]) -> Study:
+    """Return the tiny study with settings added to its sections."""
+    values = tiny_study(**({} if protocol is None else {"protocol": protocol}))
+    for name, settings in sections.items():
+        values[name] = {**values[name], **settings}
+    return parse_study(values)
+
+
+def test_the_ledger_has_the_known_points():
+    assert set(SETTINGS) == set(EXPECTED)
+    assert len({point.name for point in LEDGER}) == len(LEDGER)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_study_has_the_values_of_the_ledger(tiny_study, protocol):
+    found = flat(parsed(tiny_study, protocol).model_dump())
+    for field, values in EXPECTED.items():
+        expected = dict(zip(("official", "paper", "corrected"), values, strict=True))[protocol]
+        assert found[field] == expected == SETTINGS[field].value(protocol)
+        assert type(found[field]) is type(expected)
+
+
+def test_protocols_differ_in_nothing_but_the_ledger(tiny_study):
+    dumps = [flat(parsed(tiny_study, protocol).model_dump()) for protocol in PROTOCOLS]
+    differing = {name for dump in dumps for name in dump if len({repr(other[name]) for other in dumps}) > 1}
+    assert differing == {"protocol", *(name for name, values in EXPECTED.items() if len(set(map(repr, values))) > 1)}
+
+
+def test_corrected_is_the_default_and_what_the_classes_say(tiny_study):
+    study = parsed(tiny_study)
+    assert study == parsed(tiny_study, "corrected")
+    evaluation = EvaluationSettings().model_dump(exclude={"word_similarity", "metrics", "theory"})
+    evaluation["downstream"] = {name: evaluation["downstream"][name] for name in ("task_versions", "precision")}
+    assert preset("corrected") == {
+        "training": {name: getattr(Training(), name) for name in preset("corrected")["training"]},
+        "evaluation": evaluation,
+    }
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_the_study_says_wins(tiny_study, protocol):
+    training = {"embedding_weight_decay": 0.3, "warmup_from": "zero"}
+    evaluation = {"test_loss": {"split": "val", "n_batches": 7}, "leading_space": True}
+    study = parsed(tiny_study, protocol, training=training, evaluation=evaluation)
+    assert (study.training.embedding_weight_decay, study.training.warmup_from) == (0.3, "zero")
+    assert (study.evaluation.test_loss.split, study.evaluation.test_loss.n_batches) == ("val", 7)
+    assert study.evaluation.leading_space is True
+    # The rest of the same sections is still the protocol's.
+    index = PROTOCOLS.index(protocol)
+    assert study.evaluation.test_loss.windows == EXPECTED["evaluation.test_loss.windows"][index]
+    assert study.training.data_order == EXPECTED["training.data_order"][index]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("training", [{}, {"embedding_weight_decay": 0.7}])
+def test_a_study_survives_its_own_json(tiny_study, protocol, training):
+    study = parsed(tiny_study, protocol, training=training)
+    again = parse_study(study.model_dump(mode="json"))
+    assert again == study
+    assert again.protocol_label == study.protocol_label
+
+
+def test_parsing_leaves_the_given_study_alone(tiny_study):
+    values = tiny_study(protocol="official")
+    before = copy.deepcopy(values)
+    parse_study(values)
+    assert values == before
+
+
+def test_sections_may_be_left_out_and_wrong_ones_are_refused(tiny_study):
+    values = {name: section for name, section in tiny_study(protocol="official").items() if name != "evaluation"}
+    assert parse_study(values).evaluation.isotropy == "eig_float32"
+    with pytest.raises(ValueError, match=r"training: must be a mapping of keys to values \(got None\)"):
+        parse_study(values | {"training": None})
+    with pytest.raises(ValueError, match=r"evaluation\.test_loss: must be a mapping"):
+        parse_study(values | {"evaluation": {"test_loss": "val"}})
+    for wrong in ("oficial", 3, None, ["official"]):
+        with pytest.raises(ValueError, match="protocol: must be 'official', 'paper' or 'corrected'"):
+            parse_study(tiny_study(protocol=wrong))
+
+
+def test_a_batch_that_the_authors_ranks_cannot_share_is_refused(tiny_study):
+    with pytest.raises(ValueError, match=r"training\.data_ranks: 4 does not divide batch_sequences 6"):
+        parsed(tiny_study, "official", training={"batch_sequences": 6})
+    assert parsed(tiny_study, "official", training={"batch_sequences": 6, "data_ranks": 2}).training.data_ranks == 2
+
+
+def test_fill_takes_what_is_missing_section_by_section():
+    defaults = {"a": {"x": 1, "y": {"z": 2}}, "b": 3}
+    assert with_defaults({}, defaults) == defaults
+    assert with_defaults({"a": {"y": {}}, "c": 4}, defaults) == {"a": {"x": 1, "y": {"z": 2}}, "b": 3, "c": 4}
+    assert with_defaults({"a": None, "b": {"x": 5}}, defaults) == {"a": None, "b": {"x": 5}}
+    assert defaults == {"a": {"x": 1, "y": {"z": 2}}, "b": 3}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_study_as_its_protocol_has_just_its_name(tiny_study, protocol):
+    assert parsed(tiny_study, protocol).protocol_label == protocol
+
+
+@pytest.mark.parametrize(
+    ("protocol", "sections", "label"),
+    [
+        (
+            "corrected",
+            {"training": {"embedding_weight_decay": 0.1}},
+            "corrected; training.embedding_weight_decay = 0.1",
+        ),
+        ("paper", {"training": {"embedding_weight_decay": 0}}, "paper; training.embedding_weight_decay = 0.0"),
+        (
+            "official",
+            {"evaluation": {"leading_space": True}, "training": {"warmup_from": "first_step"}},
+            "official; training.warmup_from = first_step; evaluation.leading_space = true",
+        ),
+        # Settings of a choice that is not taken change nothing.
+        ("corrected", {"evaluation": {"test_loss": {"n_batches": 5}}, "training": {"data_ranks": 2}}, "corrected"),
+        (
+            "corrected",
+            {"evaluation": {"test_loss": {"n_batches": 5, "windows": "random"}}},
+            "corrected; evaluation.test_loss.windows = random; evaluation.test_loss.n_batches = 5",
+        ),
+        ("official", {"training": {"data_ranks": 2}}, "official; training.data_ranks = 2"),
+        (
+            "official",
+            {"evaluation": {"downstream": {"tasks": "synthetic", "task_versions": "installed", "precision": "bf16"}}},
+            "official; evaluation.downstream.task_versions = installed; evaluation.downstream.precision = bf16",
+        ),
+        (
+            "paper",
+            {"evaluation": {"downstream": {"task_versions": "0.4.3"}}},
+            "paper; evaluation.downstream.task_versions = 0.4.3",
+        ),
+        # A mapping is filled with the protocol's entries, and named whole, whatever their order.
+        ("official", {"evaluation": {"test_loss": {"batch_sequences_of": {"gpt2-760m": 6}}}}, "official"),
+        ("official", {"evaluation": {"test_loss": {"batch_sequences_of": {}}}}, "official"),
+        (
+            "official",
+            {"evaluation": {"test_loss": {"batch_sequences_of": {"nano": 3}}}},
+            'official; evaluation.test_loss.batch_sequences_of = {"gpt2-760m": 6, "nano": 3}',
+        ),
+        ("corrected", {"evaluation": {"test_loss": {"batch_sequences_of": {"nano": 3}}}}, "corrected"),
+        # What no protocol speaks of is no departure.
+        ("corrected", {"training": {"beta2": 0.9}}, "corrected"),
+    ],
+)
+def test_departures_are_named(tiny_study, protocol, sections, label):
+    sections = {name: tiny_study()[name] | section for name, section in sections.items()}
+    assert parsed(tiny_study, protocol, **sections).protocol_label == label
+
+
+def test_protocols_share_no_cells(tiny_study):
+    ids = [set(Planned(parsed(tiny_study, protocol), "tiny-0123456789").cells) for protocol in PROTOCOLS]
+    assert len(set().union(*ids)) == sum(map(len, ids)) == 18
+
+
+def test_windows_of_a_model_that_the_study_has_not_are_refused(tiny_study):
+    with pytest.raises(ValueError, match=r"batch_sequences_of: gpt2-76m is not among the study's models nano"):
+        parsed(tiny_study, evaluation={"test_loss": {"batch_sequences_of": {"gpt2-76m": 6}}})
+    with pytest.raises(ValueError, match=r"evaluation\.test_loss\.batch_sequences_of\.nano: must be greater than 0"):
+        parsed(tiny_study, evaluation={"test_loss": {"batch_sequences_of": {"nano": 0}}})
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, True, False, "first_step", 2000, "0.4.3", {"gpt2-760m": 6}, {}])
+def test_values_are_printed_as_a_study_file_has_them(value):
+    assert yaml.safe_load(as_yaml(value)) == value
+
+
+def test_points_without_a_setting_have_one_form_and_say_what_the_authors_did():
+    for point in LEDGER:
+        if point.field is None:
+            assert point.official is point.paper is point.only_with is None
+            assert point.corrected and point.note
+        assert point.source.startswith("[")
+
+
+def test_the_documentation_has_the_ledger(tmp_path):
+    text = (ROOT / LEDGER_FILE).read_text(encoding="utf-8")
+    copied = tmp_path / "protocols.md"
+    copied.write_text(text, encoding="utf-8")
+    write_ledger(copied)
+    assert copied.read_text(encoding="utf-8") == text, "run `make schema`"
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "`training." in line]
+    assert rows[0].split(" | ")[1:5] == ["`training.embedding_weight_decay`", "`0.0`", "`0.1`", "`0.0`"]
+    assert rows[1].split(" | ")[3] == "`first_step` (silent)"
+
+
+def test_every_row_of_the_ledger_has_all_columns():
+    rows = ledger_markdown().splitlines()
+    assert len(rows) == 2 + len(LEDGER)
+    assert {row.count("|") for row in rows} == {8}
+
+
+def test_the_command_replaces_what_lies_between_the_markers(tmp_path, capsys):
+    text = (ROOT / LEDGER_FILE).read_text(encoding="utf-8")
+    outdated = tmp_path / "protocols.md"
+    outdated.write_text(text.replace("| weight decay of the tied embedding |", "| outdated |"), encoding="utf-8")
+    assert main(["protocols", "--out", str(outdated)]) == 0
+    assert outdated.read_text(encoding="utf-8") == text
+    outdated.write_text("# Protocols\n", encoding="utf-8")
+    assert main(["protocols", "--out", str(outdated)]) == 2
+    assert "protocols.md: needs the lines '<!-- ledger: begin" in capsys.readouterr().err

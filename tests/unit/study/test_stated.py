@@ -1,0 +1,112 @@
+"""A stated plan: what is refused before the first job, and what is recorded."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.study.config import parse_any_study, parse_study
+from coupled_adam_bench.study.plan import Plan, load_plan, make_plan
+
+LOSS = {"name": "loss", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}
+
+
+@pytest.fixture
+def plan_with(tiny_study: Callable[..., dict[str, Any]], tmp_path: Path) -> Callable[..., Plan]:
+    """The tiny study with a stated plan of one hypothesis, and changes of both."""
+
+    def build(hypothesis: dict[str, Any] | None = None, **changes: Any) -> Plan:
+        text = {"hypotheses": [LOSS | (hypothesis or {})], "seeds": [1, 2, 3]} | changes
+        (tmp_path / "plan.yaml").write_text(yaml.safe_dump(text))
+        return make_plan(parse_study(tiny_study(stated=str(tmp_path / "plan.yaml"))))
+
+    return build
+
+
+def test_a_stated_plan_changes_no_cell(plan_with: Callable[..., Plan], tiny_plan: Plan, tmp_path: Path) -> None:
+    plan = plan_with()
+    assert list(plan.cells) == list(tiny_plan.cells)
+    assert plan.stated is not None
+    assert plan.stated.sha256 == hashlib.sha256((tmp_path / "plan.yaml").read_bytes()).hexdigest()
+    assert plan.stated.plan.looks == (3,)
+    write_sealed(tmp_path / "plan.json", plan.to_json())
+    (tmp_path / "plan.yaml").unlink()  # jobs need the plan only
+    assert load_plan(tmp_path / "plan.json") == plan
+
+
+def test_a_composite_states_its_own(plan_with: Callable[..., Plan], tiny_study: Any, tmp_path: Path) -> None:
+    plan_with()
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tiny_study(stated="nowhere.yaml")))
+    whole = {"study": "whole", "studies": ["tiny"]}
+    assert make_plan(parse_any_study(whole), [tmp_path]).stated is None
+    plan = make_plan(parse_any_study(whole | {"stated": str(tmp_path / "plan.yaml")}), [tmp_path])
+    assert plan.stated is not None
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "changes", "message"),
+    [
+        ({"table": "table7"}, {}, r"hypotheses\.0\.table: 'table7' is no table of the study; there are table1"),
+        ({"metric": "los"}, {}, r"hypotheses\.0\.metric: 'los' is nothing that the study measures; there are loss, "),
+        ({"better": "sgd"}, {}, r"hypotheses\.0\.better: 'sgd' is not in table1; there are adamw, coupled_adam"),
+        ({"than": "coupled_adam"}, {}, r"hypotheses\.0\.than: 'coupled_adam' is the optimizer that is better"),
+        ({"model": "big"}, {}, r"hypotheses\.0\.model: 'big' is not in table1; there are nano"),
+        ({"tokens": "20B"}, {}, r"hypotheses\.0\.tokens: '20B' is not in table1; there are 60 steps"),
+        ({"difference": 0.1}, {}, r"hypotheses\.0\.spread: goes with `difference`"),
+        ({"test": "welch"}, {}, r"hypotheses\.0\.test: must be 't-test', 'paired' or 'trend' \(got 'welch'\)"),
+        ({"test": "trend", "tokens": "60 steps"}, {}, r"hypotheses\.0\.tokens: a trend has none"),
+        (
+            {"test": "trend"},
+            {},
+            r"hypotheses\.0\.test: a trend needs several numbers of tokens, and table1 compares at one",
+        ),
+        ({"metrik": "loss"}, {}, r"hypotheses\.0\.metrik: unknown key; did you mean 'metric'\?"),
+        ({}, {"seeds": [1]}, r"seeds: 1 alone; a test needs at least 2"),
+        ({}, {"seeds": [1, 1]}, r"seeds: 1 given more than once"),
+        ({}, {"alpha": 0.6}, r"alpha: must be less than 0\.5"),
+        ({}, {"stopping": {"looks": [2, 2, 3]}}, r"stopping\.looks: 2, 2, 3 must ascend from at least 2 to 3"),
+        ({}, {"stopping": {"looks": [2]}}, r"stopping\.looks: 2 must ascend from at least 2 to 3"),
+        ({}, {"stopping": {"looks": [1, 3]}}, r"stopping\.looks: 1, 3 must ascend from at least 2"),
+        ({}, {"hypotheses": []}, r"hypotheses: must have at least one entry"),
+        ({}, {"hypotheses": [LOSS, LOSS]}, r"hypotheses: loss is the name of more than one"),
+        (
+            {},
+            {"hypotheses": [LOSS, LOSS | {"name": "b"}], "stopping": {"looks": [2, 3]}},
+            r"correction: holm does not go with several looks; use bonferroni or none",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_first_job(
+    plan_with: Callable[..., Plan], hypothesis: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"(?s)^stated: .*plan\.yaml.*{message}"):
+        plan_with(hypothesis, **changes)
+
+
+def test_optimizers_that_never_meet_are_refused(tiny_study: Any, tmp_path: Path) -> None:
+    text = {"hypotheses": [LOSS | {"table": "table7"}], "seeds": [1, 2, 3]}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(text))
+    sgd = {"name": "sgd", "lr_factor": 100}
+    blocks = [
+        {"table": "table7", "models": ["nano"], "tokens": [{"steps": steps}], "optimizers": [optimizer, sgd]}
+        for steps, optimizer in ((60, "adamw"), (70, "coupled_adam"))
+    ]
+    with pytest.raises(ValueError, match=r"than: coupled_adam and adamw are nowhere compared at the model and tokens"):
+        make_plan(parse_study(tiny_study(grid=blocks, stated=str(tmp_path / "plan.yaml"))))
+
+
+@pytest.mark.parametrize("path", ["nowhere.yaml", "/", "a" * 300, "\ud800"])
+def test_a_file_that_cannot_be_read_is_named(tiny_study: Any, path: str) -> None:
+    with pytest.raises(ValueError, match="stated: "):
+        make_plan(parse_study(tiny_study(stated=path)))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "seeds: 1", "a: &a [*a]", "hypotheses: {}", "\t", "null", "42", "{}"])
+def test_a_file_that_states_nothing_is_refused(tiny_study: Any, tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan.yaml").write_text(text)
+    with pytest.raises(ValueError, match="stated: "):
+        make_plan(parse_study(tiny_study(stated=str(tmp_path / "plan.yaml"))))

@@ -1,0 +1,303 @@
+"""What the record of a stated plan notices, so that the report says whether it was stated in advance and kept."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from coupled_adam_bench.statistics.followed import checks
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.stated import measured_as, note_stated, read_record
+from coupled_adam_bench.study.tuning import choice_file
+
+LOSS = {"name": "loss", "table": "table1", "metric": "loss", "better": "ours", "than": "adamw"}
+TEXT = {"hypotheses": [LOSS], "seeds": [1, 2, 3, 4]}
+OURS = {"name": "custom", "path": "torch.optim.AdamW", "key": "ours", "label": "Ours"}
+TUNE = {"seeds": [11], "grids": {key: {"learning_rate": [0.001, 0.01]} for key in ("adamw", "ours")}}
+Settings = dict[str, Any]
+
+
+class Study:
+    """A study with a stated plan in a folder of results, which starts, trains, and says what was kept."""
+
+    def __init__(self, tiny_study: Callable[..., Settings], results_of: Any, results: Path) -> None:
+        self.results, self.results_of = results, results_of
+        self.settings, self.text = tiny_study(stated=str(results / "plan.yaml")), dict(TEXT)
+        self.block: Settings = self.settings["grid"][0]
+        self.block |= {"optimizers": ["adamw", OURS], "tokens": [{"steps": 60}, {"steps": 80}], "seeds": [1, 2]}
+        self.measured = {"test_loss of tiny": "a"}
+
+    def start(self) -> Plan:
+        (self.results / "plan.yaml").write_text(yaml.safe_dump(self.text))
+        self.plan = make_plan(parse_study(self.settings))
+        note_stated(self.plan, self.folder, self.measured)
+        return self.plan
+
+    @property
+    def folder(self) -> Path:
+        return self.results / self.settings["study"]
+
+    def choose(self) -> None:
+        for tuning in self.plan.tunings.values():
+            tried = [{"cells": [{"cell": cell.id} for cell in one.cells]} for one in tuning.candidates]
+            record = {"tuning": tuning.id, "candidates": tried, "chosen": 1}
+            write_sealed(choice_file(self.folder / paths.TUNING, tuning.id), record)
+        self.plan = self.plan.with_choices(
+            {name: one.candidates[1].settings for name, one in self.plan.tunings.items()}
+        )
+
+    def begin(self) -> None:
+        for cell in self.plan.cells.values():
+            paths.run_dir(cell.id, self.results).mkdir(parents=True, exist_ok=True)
+
+    def kept(self) -> dict[str, str]:
+        study = self.results_of(self.plan, lambda cell, _: 3.0 - (cell.optimizer.key == "ours") + 0.01 * cell.seed)
+        found = checks(study, read_record(self.folder), {"loss": ("not yet decided", 2)})
+        self.said = "\n".join(check.finding for check in found)
+        return {check.subject: check.kept for check in found}
+
+
+@pytest.fixture
+def study(tiny_study: Callable[..., Settings], results_of: Any, tmp_path: Path) -> Study:
+    return Study(tiny_study, results_of, tmp_path)
+
+
+ADVANCE, METRICS, SEEDS = "stated in advance", "metrics unchanged", "these seeds and no others"
+SETTINGS: dict[str, Callable[[Study], Any]] = {
+    "the warmup": lambda study: study.settings["training"].update(warmup_steps=6),
+    "the learning rate": lambda study: study.settings["models"][0].update(learning_rate=0.02),
+    "the factor of one optimizer": lambda study: study.block.update(optimizers=["adamw", OURS | {"lr_factor": 2}]),
+    "the seed of the text": lambda study: study.settings["data"]["source"].update(seed=7),
+    "the split": lambda study: study.settings["data"]["split"].update(test_fraction=0.03),
+    "a place that is dropped": lambda study: study.block["tokens"].pop(),
+    "a place that is added": lambda study: study.block["tokens"].append({"steps": 90}),
+}
+
+
+@pytest.mark.fault(
+    "results",
+    "After a look at results a stated plan is changed, or settings, places or seeds of its runs are; its record is "
+    "deleted, or the study is renamed.",
+    "The report does not say that it was stated in advance, or names the runs that were dropped.",
+)
+@pytest.mark.parametrize("change", SETTINGS.values(), ids=SETTINGS)
+def test_settings_that_change_after_a_look(study: Study, change: Callable[[Study], Any]) -> None:
+    study.start()
+    study.begin()
+    change(study)
+    study.start()
+    assert study.kept()[ADVANCE] == "no"
+    assert "settings changed after the plan was seen" in study.said
+    assert "when 8 of " in study.said
+    study.text["title"] = "another text"
+    study.start()
+    assert study.kept()[ADVANCE] == "no"
+
+
+@pytest.mark.parametrize("change", SETTINGS.values(), ids=SETTINGS)
+def test_settings_that_change_before_the_first_run(study: Study, change: Callable[[Study], Any]) -> None:
+    study.start()
+    change(study)
+    study.start()
+    study.begin()
+    assert study.kept()[ADVANCE] == "yes"
+    assert "settings changed after the plan was seen" in study.said
+
+
+def test_code_of_an_own_optimizer_that_changes_after_a_look(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(study.results)
+    study.block["optimizers"] = ["adamw", OURS | {"path": "own_optimizer.Ours"}]
+    for code in ("pass", "others = 1"):
+        Path("own_optimizer.py").write_text(f"import torch\n\n\nclass Ours(torch.optim.AdamW):\n    {code}\n")
+        study.start()
+        study.begin()
+    assert study.kept()[ADVANCE] == "no"
+    assert "when 8 of 12 runs had begun; settings changed after the plan was seen" in study.said
+
+
+def test_seeds_that_are_added_as_stated(study: Study) -> None:
+    for seeds in ([1, 2], [1, 2, 3], [1, 2, 3, 4]):
+        study.block["seeds"] = seeds
+        study.start()
+        study.begin()
+        study.start()
+        assert set(study.kept().values()) <= {"yes", "open"}
+        assert "changed" not in study.said
+
+
+@pytest.mark.parametrize("between", [[1, 2, 3], [1, 2, 9]])
+def test_a_seed_that_is_dropped_after_a_look(study: Study, between: list[int]) -> None:
+    for seeds in ([1, 2], between, [1, 2]):
+        study.block["seeds"] = seeds
+        study.start()
+        study.begin()
+    assert study.kept() == {ADVANCE: "yes", METRICS: "yes", SEEDS: "no", "tested at the stated looks": "open"}
+    assert study.said.count(f"_s{between[-1]}_") == 4
+    assert "had begun, and the grid no longer has them" in study.said
+
+
+def test_seeds_that_never_began_may_go(study: Study) -> None:
+    study.block["seeds"] = [1, 2, 3, 4]
+    study.start()
+    study.block["seeds"] = [1, 2]
+    study.start()
+    study.begin()
+    assert study.kept()[SEEDS] == "yes"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        {"hypotheses": [LOSS | {"test": "paired"}]},
+        {"hypotheses": [LOSS | {"better": "adamw", "than": "ours"}]},
+        {"seeds": [2, 1, 3, 4]},
+        {"seeds": [1, 2]},
+        {"alpha": 0.1},
+    ],
+)
+def test_a_text_that_changes_after_a_look(study: Study, text: Settings) -> None:
+    study.start()
+    study.begin()
+    study.text |= text
+    study.start()
+    assert study.kept()[ADVANCE] == "no"
+    assert "when 8 of 8 runs had begun; 1 other text(s) of the plan were seen too" in study.said
+    study.text = dict(TEXT)
+    study.start()
+    assert study.kept()[ADVANCE] == "yes"  # it is what was stated, and the other text is mentioned
+    assert "1 other text(s)" in study.said
+
+
+def test_a_seed_that_is_not_stated(study: Study) -> None:
+    study.start()
+    study.begin()
+    study.block["seeds"] = [1, 2, 9]
+    study.start()
+    assert study.kept()[SEEDS] == "no"
+
+
+@pytest.mark.parametrize(("begun", "kept"), [(True, "no"), (False, "yes")])
+def test_a_metric_that_is_measured_otherwise(study: Study, begun: bool, kept: str) -> None:
+    study.start()
+    if begun:
+        study.begin()
+    study.measured = {"test_loss of tiny": "b"}
+    study.start()
+    assert study.kept()[METRICS] == kept
+    assert ("settings or version of test_loss of tiny changed after this text was seen" in study.said) == begun
+
+
+def test_the_direction_of_an_own_metric_is_recorded(study: Study, stored: Any, monkeypatch: Any) -> None:
+    (study.results / "own_metrics.py").write_text("def spread(embeddings):\n    return 0.0\n")
+    monkeypatch.syspath_prepend(study.results)
+    metric = {"name": "spread", "path": "own_metrics.spread", "symbol": "S"}
+    study.text["hypotheses"] = [LOSS | {"metric": "spread"}]
+    found = []
+    for higher in (True, False):
+        study.settings["evaluation"]["metrics"] = [metric | {"higher_is_better": higher}]
+        plan = study.start()
+        files = stored(plan, study.results / "runs")
+        measurement = files.measurement(next(iter(plan.cells)), "embeddings")
+        assert plan.stated is not None
+        found.append(measured_as(plan.stated, plan.blocks, {("embeddings", "tiny"): measurement}))
+    assert found[0].keys() == found[1].keys() == {"embeddings of tiny"}
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("evade", ["the record is deleted", "the study is renamed"])
+def test_a_plan_that_is_seen_for_the_first_time_again(study: Study, evade: str) -> None:
+    study.start()
+    study.begin()
+    if evade == "the record is deleted":
+        (study.folder / "stated.json").unlink()
+    else:
+        study.settings["study"] = "other"
+    study.start()
+    assert study.kept()[ADVANCE] == "no"
+    assert "when 8 of 8 runs had begun" in study.said
+
+
+def test_steps_that_runs_share_are_their_beginning(study: Study) -> None:
+    study.settings["training"] |= {"schedule": "wsd"}
+    plan = make_plan(parse_study(study.settings | {"stated": None}))
+    paths.trunk_dir(next(iter(plan.trunks)), study.results).mkdir(parents=True)
+    study.start()
+    assert study.kept()[ADVANCE] == "no"
+    assert "when 2 of 8 runs had begun" in study.said
+
+
+def test_tuned_runs_that_had_begun_are_counted(study: Study) -> None:
+    study.block["tune"] = TUNE
+    study.start()
+    study.choose()
+    study.begin()
+    (study.folder / "stated.json").unlink()
+    study.start()
+    assert study.kept()[ADVANCE] == "no"
+    assert "when 8 of 8 runs had begun" in study.said
+
+
+def test_a_choice_changes_no_stated_setting(study: Study) -> None:
+    study.block["tune"] = TUNE
+    study.start()
+    study.choose()
+    study.start()
+    study.begin()
+    study.start()
+    study.block["seeds"] = [1, 2, 3]
+    study.start()
+    assert study.kept()[ADVANCE] == "yes"
+    assert "when 0 of 8 runs" in study.said and "changed" not in study.said
+
+
+def test_a_text_that_changes_between_the_choice_and_the_first_run(study: Study) -> None:
+    study.block["tune"] = TUNE
+    study.start()
+    study.choose()
+    study.text["alpha"] = 0.01
+    study.start()
+    assert study.kept()[ADVANCE] == "yes"
+
+
+def test_a_tuning_that_changes_after_a_look(study: Study) -> None:
+    study.block["tune"] = TUNE
+    study.start()
+    study.choose()
+    study.begin()
+    study.block["tune"] = TUNE | {"seeds": [12]}
+    study.start()
+    assert study.kept()[ADVANCE] == "no"
+    assert "when 8 of 16 runs had begun; settings changed after the plan was seen" in study.said
+
+
+def test_a_start_without_a_change_records_nothing(study: Study) -> None:
+    study.start()
+    seen = read_record(study.folder)
+    study.begin()
+    study.start()
+    assert read_record(study.folder) == seen
+    assert len(seen) == 1
+
+
+def test_a_record_that_was_edited_or_is_of_an_earlier_version(study: Study) -> None:
+    assert read_record(study.folder) == []
+    study.start()
+    study.begin()
+    study.text["alpha"] = 0.01
+    study.start()
+    record = study.folder / "stated.json"
+    record.write_text(record.read_text().replace("_s1_", "_s2_"))
+    with pytest.raises(
+        ValueError, match=r"stated\.json: its contents do not match .*; put it back as it was, or delete it"
+    ):
+        read_record(study.folder)
+    write_sealed(record, {"seen": [{"sha256": "", "measured": {}, "at": "", "n_ended": 0, "n_cells": 6}]})
+    with pytest.raises(
+        ValueError, match=r"stated\.json: of an earlier version, .*; put it back as it was, or delete it"
+    ):
+        read_record(study.folder)

@@ -1,0 +1,246 @@
+"""``benchmarks/gpu_proof.py`` without a GPU: each check at a tiny size on the CPU, and on fake tensors of a GPU."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coupled_adam_bench.tools.rehearsal import fake_gpu
+
+BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
+IN_THIS_PROCESS = [
+    *(("right", name) for name in ("loss", "deterministic")),
+    *(("fast", name) for name in ("reference", "training", "profile", "waits", "optimizer")),
+    *(("large", name) for name in ("sizes", "evaluation")),
+]
+ON_FAKE_TENSORS = [  # what is torch's alone
+    *(("right", name) for name in ("loss", "optimizers")),
+    *(("fast", name) for name in ("reference", "training", "profile", "waits", "optimizer")),
+    ("large", "sizes"),
+]
+
+
+@pytest.fixture(autouse=True)
+def modules(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
+@pytest.fixture
+def proof():
+    return importlib.import_module("gpu_proof")
+
+
+@pytest.fixture
+def common():
+    return importlib.import_module("gpu_checks.common")
+
+
+def rows_of(part, name, kind, common, folder):
+    check = getattr(importlib.import_module(f"gpu_checks.{part}"), name)
+    with common.set_up(kind, folder, {"nanoGPT, micro-batch 2, tokens a second": 1.0}) as at:
+        return [row.to_json() for row in check(at)]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # torch's own
+@pytest.mark.parametrize(("part", "name"), IN_THIS_PROCESS)
+def test_checks_run_at_a_tiny_size(part, name, common, tmp_path):
+    rows = rows_of(part, name, "cpu", common, tmp_path)
+    assert rows
+    if part == "right":
+        assert [row for row in rows if not row["passed"]] == []
+
+
+def test_the_real_command_takes_the_plan_of_a_check(common, tmp_path):
+    command = importlib.import_module("gpu_checks.command")
+    with common.set_up("cpu", tmp_path, {}) as at:
+        training = {"seq_len": 16, "batch_sequences": 4, "warmup_steps": 1}
+        trained = command.Command(at, "short", "gpu-model", training, 3, {"checkpoint_every": 2})
+        assert trained.start().wait() == 0
+    assert trained.lines() == 1
+    assert len(trained.history()) == 1
+    assert trained.speeds()[0] > 0
+    assert trained.saved()
+
+
+@pytest.mark.skipif(not fake_gpu.is_possible(), reason="this PyTorch is built without CUDA")
+@pytest.mark.filterwarnings("ignore:CUDA is not available, disabling CUDA profiling:UserWarning")
+@pytest.mark.parametrize(("part", "name"), ON_FAKE_TENSORS)
+def test_checks_run_on_fake_tensors_of_a_gpu(part, name, common, tmp_path):
+    assert rows_of(part, name, "fake", common, tmp_path)
+
+
+def rehearse(proof, part, out, *only):
+    """Run the checks of a part as the command does, each in a process of its own, and return what came of them."""
+    words = ["--part", part, "--out", str(out), "--rehearse", *(["--only", *only] if only else [])]
+    done = subprocess.run([*proof.COMMAND, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + (out / f"{part}.log").read_text()
+    report = json.loads((out / f"{part}.json").read_text())
+    assert {each["verdict"] for each in report["checks"].values()} == {"passed" if part == "right" else "rehearsed"}
+    assert (out / f"{part}.md").read_text() in done.stdout
+    return report["checks"]
+
+
+def test_kernels_are_checked_in_tritons_interpreter(proof, tmp_path):
+    pytest.importorskip("triton", reason="Triton is for Linux on x86-64")
+    checks = rehearse(proof, "right", tmp_path, "kernels")
+    assert list(checks) == ["kernels"]
+    assert [row["what"] for row in checks["kernels"]["rows"] if row["value"] > 1e-9]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("part", ["right", "fast", "large"])
+def test_the_whole_script_runs_at_a_tiny_size(part, proof, tmp_path):
+    assert list(rehearse(proof, part, tmp_path)) == list(proof.CHECKS[part])
+
+
+def test_each_part_ends_in_time_and_has_its_checks(proof):
+    assert proof.SECONDS == 9 * 60
+    for part, limits in proof.CHECKS.items():
+        assert sum(limits.values()) <= proof.SECONDS
+        module = importlib.import_module(f"gpu_checks.{part}")
+        assert all(callable(getattr(module, name)) for name in limits)
+
+
+def test_the_page_has_each_check_with_its_limit(proof):
+    page = (BENCHMARKS.parent / "docs" / "gpu.md").read_text(encoding="utf-8")
+    for limits in proof.CHECKS.values():
+        assert all(f"| `{name}` | {limit:.0f} | " in page for name, limit in limits.items())
+
+
+STUB = """
+import json, subprocess, sys, time
+words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+name, out = words["--check"], open(words["--out"], "a")
+row = {"what": name, "value": None if name == "wrong" else 1.0, "at_most": 2.0, "at_least": None}
+print(json.dumps(row | {"passed": name != "wrong"}), file=out, flush=True)
+if name == "hangs":
+    child = subprocess.Popen(["sleep", "60"])
+    print("child", child.pid, flush=True)
+    time.sleep(60)
+sys.exit(3 if name == "breaks" else 0)
+"""
+
+
+def is_alive(pid):
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_check_that_hangs_fails_or_breaks_leaves_the_others_and_its_rows(proof, tmp_path, monkeypatch):
+    stub = tmp_path / "stub.py"
+    stub.write_text(STUB)
+    monkeypatch.setattr(proof, "COMMAND", [sys.executable, str(stub)])
+    monkeypatch.setattr(proof, "machine", lambda: {"device": "none"})
+    limits = {"fine": 30, "hangs": 1.5, "wrong": 30, "breaks": 30, "late": 30}
+    monkeypatch.setattr(proof, "CHECKS", {"right": limits})
+    monkeypatch.setattr(proof, "_LEAST_SECONDS", 0.01)
+    written = []
+    write = proof.write
+
+    def slow_write(path, text):
+        write(path, text)
+        written.append(json.loads((tmp_path / "right.json").read_text())["checks"].keys())
+        if "breaks" in written[-1]:
+            time.sleep(max(0, 6 - (time.perf_counter() - begun)))
+
+    monkeypatch.setattr(proof, "write", slow_write)
+    begun = time.perf_counter()
+    assert not proof.run_part("right", tmp_path, list(limits), False, seconds=6)
+    checks = json.loads((tmp_path / "right.json").read_text())["checks"]
+    assert {name: check["verdict"] for name, check in checks.items()} == {
+        "fine": "passed",
+        "hangs": "killed after 2 s",
+        "wrong": "failed",
+        "breaks": "broke with status 3",
+        "late": "not run: no time is left",
+    }
+    assert [len(check["rows"]) for check in checks.values()] == [1, 1, 1, 1, 0]
+    assert [len(names) for names in written[::2]] == [1, 2, 3, 4, 5]  # after each check
+    child = int((tmp_path / "right.log").read_text().partition("child ")[2].split()[0])
+    assert not is_alive(child)
+    table = (tmp_path / "right.md").read_text()
+    assert "| wrong | wrong | - | ≤ 2 | **no** |" in table
+    assert "| late | | 0.0 s | 30 s | not run: no time is left |" in table
+
+
+def test_missing_packages_are_named(proof, monkeypatch, capsys):
+    monkeypatch.setattr(proof, "NEEDED", ("torch", "no_such_package"))
+    monkeypatch.setattr(sys, "argv", ["gpu_proof.py", "--part", "right", "--out", os.devnull])
+    with pytest.raises(SystemExit):
+        proof.main()
+    assert "missing packages: no_such_package; docs/gpu.md says what to bring" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "at_most", "at_least", "passed"),
+    [
+        (1.0, 1.0, None, True),
+        (1.1, 1.0, None, False),
+        (-9, 0, 0, False),
+        (0.9, None, 1.0, False),
+        (float("nan"), 1.0, None, False),
+        (float("nan"), None, None, True),
+    ],
+)
+def test_rows_pass_within_their_bounds(value, at_most, at_least, passed, common):
+    row = common.Row("what", value, at_most, at_least).to_json()
+    assert row["passed"] == passed
+    assert json.dumps(row, allow_nan=False)
+
+
+def test_tokens_are_of_zipfs_law(common):
+    counts = np.bincount(common.zipf_tokens(200_000, 1000, 0), minlength=1000)
+    assert counts[0] / counts[1] == pytest.approx(2, rel=0.05)
+    assert counts[0] / counts[9] == pytest.approx(10, rel=0.1)
+    assert counts.argmin() > 100
+
+
+def test_kernels_are_told_apart_by_name_and_range():
+    fast = importlib.import_module("gpu_checks.fast")
+    names = {  # as the profiler of PyTorch has them on Hopper
+        "nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNN": "products",
+        "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu>(Params)": "products",
+        "void cublasLt::splitKreduce_kernel<32, 16, int, float>(cublasSplitKParams)": "products",
+        "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd>(params)": "attention",
+        "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_6": "attention",
+        "triton_per_fused_add_native_layer_norm_2": "layers",
+        "triton_poi_fused__to_copy_gelu_5": "layers",
+        "triton_poi_fused__to_copy_5": "weights",
+    }
+    kernels = [fast.Event(name, 10.0 * index, 10.0 * index + 2) for index, name in enumerate(names)]
+    found = fast.by_part(kernels, [])
+    assert {part: round(1e6 * seconds / 2) for part, seconds in found.items()} == {
+        part: list(names.values()).count(part) for part in found
+    }
+    elementwise = "void at::native::vectorized_elementwise_kernel<4, at::native::exp_kernel_cuda>(int)"
+    kernels = [fast.Event(elementwise, start, start + 1) for start in (0.0, 10.0, 20.0)]
+    kernels.append(fast.Event("nvjet_tst_head", 12.0, 13.0))
+    found = fast.by_part(kernels, [fast.Event("logits", 9.0, 14.0), fast.Event("weights", 19.0, 22.0)])
+    assert found == pytest.approx({"products": 1e-6, "attention": 0, "logits": 1e-6, "layers": 1e-6, "weights": 1e-6})
+
+
+def test_times_on_a_gpu_are_those_of_events_around_the_queue(common, monkeypatch):
+    import torch
+
+    calls = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            calls.append("event")
+
+        def elapsed_time(self, end):
+            return 500.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append("wait"))
+    assert common.seconds(torch.device("cuda"), lambda: calls.append("call"), 2) == 0.25
+    assert calls == ["wait", "event", "call", "call", "event", "wait"]

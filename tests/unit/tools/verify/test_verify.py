@@ -1,0 +1,393 @@
+"""``verify`` on a tiny study that was trained for real; its commands run in this process."""
+
+import csv
+import json
+import math
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from coupled_adam_bench.cli import main
+from coupled_adam_bench.machine.revision import git_revision
+from coupled_adam_bench.store.files import read_json, read_sealed, sha256_file, write_json, write_sealed
+from coupled_adam_bench.store.paths import WEIGHTS, data_dir, run_dir
+from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import load_plan, make_plan
+from coupled_adam_bench.tools.verify import verify as verify_module
+from coupled_adam_bench.tools.verify.compare import Difference, compare_histories, compare_numbers, tolerances
+from coupled_adam_bench.tools.verify.recorded import _chosen, with_choices
+
+MANIFEST = Path("results/tiny/manifest.json")
+LOSS, ACC = ("test", "loss"), ("average", "acc")
+PLAN = MANIFEST.with_name("plan.json")
+
+
+def run_here(command: list[str], threads: int) -> int:
+    return main(command)
+
+
+def check(*arguments: Any, **options: Any) -> int:
+    return verify_module.verify(MANIFEST, *arguments, run=run_here, **options)
+
+
+@pytest.fixture(scope="session")
+def verified_study(tmp_path_factory: pytest.TempPathFactory, tiny_study: Any) -> Path:
+    """A folder with a study of two cells, from its plan to its manifest."""
+    root = tmp_path_factory.mktemp("verified")
+    grid = tiny_study()["grid"][0] | {"tokens": [{"steps": 12}], "seeds": [1]}
+    del grid["table"]
+    before = Path.cwd()
+    os.chdir(root)
+    try:
+        Path("tiny.yaml").write_text(yaml.safe_dump(tiny_study(grid=[grid])))
+        plan = ["--plan", "results/tiny/plan.json"]
+        assert main(["plan", "--study", "tiny.yaml", "--out", plan[1]]) == 0
+        assert main(["prepare", *plan]) == 0
+        cells = ["--cells", *load_plan(Path(plan[1])).cells]
+        assert main(["train", *plan, *cells]) == 0
+        for stage in ("test-loss", "embeddings", "downstream"):
+            assert main([stage, *plan, *cells, "--done", f"{stage}.done"]) == 0
+        assert main(["collect", *plan, "--out", "results/tiny/results.csv"]) == 0
+        assert main(["manifest", *plan]) == 0
+    finally:
+        os.chdir(before)
+    return root
+
+
+@pytest.fixture
+def study(verified_study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the cells of the finished study, which is the working folder."""
+    shutil.copytree(verified_study, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return [cell["cell"] for cell in read_json(MANIFEST)["cells"]]
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    return {str(path): sha256_file(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_study_reproduces_bit_for_bit_and_is_not_touched(
+    study: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files_of(Path("results"))
+    assert check(study, None, json=Path("verdicts.json")) == 0
+    assert files_of(Path("results")) == before
+    said = capsys.readouterr().out
+    for cell in study:
+        assert f"{cell}: reproduced bit for bit" in said
+    assert "3 lines of history" in said  # steps 5, 10 and 12
+    verdicts = read_json(Path("verdicts.json"))["cells"]
+    assert [verdict["word"] for verdict in verdicts] == ["reproduced bit for bit"] * 2
+    assert all(verdict["differences"] == verdict["differing"] == [] for verdict in verdicts)
+
+
+def forge(cell: str, change: Any) -> None:
+    """Change a history, and make the checksums of its run fit, as somebody would who covers his tracks."""
+    folder = run_dir(cell)
+    rows = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    change(rows)
+    (folder / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    record = read_sealed(folder / "run.json")
+    write_sealed(folder / "run.json", record | {"history_sha256": sha256_file(folder / "history.jsonl")})
+
+
+def test_a_changed_history_is_found(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    history = run_dir(study[0]) / "history.jsonl"
+    history.write_text(history.read_text().replace('"step": 5', '"step": 4'))
+    assert check(study[:1], None) == 1
+    said = capsys.readouterr().out
+    assert "NOT reproduced\n  the recorded files are not what was written" in said
+    assert "history.jsonl: SHA-256" in said
+
+
+def test_a_forged_history_is_found(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    forge(study[0], lambda rows: rows[1].update(loss=rows[1]["loss"] - 0.5))
+    assert check(study[:1], None) == 1
+    said = capsys.readouterr().out
+    assert "the weights are the same, but not their history: history, step 10, loss" in said
+    forge(study[0], lambda rows: rows[1].update(loss=rows[1]["loss"] + 0.5))
+    assert check(study[:1], None) == 0
+    forge(study[0], lambda rows: rows.pop(0))
+    assert check(study[:1], None) == 1
+
+
+def test_a_model_that_is_not_the_manifest_s_is_found(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (run_dir(cell) / "model" / WEIGHTS for cell in study)
+    first.write_bytes(first.read_bytes()[:-1] + b"\1")
+    shutil.copy(first, second)
+    for weights in (first, second):
+        record = weights.parents[1] / "run.json"
+        write_sealed(record, read_sealed(record) | {"model_sha256": sha256_file(weights)})
+    assert check(study, None) == 1
+    said = capsys.readouterr().out
+    assert said.count("run.json: another model_sha256 than in the manifest") == 1
+    assert said.count(f"{WEIGHTS}: is of {study[0]}, in the folder of {study[1]}") == 1
+
+
+def test_a_number_of_the_results_that_does_not_come_out_is_found(
+    study: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = MANIFEST.with_name("results.csv")
+    lines = results.read_text().splitlines(keepends=True)
+    place = next(number for number, line in enumerate(lines) if ",test,loss," in line)
+    value = lines[place].split(",")[7]
+    lines[place] = lines[place].replace(value, repr(float(value) - 0.02))
+    results.write_text("".join(lines))
+    with pytest.raises(ValueError, match=r"results\.csv: changed since the manifest was written"):
+        check(study[:1], None)
+    manifest = read_json(MANIFEST)
+    manifest["sha256"]["results.csv"] = sha256_file(results)
+    write_json(MANIFEST, manifest)
+    assert check(study[:1], None) == 1
+    assert (
+        f"too far: test loss: {float(value) - 0.02!r} in the manifest's results, {value} here"
+        in capsys.readouterr().out
+    )
+    assert check(study[:1], None, own={"loss": 0.03}) == 0
+    assert "reproduced within the tolerances" in capsys.readouterr().out
+
+
+def test_another_number_of_threads_is_within_the_tolerances(study: list[str]) -> None:
+    assert check([], 1, threads=2, folder=Path("again")) == 0
+    plan = load_plan(Path("again/plan.json"))
+    assert {one.execution.train_threads for one in plan.studies.values()} == {2}
+
+
+def test_data_that_are_not_there_are_prepared_again(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree("results/data")
+    shutil.rmtree("results/runs")  # as where only the folder of the study was handed on
+    PLAN.unlink()
+    assert check(study[:1], None, folder=Path("again")) == 0
+    said = capsys.readouterr().out
+    assert "reproduced bit for bit" in said
+    assert "not compared: the history and the files beside evaluations: the recorded run is not there" in said
+    assert not Path("results/data").exists()
+
+
+EXAMPLES = Path(__file__).parents[4] / "docs" / "examples"
+WITHOUT_RESULTS = {"english/pilot"}
+
+
+def test_all_shipped_manifests_are_read() -> None:
+    found = {str(path.parent.relative_to(EXAMPLES)): path for path in EXAMPLES.rglob("manifest.json")}
+    assert {"demo", "english", "rivals", "theory", *WITHOUT_RESULTS} <= set(found)
+    for name, path in found.items():
+        if name in WITHOUT_RESULTS:
+            with pytest.raises(ValueError, match=r"results\.csv: missing"):
+                verify_module.read_recorded(path)
+            continue
+        recorded = verify_module.read_recorded(path)
+        cells = {cell["cell"] for cell in read_json(path)["cells"]}
+        assert set(recorded.plan.cells) == set(recorded.values) == cells
+        assert set(recorded.choices) == set(recorded.plan.tunings)
+        assert all(cell.is_chosen for cell in recorded.plan.cells.values())
+
+
+@pytest.mark.parametrize(("text", "message"), [("nothing", "matches no text file"), ("other", "other: not the text, ")])
+def test_text_that_is_not_there_or_another_is_said_so(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "one.txt").write_text("text")
+    path = EXAMPLES / "english" / "manifest.json"
+    cell = read_json(path)["cells"][0]["cell"]
+    options = {"given": {"text": str(tmp_path / text)}, "run": pytest.fail, "folder": tmp_path / "again"}
+    assert verify_module.verify(path, [cell], None, **options) == 2
+    said = capsys.readouterr().out
+    assert message in said
+    assert "give its place with --paths" in said
+
+
+def test_a_manifest_of_an_older_version_is_read(study: list[str]) -> None:
+    manifest, results = read_json(MANIFEST), MANIFEST.with_name("results.csv")
+    values = verify_module.read_recorded(MANIFEST).values
+    with results.open(newline="") as file:
+        rows = [row[:10] for row in csv.reader(file)]
+    with results.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    manifest["parts"] = manifest.pop("studies")
+    manifest["sha256"]["results.csv"] = sha256_file(results)
+    write_json(MANIFEST, manifest)
+    assert verify_module.read_recorded(MANIFEST).values == values
+
+
+OWN = """
+from torch.optim import SGD
+
+class Mine(SGD):
+    pass
+"""
+
+
+@pytest.fixture
+def tuned_study(tmp_path: Path, tiny_study: Any, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of the cell of a finished study whose settings a trial chose; the optimizer is a user's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("own_for_verify.py").write_text(OWN)
+    own = {"name": "custom", "path": "own_for_verify.Mine", "key": "mine", "label": "Mine"}
+    tune = {"seeds": [9], "grids": {"mine": {"lr_factor": [1.0, 5.0]}}}
+    grid = tiny_study()["grid"][0] | {"tokens": [{"steps": 12}], "seeds": [1], "optimizers": [own], "tune": tune}
+    del grid["table"]
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny_study(grid=[grid])))
+    plan = ["--plan", "results/tiny/plan.json"]
+    assert main(["plan", "--study", "tiny.yaml", "--out", plan[1]]) == 0
+    assert main(["prepare", *plan]) == 0
+    (tuning,) = load_plan(PLAN).tunings
+    out = f"results/tiny/tuning/{tuning}.json"
+    for stage in ("train", "choose"):
+        tried = ["--cells", *load_plan(PLAN).tuning_cells] if stage == "train" else ["--tuning", tuning, "--out", out]
+        assert main([stage, *plan, *tried]) == 0
+    cells = ["--cells", *load_plan(PLAN).by_job_name]
+    assert main(["train", *plan, *cells]) == 0
+    for stage in ("test-loss", "embeddings", "downstream"):
+        assert main([stage, *plan, *cells, "--done", f"{stage}.done"]) == 0
+    assert main(["collect", *plan, "--out", "results/tiny/results.csv"]) == 0
+    assert main(["manifest", *plan]) == 0
+    return next(cell.id for cell in load_plan(PLAN).cells.values() if cell.tuning)
+
+
+def test_a_tuned_cell_is_verified_with_its_choice(tuned_study: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check([tuned_study], None, threads=1) == 0
+    assert f"{tuned_study}: reproduced bit for bit" in capsys.readouterr().out
+    Path("own_for_verify.py").write_text(OWN + "# a comment\n")
+    assert check([tuned_study], None) == 2
+    said = capsys.readouterr().out
+    assert "not checked\n  own_for_verify.Mine is other code here than that of the manifest (" in said
+    assert "own_for_verify.py)" in said
+
+
+def test_a_candidate_that_is_in_the_grid_too_is_not_taken_for_the_choice(tiny_study: Any) -> None:
+    grid = tiny_study()["grid"][0] | {"table": None, "seeds": [1]}
+    tune = {"seeds": [9], "grids": {"adamw": {"lr_factor": [0.5, 2.0]}}}
+    given = grid | {"optimizers": [{"name": "adamw", "lr_factor": 0.5}]}
+    plan = make_plan(parse_study(tiny_study(grid=[grid | {"optimizers": ["adamw"], "tune": tune}, given])))
+    for index, n_cells in ((0, 1), (1, 2)):
+        known = set(with_choices(plan, dict.fromkeys(plan.tunings, index)).cells)
+        found, choices = _chosen("tiny", "", plan.to_json()["studies"], MANIFEST, known)
+        assert list(choices.values()) == [index]
+        assert set(found.cells) == known
+        assert len(known) == n_cells
+
+
+def test_damaged_data_are_left_alone_and_prepared_again(study: list[str]) -> None:
+    folder = data_dir(load_plan(PLAN).data_ids[0])
+    bin_ = folder / "train.bin"
+    bin_.write_bytes(bytes(8) + bin_.read_bytes()[8:])
+    before = files_of(Path("results"))
+    assert check(study[:1], None) == 0
+    assert files_of(Path("results")) == before
+
+
+def test_text_that_is_no_longer_there_cannot_be_checked(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree("results/data")
+
+    def no_text(command: list[str], threads: int) -> int:
+        return 2
+
+    assert verify_module.verify(MANIFEST, study[:1], None, run=no_text) == 2
+    assert "not checked\n  its data are not there, and could not be prepared again" in capsys.readouterr().out
+
+
+def test_a_training_that_fails_here_cannot_be_checked(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    def no_memory(command: list[str], threads: int) -> int:
+        return 137 if command[0] == "train" else main(command)
+
+    assert verify_module.verify(MANIFEST, study[:1], None, run=no_memory) == 2
+    assert "`train` ended with exit status 137" in capsys.readouterr().out
+
+
+def test_what_differs_between_the_machines_is_said(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = read_json(MANIFEST)
+    manifest["cells"][0]["environment"] |= {"torch": "2.0.0", "device": "NVIDIA H100"}
+    manifest["protocol"]["versions"]["downstream"] = 1
+    write_json(MANIFEST, manifest)
+    assert check(study[:1], None) == 0
+    said = capsys.readouterr().out
+    assert "another torch: 2.0.0 then, " in said
+    assert "another device: NVIDIA H100 then, CPU (" in said
+    note = "not compared: downstream, whose mathematics has another version here: of 6 numbers that both have, 6 are"
+    assert note in said
+
+
+def test_a_cell_that_was_not_trained_cannot_be_checked(study: list[str]) -> None:
+    manifest = read_json(MANIFEST)
+    manifest["cells"][0] |= {"status": "not trained", "reason": "no run.json"}
+    write_json(MANIFEST, manifest)
+    assert check(study[:1], None) == 2
+    with pytest.raises(ValueError, match="--sample: 2, but the manifest has 1 trained cells"):
+        check([], 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cells": None}, "not a manifest of this program"),
+        ({"cells": [{"cell": "nano_1_adamw_s1_0"}]}, "would be trained in another way"),
+        ({"studies": [], "git_revision": "abc"}, "would be trained in another way .*; check out revision abc"),
+        ({"studies": [], "git_revision": git_revision()}, "in another way .*; put it back as it was written"),
+    ],
+)
+def test_what_is_no_manifest_is_refused(study: list[str], change: dict[str, Any], message: str) -> None:
+    write_json(MANIFEST, read_json(MANIFEST) | change)
+    with pytest.raises(ValueError, match=message):
+        check(study[:1], None)
+
+
+def test_the_command_line(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(MANIFEST), "--cells", "nobody"]) == 2
+    assert "--cells: nobody not in" in capsys.readouterr().err
+    assert main(["verify", str(MANIFEST), "--sample", "1", "--tolerance", "loss=-1"]) == 2
+    assert "--tolerance: 'loss=-1' is not METRIC=NUMBER" in capsys.readouterr().err
+    assert main(["verify", str(MANIFEST), "--sample", "1", "--paths", "txt=here"]) == 2
+    assert "--paths: 'txt' is none of text=PATH, " in capsys.readouterr().err
+    for wrong in (["--sample", "0"], [], ["--sample", "1", "--cells", "a"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(["verify", str(MANIFEST), *wrong])
+
+
+def test_a_sample_is_drawn_evenly(study: list[str]) -> None:
+    recorded = verify_module.read_recorded(MANIFEST)
+    drawn = [verify_module.choose(recorded, 1, seed)[0] for seed in range(200)]
+    assert 70 < drawn.count(study[0]) < 130
+    assert verify_module.choose(recorded, 2, 0) == study
+
+
+def test_the_spread_is_that_over_the_seeds_of_a_cell(study: list[str]) -> None:
+    recorded = verify_module.read_recorded(MANIFEST)
+    first, second = recorded.plan.cells.values()
+    assert recorded.spread(first) == {}  # there is one seed
+    twin = replace(first, id="twin", seed=2)
+    plan = SimpleNamespace(cells={cell.id: cell for cell in (first, second, twin)})
+    values = {first.id: {LOSS: 3.0, ACC: 0.5}, second.id: {LOSS: 9.0, ACC: 0.9}, "twin": {LOSS: 4.0, ACC: math.nan}}
+    assert replace(recorded, plan=plan, values=values).spread(first) == {LOSS: pytest.approx(0.5**0.5)}
+
+
+def test_numbers_are_compared_with_the_tolerance_of_their_metric() -> None:
+    allowed = tolerances(METRICS, {("test", "loss"): 0.004, ("embeddings", "isotropy"): 0.02}, {"acc": 0.5})
+    assert allowed["test", "loss"] == 0.01  # tables print two digits
+    assert allowed["embeddings", "isotropy"] == 0.02  # the spread over seeds is larger than their last digit
+    assert allowed["average", "acc"] == 0.5
+    then = {("test", "loss"): 3.0, ("average", "acc"): math.nan, ("x", "y"): 1.0, ("z", "z"): math.nan}
+    now = {("test", "loss"): 3.009, ("average", "acc"): 0.4, ("x", "y"): 9.0, ("z", "z"): math.nan}
+    near, missing, other = compare_numbers(then, now, allowed, {})
+    assert (near.name, near.is_far, near.share) == ("test loss", False, pytest.approx(0.9))
+    assert missing.is_far  # NaN there, a number here
+    assert (other.is_far, other.share) == (False, -1.0)  # no table prints it
+    assert compare_numbers(then, now, allowed, {"y": 1.0})[2].is_far
+    assert Difference("test loss", 3.0, 3.0101, 0.01).is_far
+
+
+def test_histories_are_compared_line_by_line() -> None:
+    then = [{"step": 1, "loss": 2.0, "lr": 0.1, "time": 5.0}, {"step": 2, "loss": 1.0, "lr": 0.1, "time": 6.0}]
+    now = [{"step": 1, "loss": 2.0, "lr": 0.2, "time": 9.0}]
+    found = compare_histories(then, now)
+    names = ["step 1, lr", "step 2, step", "step 2, loss", "step 2, lr"]
+    assert [difference.name for difference in found] == [f"history, {name}" for name in names]

@@ -1,0 +1,540 @@
+"""The import into MLflow, on a real database and a real server."""
+
+import gzip
+import hashlib
+import json
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from coupled_adam_bench.evaluation.documents import Document, documents_bytes
+from coupled_adam_bench.store.files import write_json, write_sealed
+from coupled_adam_bench.store.outputs import write_checksums
+from coupled_adam_bench.store.stored import beside
+from coupled_adam_bench.study.cells import Cell, readable_count
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.tracking.importing import METRICS_PER_REQUEST, import_study
+from coupled_adam_bench.tracking.records import CELL, IMPORTED, run_name
+
+pytest.importorskip("mlflow")
+T0 = 1_700_000_000.25
+
+
+@pytest.fixture(autouse=True)
+def _environment_stays(monkeypatch):
+    """Start without a server of the user's, and find the environment after an import as it was before."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    before = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW")}
+    yield
+    names = before.keys() | {"MLFLOW_TRACKING_PASSWORD", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"}
+    assert {name: os.environ[name] for name in names if name in os.environ} == before
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory) -> str:
+    """One database for all tests, each with its own experiment: creating it takes seconds."""
+    return f"sqlite:///{tmp_path_factory.mktemp('store')}/sub/mlflow.db"
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan(
+        parse_study(
+            {
+                "study": "tracked",
+                "data": {
+                    "name": "s",
+                    "source": {"kind": "synthetic", "n_words": 50},
+                    "tokenizer": "word",
+                    "vocab_size": 64,
+                },
+                "models": ["gpt2-2x32"],
+                "training": {"seq_len": 16, "batch_sequences": 4, "warmup_steps": 5},
+                "grid": [
+                    {
+                        "models": ["gpt2-2x32"],
+                        "tokens": [{"steps": 50}],
+                        "optimizers": ["adamw", {"name": "sgd", "lr_factor": 100}],
+                        "seeds": [1],
+                    }
+                ],
+                "evaluation": {"word_similarity": "synthetic", "downstream": {"tasks": "synthetic"}},
+            }
+        )
+    )
+
+
+def history_row(step: int, start: float = T0) -> dict[str, float]:
+    return {"step": step, "loss": 4.0 / step, "lr": 1e-3, "time": start + step}
+
+
+def write_history(folder: Path, steps, start: float = T0) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(history_row(step, start)) + "\n" for step in steps)
+    (folder / "history.jsonl").write_text(text, encoding="utf-8")
+
+
+def finish(folder: Path, cell: Cell, model: str | None = "aa", status: str = "completed") -> None:
+    run = {"cell": cell.id, "status": status, "reason": None if model else "loss not finite in step 7", "step": 50}
+    write_sealed(folder / "run.json", run | {"model_sha256": model, "environment": {"git_revision": "0123abc"}})
+
+
+@pytest.fixture
+def evaluate(plan, stored):
+    """The function that writes an evaluation of a finished cell and the files beside it; NaN has a reason."""
+
+    def write(folder: Path, task: str, files: dict[str, bytes] | None = None, **values: float) -> Path:
+        rows = [(task, name, value, "1") for name, value in values.items()]
+        stage = {"test": "test_loss", "embeddings": "embeddings", "hellaswag": "downstream"}[task]
+        reason = "drawn" if any(map(math.isnan, values.values())) else None
+        sums = {name: hashlib.sha256(contents).hexdigest() for name, contents in (files or {}).items()}
+        path = stored(plan, folder.parent).evaluation(folder.name, stage, rows, reason=reason, files=sums)
+        for name, contents in (files or {}).items():
+            beside(path, name).write_bytes(contents)
+        return path
+
+    return write
+
+
+def runs_of(uri: str, experiment: str):
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment_id = client.get_experiment_by_name(experiment).experiment_id
+    runs = client.search_runs([experiment_id])
+    return client, {run.data.tags[CELL]: run for run in runs if CELL in run.data.tags}
+
+
+def study_run_of(uri: str, experiment: str):
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment_id = client.get_experiment_by_name(experiment).experiment_id
+    (run,) = client.search_runs([experiment_id], "tags.`coupled_adam_bench.parent_of` != ''")
+    return client, run
+
+
+def counts(summary) -> dict[str, int]:
+    return {key: value for key, value in summary.items() if isinstance(value, int) and value}
+
+
+def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path, evaluate):
+    cell = next(iter(plan.cells.values()))
+    folder = tmp_path / cell.id
+    write_history(folder, range(1, 51))
+    write_json(folder / "cell.json", cell.to_json())
+    finish(folder, cell)
+    evaluate(folder, "test", loss=2.5)
+    evaluate(folder, "embeddings", isotropy=math.nan, mean_norm=1.5)
+    evaluate(folder, "hellaswag", acc=0.25)
+
+    summary = import_study(plan, database, "whole", tmp_path)
+    assert counts(summary) == {"created": 1, "waiting": 1}
+
+    client, runs = runs_of(database, "whole")
+    assert list(runs) == [cell.id]
+    run = runs[cell.id]
+    assert run.info.status == "FINISHED"
+    assert (run.info.start_time, run.info.end_time) == (1_700_000_001_250, 1_700_000_050_250)
+    assert run.data.params["optimizer.name"] == "adamw"
+    assert run.data.params["training.seq_len"] == "16"
+    assert run.data.params["n_params"] == str(cell.n_params)
+    assert run.data.tags["mlflow.source.git.commit"] == "0123abc"
+    assert run.data.tags["protocol"] == "corrected"
+    assert {name: run.data.tags[name] for name in ("optimizer", "seed", "tokens", "model", "study")} == {
+        "optimizer": "adamw", "seed": "1", "tokens": "3.2K", "model": "gpt2-2x32", "study": "tracked"
+    }  # fmt: skip
+    assert run.info.run_name == run_name(cell) == f"adamw s1 3.2K {readable_count(cell.n_params)}"
+    (data,) = run.inputs.dataset_inputs
+    assert (data.dataset.name, data.dataset.digest) == ("s", cell.data_digest)
+    assert run.data.tags["mlflow.parentRunId"] == study_run_of(database, "whole")[1].info.run_id
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert sorted((point.step, point.value, point.timestamp) for point in history) == [
+        (step, 4.0 / step, 1_700_000_000_250 + 1000 * step) for step in range(1, 51)
+    ]
+    assert run.data.metrics["test/loss"] == 2.5
+    assert [point.step for point in client.get_metric_history(run.info.run_id, "test/loss")] == [0]
+    assert run.data.metrics["hellaswag/acc"] == 0.25
+    assert math.isnan(run.data.metrics["embeddings/isotropy"])
+    assert run.data.metrics["embeddings/mean_norm"] == 1.5
+    names = [artifact.path for artifact in client.list_artifacts(run.info.run_id)]
+    assert names == ["cell.json", "downstream.json", "embeddings.json", "run.json", "test_loss.json"]
+    copy = client.download_artifacts(run.info.run_id, "cell.json", str(tmp_path))
+    assert json.loads(Path(copy).read_text()) == json.loads((folder / "cell.json").read_text())
+
+
+def write_report(study_dir: Path, text: str) -> None:
+    (study_dir / "report").mkdir(parents=True, exist_ok=True)
+    (study_dir / "report" / "index.html").write_text(text)
+    write_checksums(study_dir / "checksums" / "report.json", [study_dir / "report" / "index.html"])
+
+
+def test_the_study_is_a_run_with_its_report(plan, database, tmp_path):
+    runs, study_dir = tmp_path / "runs", tmp_path / "tracked"
+    import_study(plan, database, "study", runs, study_dir)  # before anything is written
+    client, run = study_run_of(database, "study")
+    assert (run.info.run_name, run.info.status) == ("study tracked", "RUNNING")
+    assert client.list_artifacts(run.info.run_id) == []
+    for text in ("first", "second"):
+        write_report(study_dir, text)
+        import_study(plan, database, "study", runs, study_dir)
+        _, run = study_run_of(database, "study")
+        assert run.info.status == "FINISHED"
+        path = client.download_artifacts(run.info.run_id, "report/index.html", str(tmp_path))
+        assert Path(path).read_text() == text
+    before = run.to_dictionary()
+    import_study(plan, database, "study", runs, study_dir)
+    assert study_run_of(database, "study")[1].to_dictionary() == before
+
+
+def test_a_run_of_an_older_version_is_imported_anew(plan, database, tmp_path):
+    cell = next(iter(plan.cells.values()))
+    write_history(tmp_path / cell.id, [25, 50])
+    import_study(plan, database, "older", tmp_path)
+    client, runs = runs_of(database, "older")
+    client.delete_tag(runs[cell.id].info.run_id, IMPORTED)
+    assert counts(import_study(plan, database, "older", tmp_path)) == {"created": 1, "superseded": 1, "waiting": 1}
+
+
+def models_of(client, experiment: str):
+    return client.search_logged_models([client.get_experiment_by_name(experiment).experiment_id])
+
+
+def test_a_trained_model_is_linked_without_its_weights(plan, database, tmp_path, evaluate):
+    cells = list(plan.cells.values())
+    for cell, model in zip(cells, ("aa", None), strict=True):
+        write_history(tmp_path / cell.id, [25, 50])
+        finish(tmp_path / cell.id, cell, model, "completed" if model else "diverged")
+    cell, folder = cells[0], tmp_path / cells[0].id
+    (folder / "model").mkdir()
+    for name in ("README.md", "config.json", "model.safetensors"):
+        (folder / "model" / name).write_text(name)
+    import_study(plan, database, "models", tmp_path)
+    evaluate(folder, "embeddings", kappa=0.5)
+    import_study(plan, database, "models", tmp_path)
+
+    client, runs = runs_of(database, "models")
+    (model,) = models_of(client, "models")  # a diverged cell has none
+    assert model.status == "READY"
+    assert model.source_run_id == runs[cell.id].info.run_id
+    assert model.tags[CELL] == cell.id
+    assert (model.tags["path"], model.tags["sha256"]) == (str(folder / "model"), "aa")
+    assert model.params == {
+        name: runs[cell.id].data.tags[name] for name in ("optimizer", "seed", "tokens", "parameters")
+    }
+    assert {metric.key: metric.value for metric in model.metrics} == {"embeddings/kappa": 0.5}
+    assert [output.model_id for output in runs[cell.id].outputs.model_outputs] == [model.model_id]
+    assert [artifact.path for artifact in client.list_logged_model_artifacts(model.model_id)] == [
+        "README.md", "config.json",
+    ]  # fmt: skip
+    assert runs[cell.id].data.tags["model_path"] == str(folder / "model")
+    assert "model_path" not in runs[cells[1].id].data.tags
+    assert runs[cell.id].data.tags["without_seed"] == f"adamw 3.2K {readable_count(cell.n_params)}"
+
+    finish(folder, cell, "bb")  # trained anew
+    import_study(plan, database, "models", tmp_path)
+    (model,) = models_of(client, "models")
+    assert model.tags["sha256"] == "bb"
+
+
+def test_a_link_that_was_cut_off_is_made_whole(plan, database, tmp_path, monkeypatch):
+    cell = next(iter(plan.cells.values()))
+    write_history(tmp_path / cell.id, [25, 50])
+    finish(tmp_path / cell.id, cell)
+    for step in ("log_model_artifacts", "log_outputs", "finalize_logged_model"):
+        with monkeypatch.context() as patch, pytest.raises(ValueError, match="cut off"):
+            patch.setattr(f"mlflow.tracking.MlflowClient.{step}", raise_cut_off)
+            import_study(plan, database, "cut", tmp_path)
+    import_study(plan, database, "cut", tmp_path)
+    client, runs = runs_of(database, "cut")
+    (model,) = models_of(client, "cut")
+    assert model.status == "READY"
+    assert [output.model_id for output in runs[cell.id].outputs.model_outputs] == [model.model_id]
+
+
+def raise_cut_off(*arguments, **options):
+    raise OSError("cut off")
+
+
+def test_what_a_device_cannot_tell_is_left_out(plan, database, tmp_path):
+    cell = next(iter(plan.cells.values()))
+    write_history(tmp_path / cell.id, [1])
+    with (tmp_path / cell.id / "history.jsonl").open("a") as file:
+        file.write(json.dumps(history_row(2) | {"mfu": None}) + "\n")
+    import_study(plan, database, "cannot tell", tmp_path)
+    client, runs = runs_of(database, "cannot tell")
+    assert {point.step for point in client.get_metric_history(runs[cell.id].info.run_id, "train/loss")} == {1, 2}
+    assert "system/mfu" not in runs[cell.id].data.metrics
+
+
+def test_artifacts_of_a_local_database_lie_beside_it(plan, database, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cell = next(iter(plan.cells.values()))
+    write_history(tmp_path / cell.id, [1])
+    finish(tmp_path / cell.id, cell)
+    import_study(plan, database, "beside", tmp_path)
+    beside = Path(database.removeprefix("sqlite:///")).parent / "mlflow-artifacts" / "beside"
+    assert [path.name for path in beside.rglob("run.json")] == ["run.json"]
+    assert not (tmp_path / "mlruns").exists()
+
+
+def test_a_second_import_adds_nothing(plan, database, tmp_path, evaluate):
+    for cell in plan.cells.values():
+        write_history(tmp_path / cell.id, range(10, 60, 10))
+        finish(tmp_path / cell.id, cell)
+        evaluate(tmp_path / cell.id, "test", loss=1.0)
+    assert counts(import_study(plan, database, "again", tmp_path)) == {"created": 2}
+    client, before = runs_of(database, "again")
+    assert counts(import_study(plan, database, "again", tmp_path)) == {"unchanged": 2}
+    _, after = runs_of(database, "again")
+    assert {name: run.to_dictionary() for name, run in before.items()} == {
+        name: run.to_dictionary() for name, run in after.items()
+    }
+    for run in after.values():
+        assert len(client.get_metric_history(run.info.run_id, "train/loss")) == 5
+        assert len(client.get_metric_history(run.info.run_id, "test/loss")) == 1
+
+
+def test_a_running_cell_is_followed_and_a_resumed_one_is_not_doubled(plan, database, tmp_path):
+    cell = next(iter(plan.cells.values()))
+    folder = tmp_path / cell.id
+    write_history(folder, range(1, 21))
+    with (folder / "history.jsonl").open("a") as file:
+        file.write('{"step": 21, "lo')  # training is writing this line
+    assert counts(import_study(plan, database, "live", tmp_path)) == {"created": 1, "waiting": 1}
+    client, runs = runs_of(database, "live")
+    run_id = runs[cell.id].info.run_id
+    assert runs[cell.id].info.status == "RUNNING"
+    assert len(client.get_metric_history(run_id, "train/loss")) == 20
+
+    # Resumed from the checkpoint of step 10: the rows after it are written again, later.
+    rows = [history_row(step) for step in range(1, 11)] + [history_row(step, T0 + 500) for step in range(11, 16)]
+    (folder / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    import_study(plan, database, "live", tmp_path)
+    rows += [history_row(step, T0 + 500) for step in range(16, 51)]
+    (folder / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    finish(folder, cell)
+    assert counts(import_study(plan, database, "live", tmp_path)) == {"updated": 1, "waiting": 1}
+    _, runs = runs_of(database, "live")
+    assert runs[cell.id].info.run_id == run_id
+    assert runs[cell.id].info.status == "FINISHED"
+    assert sorted(point.step for point in client.get_metric_history(run_id, "train/loss")) == list(range(1, 51))
+
+
+def test_a_later_evaluation_is_added_and_a_repeated_one_replaces(plan, database, tmp_path, evaluate):
+    cell = next(iter(plan.cells.values()))
+    folder = tmp_path / cell.id
+    write_history(folder, [25, 50])
+    finish(folder, cell)
+    import_study(plan, database, "later", tmp_path)
+    evaluate(folder, "test", loss=2.0)
+    assert counts(import_study(plan, database, "later", tmp_path)) == {"updated": 1, "waiting": 1}
+    os.utime(evaluate(folder, "test", loss=1.5), (time.time() + 60, time.time() + 60))
+    import_study(plan, database, "later", tmp_path)
+    _, runs = runs_of(database, "later")
+    assert runs[cell.id].data.metrics["test/loss"] == 1.5
+
+
+def test_documents_windows_and_pairs_are_artifacts(plan, database, tmp_path, evaluate):
+    cell = next(iter(plan.cells.values()))
+    folder = tmp_path / cell.id
+    write_history(folder, [25, 50])
+    finish(folder, cell)
+    earlier = evaluate(folder, "test", loss=2.0).stat()
+    import_study(plan, database, "files", tmp_path)  # as by an older version, without the files
+
+    first = {"documents.jsonl.gz": documents_bytes([document(0.0)])}
+    same = evaluate(folder, "test", {"windows.csv.gz": gzip.compress(b"windows")}, loss=2.0)
+    os.utime(same, ns=(earlier.st_atime_ns, earlier.st_mtime_ns))
+    evaluate(folder, "embeddings", {"pairs.csv.gz": gzip.compress(b"pairs")}, kappa=0.5)
+    evaluate(folder, "hellaswag", first, acc=0.0)
+    assert counts(import_study(plan, database, "files", tmp_path)) == {"updated": 1, "waiting": 1}
+    client, runs = runs_of(database, "files")
+    run_id = runs[cell.id].info.run_id
+    assert [artifact.path for artifact in client.list_artifacts(run_id)] == [
+        "downstream.documents.jsonl.gz", "downstream.json", "embeddings.json", "embeddings.pairs.csv.gz", "run.json",
+        "test_loss.json", "test_loss.windows.csv.gz",
+    ]  # fmt: skip
+    assert len(client.get_metric_history(run_id, "test/loss")) == 1
+    before = runs[cell.id].to_dictionary()
+    assert counts(import_study(plan, database, "files", tmp_path)) == {"unchanged": 1, "waiting": 1}
+    assert runs_of(database, "files")[1][cell.id].to_dictionary() == before
+
+    # Other documents can have the same mean.
+    second = {"documents.jsonl.gz": documents_bytes([document(-1.0)])}
+    evaluate(folder, "hellaswag", second, acc=0.0)
+    assert counts(import_study(plan, database, "files", tmp_path)) == {"updated": 1, "waiting": 1}
+    copy = client.download_artifacts(run_id, "downstream.documents.jsonl.gz", str(tmp_path))
+    assert Path(copy).read_bytes() == second["documents.jsonl.gz"] != first["documents.jsonl.gz"]
+    record = json.loads(Path(client.download_artifacts(run_id, "downstream.json", str(tmp_path))).read_text())
+    assert record["files"] == {"documents.jsonl.gz": hashlib.sha256(Path(copy).read_bytes()).hexdigest()}
+
+
+def document(loglikelihood: float) -> Document:
+    return Document("hellaswag", 0, "0" * 16, 1, {"acc": 0.0}, [loglikelihood, loglikelihood - 1])
+
+
+@pytest.mark.parametrize("change", ["history", "model"])
+def test_a_cell_trained_anew_gets_a_new_run(plan, database, tmp_path, change):
+    from mlflow.entities import ViewType
+
+    cell = next(iter(plan.cells.values()))
+    folder, experiment = tmp_path / cell.id, f"anew-{change}"
+    write_history(folder, [25, 50])
+    finish(folder, cell)
+    import_study(plan, database, experiment, tmp_path)
+    client, runs = runs_of(database, experiment)
+    old = runs[cell.id].info.run_id
+    if change == "history":
+        write_history(folder, [25, 50], start=T0 + 1000)
+    else:
+        finish(folder, cell, model="bb")
+    assert counts(import_study(plan, database, experiment, tmp_path)) == {"created": 1, "superseded": 1, "waiting": 1}
+    _, runs = runs_of(database, experiment)
+    assert runs[cell.id].info.run_id != old
+    assert client.get_run(old).info.lifecycle_stage == "deleted"
+    assert client.get_run(old).data.tags["coupled_adam_bench.superseded"] == "true"
+    experiment_id = runs[cell.id].info.experiment_id
+    assert len(client.search_runs([experiment_id], "tags.optimizer = 'adamw'", run_view_type=ViewType.ALL)) == 2
+
+
+def test_a_diverged_cell_is_a_failed_run_with_its_reason(plan, database, tmp_path):
+    first, second = plan.cells.values()
+    write_history(tmp_path / first.id, [1])
+    finish(tmp_path / first.id, first, model=None, status="diverged")
+    (tmp_path / second.id).mkdir()
+    finish(tmp_path / second.id, second, model=None, status="diverged")  # before the first row was logged
+    import_study(plan, database, "diverged", tmp_path)
+    _, runs = runs_of(database, "diverged")
+    for cell in (first, second):
+        assert runs[cell.id].info.status == "FAILED"
+        assert "loss not finite in step 7" in runs[cell.id].data.tags["mlflow.note.content"]
+
+
+def test_a_history_longer_than_a_request(plan, database, tmp_path):
+    cell = next(iter(plan.cells.values()))
+    n_rows = METRICS_PER_REQUEST + 7  # two metrics each
+    write_history(tmp_path / cell.id, range(1, n_rows + 1))
+    import_study(plan, database, "long", tmp_path)
+    client, runs = runs_of(database, "long")
+    assert len(client.get_metric_history(runs[cell.id].info.run_id, "train/lr")) == n_rows
+
+
+def test_an_experiment_deleted_in_mlflow_is_not_revived(plan, database, tmp_path):
+    import_study(plan, database, "deleted", tmp_path)
+    client, _ = runs_of(database, "deleted")
+    client.delete_experiment(client.get_experiment_by_name("deleted").experiment_id)
+    with pytest.raises(ValueError, match="'deleted' is deleted in MLflow; restore it"):
+        import_study(plan, database, "deleted", tmp_path)
+
+
+BROKEN = {
+    "history.jsonl": (
+        b"no json\n", b"\xff\xfe\n", b"[]\n", b"5\n", b"{}\n", b'{"step": 1}\n', b'{"step": "1", "time": 1.0}\n',
+        b'{"step": 1, "time": NaN}\n', b'{"step": 1, "time": Infinity}\n', b'{"step": 1, "time": null}\n',
+        b'{"step": -1, "time": 1}\n', b'{"step": 1e400, "time": 1}\n', b'{"step": 99999999999999999999, "time": 1}\n',
+        b'{"step": 1, "time": 1, "loss": "x"}\n', b'{"step": 1, "time": 1, "loss": [1]}\n',
+        b'{"step": 1, "time": 1, "lo\\u0000ss": 1}\n', b'{"step": 1, "time": 1, "loss": 1' + b"0" * 400 + b"}\n",
+    ),
+    "run.json": (
+        b"", b"{", b"\xff", b"[]", b"5", b"{}", b'{"status": "completed"}',
+        b'{"status": "completed", "reason": null, "model_sha256": "aa", "environment": null}',
+        b'{"status": "completed", "reason": null, "model_sha256": "aa", "environment": {}}',
+    ),
+    "test_loss": (b"", b"{", b"\xff", b"[]", b"5", b"null", b"{}", b'{"results": 5}', b'{"sha256": "ab"}'),
+}  # fmt: skip
+
+
+@pytest.mark.fault(
+    "tracking",
+    "history.jsonl, run.json or an evaluation is broken while a study is imported",
+    "a sentence names the file; nothing of that cell is imported",
+)
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_named(plan, database, tmp_path, name, evaluate):
+    cell = next(iter(plan.cells.values()))
+    folder = tmp_path / cell.id
+    for contents in BROKEN[name]:
+        write_history(folder, [25, 50])
+        path = folder / name
+        if name == "test_loss":
+            finish(folder, cell)
+            path = evaluate(folder, "test", loss=1.0)
+        path.write_bytes(contents)
+        with pytest.raises(ValueError, match=rf"{re.escape(str(path))}: ") as error:
+            import_study(plan, database, "broken", tmp_path)
+        assert "MLflow" not in str(error.value), contents
+        assert runs_of(database, "broken")[1] == {}, contents
+        path.unlink()
+
+
+def test_a_server_that_is_down_is_an_error_at_once_and_shows_no_password(plan, tmp_path, monkeypatch):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:secret@127.0.0.1:{port}")
+    start = time.monotonic()
+    with pytest.raises(ValueError, match=f"MLflow at http://127.0.0.1:{port}: .* refused") as error:
+        import_study(plan, runs=tmp_path)
+    assert time.monotonic() - start < 10
+    assert "results are complete without it" in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.fault(
+    "tracking",
+    "User and password in MLFLOW_TRACKING_URI have odd characters, such as p@ss:w/rd, raw or percent-encoded.",
+    "The import works, and neither is printed or written into a file, not in part.",
+)
+def test_a_real_server(plan, tmp_path, monkeypatch, capfd, evaluate):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    uri = f"http://127.0.0.1:{port}"
+    for cell in plan.cells.values():
+        write_history(tmp_path / "runs" / cell.id, [25, 50])
+        finish(tmp_path / "runs" / cell.id, cell)
+        evaluate(tmp_path / "runs" / cell.id, "embeddings", isotropy=math.nan, kappa=0.5)
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += [
+        "--backend-store-uri",
+        f"sqlite:///{tmp_path}/server.db",
+        "--artifacts-destination",
+        str(tmp_path / "a"),
+    ]
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            assert server.poll() is None, (tmp_path / "log").read_text()
+            try:
+                urllib.request.urlopen(f"{uri}/health", timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.replace("//", "//us%65r:p@ssw%6Frd‖@"))
+        assert counts(import_study(plan, runs=tmp_path / "runs")) == {"created": 2}
+        assert counts(import_study(plan, runs=tmp_path / "runs")) == {"unchanged": 2}
+        assert capfd.readouterr() == ("", "")  # no "View run at" with the server's address
+        written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+        assert re.search(rb"p@ss|p%40ss|ssword|ssw%6Frd", written) is None
+        client, runs = runs_of(uri, "tracked")
+        assert set(runs) == set(plan.cells)
+        for run in runs.values():
+            assert run.data.metrics["embeddings/kappa"] == 0.5
+            assert math.isnan(run.data.metrics["embeddings/isotropy"])
+            assert [a.path for a in client.list_artifacts(run.info.run_id)] == ["embeddings.json", "run.json"]
+    finally:
+        server.terminate()
+        server.wait(timeout=30)

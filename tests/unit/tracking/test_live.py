@@ -1,0 +1,216 @@
+"""The import into MLflow beside the jobs: its pauses, its end, and servers that hang or refuse all the time."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from coupled_adam_bench.cli import main
+from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.store.outputs import NOT_IMPORTED, not_imported
+from coupled_adam_bench.tracking import live as tracking_live
+from coupled_adam_bench.tracking.live import LOCK, end_live_import, follow
+
+pytest.importorskip("mlflow")
+T0 = 1_700_000_000.25
+
+
+class StopError(Exception):
+    """Ends a loop that has no end."""
+
+
+def pauses_of(outcomes: list, seconds: float, monkeypatch, took: float = 0.0) -> list[float]:
+    """Return the pauses before imports with these outcomes, None or an error, that take so long each."""
+    pauses, now, left = [], [0.0], iter(outcomes)
+
+    def imported():
+        now[0] += took
+        if (outcome := next(left)) is not None:
+            raise outcome
+
+    def sleep(pause):
+        pauses.append(pause)
+        if len(pauses) > len(outcomes):
+            raise StopError
+
+    monkeypatch.setattr(tracking_live.time, "process_time", lambda: now[0])
+    with pytest.raises(StopError):
+        follow(imported, seconds, sleep)
+    return pauses
+
+
+def test_an_import_takes_at_most_a_twentieth_of_the_time(monkeypatch):
+    assert pauses_of([None] * 3, 60, monkeypatch, took=2.0) == [60] * 4
+    assert pauses_of([None] * 3, 60, monkeypatch, took=30.0) == [60, 600, 600, 600]
+
+
+def test_pauses_grow_while_imports_fail_and_a_reason_is_said_once(monkeypatch, capsys):
+    outcomes = [ValueError("away"), ValueError("away"), OSError("full"), None, ValueError("away"), *[OSError("x")] * 9]
+    pauses = pauses_of(outcomes, 60, monkeypatch)
+    assert pauses == [60, 120, 240, 480, 60, 120, 240, 480, *[600] * 7]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"MLflow has not everything yet: {reason}" for reason in ("away", "full", "away", "x")]
+
+
+@pytest.fixture
+def folder(tmp_path, tiny_plan):
+    """A working folder with a study that has begun to train."""
+    write_sealed(tmp_path / "results/tiny/plan.json", tiny_plan.to_json())
+    for cell in tiny_plan.cells.values():
+        run = tmp_path / "results/runs" / cell.id
+        run.mkdir(parents=True)
+        (run / "history.jsonl").write_text(json.dumps({"step": 5, "loss": 3.0, "time": T0}) + "\n")
+    return tmp_path
+
+
+@contextmanager
+def following(folder):
+    """Run the import beside the jobs, with short pauses."""
+    follow_study = "tracking_live._PAUSE = 0; tracking_live.follow_study(Path('results/tiny/plan.json'), 0.2)"
+    command = f"from pathlib import Path; from coupled_adam_bench.tracking import live as tracking_live; {follow_study}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", command], cwd=folder,
+        stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(condition, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+
+
+def steps_in_mlflow(folder) -> set[int]:
+    """Return the last imported step of each run."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder}/results/mlflow.db")
+    experiment = client.get_experiment_by_name("tiny")
+    runs = client.search_runs([experiment.experiment_id], "tags.optimizer != ''") if experiment else []
+    # A run has no points yet where the import was seen between making it and filling it.
+    steps = {max((p.step for p in client.get_metric_history(run.info.run_id, "train/loss")), default=0) for run in runs}
+    return steps if len(runs) == 6 else set()
+
+
+def test_training_is_seen_while_it_goes_on_and_the_last_import_ends_the_process(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    with following(folder) as process:
+        wait_for(lambda: (folder / "results/mlflow.db").exists() and steps_in_mlflow(folder) == {5})
+        for history in folder.glob("results/runs/*/history.jsonl"):
+            with history.open("a") as file:
+                file.write(json.dumps({"step": 10, "loss": 2.5, "time": T0 + 5}) + "\n")
+        wait_for(lambda: steps_in_mlflow(folder) == {10})
+        assert process.poll() is None
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == 19
+        assert main(["track", "--plan", "results/tiny/plan.json", "--out", "results/tiny/mlflow.json"]) == 0
+        assert process.wait(30) == -signal.SIGTERM
+    assert steps_in_mlflow(folder) == {10}
+
+
+@pytest.mark.fault(
+    "tracking",
+    "The workflow ends in any way, SIGKILL included, while the import beside its jobs runs or hangs.",
+    "The import ends with it, and what it had not written comes with the next one.",
+)
+def test_the_process_ends_with_the_one_that_holds_its_input(folder):
+    starter = (
+        "import subprocess, sys, time\n"
+        "command = [sys.executable, '-m', 'coupled_adam_bench', 'follow', '--plan', 'results/tiny/plan.json']\n"
+        "child = subprocess.Popen([*command, '--seconds', '600'], stdin=subprocess.PIPE, start_new_session=True)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", starter], cwd=folder, stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    wait_for((folder / "results/tiny" / LOCK).exists)
+    os.kill(child, 0)
+    parent.kill()
+    parent.communicate()
+
+    def is_gone():
+        try:
+            os.kill(child, 0)
+        except ProcessLookupError:
+            return True
+        return Path(f"/proc/{child}/stat").read_text().split()[2] == "Z"  # nobody waits for it here
+
+    wait_for(is_gone)
+
+
+def test_a_process_number_that_nobody_holds_is_left_alone(tmp_path):
+    end_live_import(tmp_path)
+    (tmp_path / LOCK).write_text(f"pid {os.getpid()} on {os.uname().nodename}\n")
+    end_live_import(tmp_path)  # this process would be gone
+
+
+@contextmanager
+def hanging():
+    """Yield the address of a server that takes connections and never answers, as long as anybody asks."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = []
+
+        def accept():
+            while True:
+                try:
+                    taken.append(server.accept()[0])
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        for connection in taken:
+            connection.close()
+
+
+@contextmanager
+def refusing():
+    """Yield an address at which nobody listens."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{unused.getsockname()[1]}"
+
+
+@pytest.mark.fault(
+    "tracking",
+    "The MLflow server hangs or refuses connections for the whole run.",
+    "The last import notes it and the study ends well; a later import has everything, and twice gives the same.",
+)
+@pytest.mark.parametrize("server", [hanging, refusing])
+def test_a_server_that_is_away_for_the_whole_run(server, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    track = ["track", "--plan", "results/tiny/plan.json", "--out", "results/tiny/mlflow.json"]
+    with server() as address:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        with following(folder) as process:
+            wait_for((folder / "results/.mlflow.lock").exists)  # the import has begun, and may hang
+            start = time.monotonic()
+            assert main([*track, "--may-wait"]) == 0
+            assert time.monotonic() - start < 60
+            assert process.wait(30) == -signal.SIGTERM
+        assert "did not answer in time" in not_imported(folder / "results/tiny") or "refused" in not_imported(
+            folder / "results/tiny"
+        )
+        assert main(track) == 2
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    for created, unchanged in ((6, 0), (0, 6)):
+        assert main([*track, "--may-wait"]) == 0
+        summary = json.loads((folder / "results/tiny/mlflow.json").read_text())
+        assert (summary["created"], summary["unchanged"]) == (created, unchanged)
+        assert NOT_IMPORTED not in summary
+    assert not_imported(folder / "results/tiny") is None
+    assert steps_in_mlflow(folder) == {5}
