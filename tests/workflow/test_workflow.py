@@ -174,7 +174,7 @@ def test_a_changed_protocol_version_reruns_its_stage(stage, rules, copy):
         f"from dataclasses import replace; from coupled_adam_bench.study.catalog.stages import STAGES as stages;"
         f"stages[{stage!r}] = replace(stages[{stage!r}], version=stages[{stage!r}].version + 1)"
         if stage.islower()
-        else f"from coupled_adam_bench import versions; versions.{stage} += 1"
+        else f"from coupled_adam_bench.study import versions; versions.{stage} += 1"
     )
     result = snakemake(copy, "-n", first=newer)
     announced = set(jobs(result))
