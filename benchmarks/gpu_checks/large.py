@@ -1,4 +1,4 @@
-"""These checks ask whether larger models fit and are as fast as estimated, and how fast evaluation and two cells are."""
+"""These checks ask whether larger models fit and are as fast as estimated, and what evaluation and two cells take."""
 
 import time
 
