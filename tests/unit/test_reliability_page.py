@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "faults.md"
 HEAD = """# Faults that tests inject
 
-`make reliability` writes this page from the marks `fault` of the tests. `make test` injects each fault once, `make nightly`
-repeats some with other signals, moments and files, and `make attack` repeats the random ones many times over.
+`make reliability` writes this page from the marks `fault` of the tests. `make test` injects each fault once, `make
+nightly` repeats some with other signals, moments and files, and `make attack` repeats the random ones many times over.
 [reliability.md](reliability.md) says what is promised.
 """
 AREAS = (
