@@ -56,9 +56,8 @@ lint: $(DEV_STAMP)  ## Check style, types and Snakemake files
 
 check: lint test  ## Run lint and test
 
-schema: $(STAMP)  ## Write the JSON schema of studies and the ledger of protocols anew, after a change of config/
+schema: $(STAMP)  ## Write the JSON schema of studies anew, after a change of config/
 	$(RUN) python -m coupled_adam_bench schema --out workflow/schemas/study.schema.json
-	$(RUN) python -m coupled_adam_bench protocols --out docs/protocols.md
 
 reliability: $(DEV_STAMP)  ## Write the faults into docs/reliability.md anew, from the marks of the tests
 	$(TEST) CAB_WRITE_RELIABILITY=1 python -m pytest -q tests/unit/test_reliability_page.py

@@ -660,7 +660,7 @@ def test_n_params_agrees_with_transformers_gpt2():
 
 
 def test_a_missing_file_and_broken_yaml_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"none\.yaml: no such study file"):
+    with pytest.raises(ValueError, match=r"none\.yaml: no such file"):
         load_study(tmp_path / "none.yaml")
     broken = tmp_path / "broken.yaml"
     broken.write_text("study: [", encoding="utf-8")
