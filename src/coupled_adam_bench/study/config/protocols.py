@@ -1,8 +1,8 @@
 """Protocols: presets for the settings on which the authors' code, the paper's text and correct practice disagree.
 
-``LEDGER`` is the only list of these settings; docs/protocols.md says why they differ. Marks: [P] is stated in the paper;
-[C] was read in the authors' code, which is flxst/coupled-adam and, where named, danielbis/tooMuchInCommon for the
-metrics of embeddings.
+``LEDGER`` is the only list of these settings; docs/protocols.md says why they differ. Marks: [P] is stated in the
+paper; [C] was read in the authors' code, which is flxst/coupled-adam and, where named, danielbis/tooMuchInCommon for
+the metrics of embeddings.
 """
 
 import json
