@@ -45,13 +45,14 @@ def as_seen(label: str) -> str:
 def _printed(planned: "PlannedBlock") -> Iterator[tuple[str, str, str | int, int]]:
     """Yield kind, label, what the label stands for, and number of everything in a block that tables print."""
     cells = planned.cells
-    for kind, printed in (
-        ("optimizers", [(cell.optimizer.label, cell.optimizer.key) for cell in cells]),
-        ("keys", [(cell.optimizer.key, _rule(cell.optimizer)) for cell in cells]),
-        ("models", [(cell.model.label or readable_count(cell.n_params), cell.n_params) for cell in cells]),
-        ("tokens", [(cell.tokens_label or readable_count(cell.n_tokens), cell.n_tokens) for cell in cells]),
-    ):
-        yield from ((kind, *one, index) for index, one in enumerate(dict.fromkeys(printed)))
+    printed: dict[str, list[tuple[str, str | int]]] = {
+        "optimizers": [(cell.optimizer.label, cell.optimizer.key) for cell in cells],
+        "keys": [(cell.optimizer.key, _rule(cell.optimizer)) for cell in cells],
+        "models": [(cell.model.label or readable_count(cell.n_params), cell.n_params) for cell in cells],
+        "tokens": [(cell.tokens_label or readable_count(cell.n_tokens), cell.n_tokens) for cell in cells],
+    }
+    for kind, pairs in printed.items():
+        yield from ((kind, *pair, index) for index, pair in enumerate(dict.fromkeys(pairs)))
 
 
 def _rule(optimizer: Optimizer) -> str:
