@@ -106,9 +106,8 @@ HOSTILE = {
 
 @pytest.mark.fault(
     "evaluation",
-    "A task's YAML file has aliases that expand to billions, a value that contains itself, thousands of levels, a "
-    "megabyte, an object of Python, or includes files without end.",
-    "It is refused with a sentence that names it.",
+    "a task's YAML file has aliases that expand to billions, an object of Python, or includes files without end",
+    "it is refused with a sentence that names it",
 )
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_task_files(name, tmp_path):

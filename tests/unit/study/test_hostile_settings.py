@@ -166,8 +166,7 @@ def outcome(values: Any) -> str | None:
 
 @pytest.mark.fault(
     "settings",
-    "every field of a study is given 50 hostile values in turn: nothing, wrong types, huge, tiny and negative numbers, "
-    "NaN, control characters, paths, formulas, text of 300 letters",
+    "every field of a study is given 50 hostile values in turn",
     "the study is refused with the name of the field before the first job, or it is planned",
 )
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
