@@ -6,7 +6,7 @@ from typing import Any
 
 from coupled_adam_bench.cli.guard import clear_folder
 from coupled_adam_bench.data.check import TREES
-from coupled_adam_bench.evaluation.checks import check_evaluation
+from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.store.runs import killed_attempts
