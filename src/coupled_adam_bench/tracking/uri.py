@@ -1,6 +1,7 @@
 """Where runs are imported to, and the errors of MLflow as sentences that show no user and no password."""
 
 import contextlib
+import glob
 import itertools
 import logging
 import os
@@ -18,6 +19,7 @@ from urllib.parse import unquote
 from coupled_adam_bench.machine.environ import environment
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import atomic_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -180,15 +182,21 @@ def _open_database(place: Destination, database: Path) -> None:
     """Make a missing database, and raise what SQLite and MLflow find wrong with one that is there."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-    if database.exists():  # MLflow would try to open a damaged one for two minutes
-        with contextlib.closing(sqlite3.connect(database, _SECONDS_FOR_A_LOCK, isolation_level=None)) as connection:
-            connection.execute("BEGIN IMMEDIATE")  # fails if it is locked or cannot be written
-            connection.execute("ROLLBACK")
-            (problem,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-        if problem != "ok":
-            raise sqlite3.DatabaseError(problem)
-    database.parent.mkdir(parents=True, exist_ok=True)
-    SqlAlchemyStore(place.uri, (database.parent / "mlflow-artifacts").as_uri())
+    artifacts = (database.parent / "mlflow-artifacts").as_uri()
+    for leftover in database.parent.glob(glob.escape(f".{database.name}.") + "*.tmp*"):
+        leftover.unlink()  # a process that was killed left it
+    if not database.exists() or database.stat().st_size == 0:
+        with atomic_path(database) as temporary:  # its making takes seconds, in which nobody must see it
+            SqlAlchemyStore(f"sqlite:///{temporary}", artifacts)
+        return
+    # MLflow would try to open a damaged one for two minutes.
+    with contextlib.closing(sqlite3.connect(database, _SECONDS_FOR_A_LOCK, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")  # fails if it is locked or cannot be written
+        connection.execute("ROLLBACK")
+        (problem,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if problem != "ok":
+        raise sqlite3.DatabaseError(problem)
+    SqlAlchemyStore(place.uri, artifacts)
 
 
 def first_answer(place: Destination, ask: Callable[[], Answer]) -> Answer:
