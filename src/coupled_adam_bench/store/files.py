@@ -130,17 +130,6 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def read_json_lines(path: Path) -> list[Any]:
-    """Read a file of JSON lines, without a last one that is still being written; a missing file has none."""
-    if not path.exists():
-        return []
-    try:
-        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-        return [json.loads(line) for line in whole.splitlines()]
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not JSON lines ({error}); delete it and run again") from None
-
-
 def sha256_file(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:

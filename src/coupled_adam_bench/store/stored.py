@@ -23,8 +23,6 @@ from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Study
 from coupled_adam_bench.study.plan import Plan
 
-STATUSES = ("ok", "diverged")
-
 
 def named(function: str) -> Any:
     """Import and return what a stage's declaration names as ``module:function`` of this package."""
@@ -109,11 +107,7 @@ class Measurement:
         }
         for key, value in expected.items():
             if record.get(key) != value:
-                raise ValueError(f"{path}: {key} is {_short(record.get(key))}, not {_short(value)}")
-        if record["status"] not in STATUSES:
-            raise ValueError(f"{path}: status is {record['status']!r}, not one of {', '.join(STATUSES)}")
-        if problem := wrong_row(record["results"], record["reason"]):
-            raise ValueError(f"{path}: {problem}")
+                raise ValueError(f"{path}: {key} is {record.get(key)!r:.200}, not {value!r:.200}")
         for name, sha256 in record.get("files", {}).items():
             _check_file(beside(path, name), sha256)
         return record
@@ -138,11 +132,6 @@ def _check_file(path: Path, sha256: str) -> None:
     if found != sha256:
         state = f"SHA-256 {found}" if found else "missing"
         raise ValueError(f"{path}: {state}, but its evaluation says {sha256}")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def measurement_of(stage: Stage, study: Study, data_id: str, runs: Path = paths.RUNS) -> Measurement:
