@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coupled_adam_bench.evaluation.checks import check_evaluation
+from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.evaluation.task_files import (
     PAPER_TASK_FILES,
     TaskFile,
@@ -209,7 +209,7 @@ def test_checks_are_light():
     """They run whenever the workflow is parsed."""
     code = """
         import sys, time
-        import coupled_adam_bench.evaluation.checks
+        import coupled_adam_bench.evaluation.settings
         from coupled_adam_bench.evaluation.task_files import find_tasks
         from coupled_adam_bench.study.presets import PAPER_TASKS
         start = time.perf_counter()

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from coupled_adam_bench.evaluation.checks import check_evaluation
+from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.study.config import Composite, Study, parse_any_study, parse_study
 from coupled_adam_bench.study.plan import make_plan

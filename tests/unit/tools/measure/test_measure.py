@@ -20,8 +20,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.embeddings.metrics import embedding_metrics
 from coupled_adam_bench.evaluation.pairs import Pair
-from coupled_adam_bench.evaluation.word_similarity import set_correlations
-from coupled_adam_bench.evaluation.words import single_token_pairs
+from coupled_adam_bench.evaluation.word_similarity import set_correlations, single_token_pairs
 from coupled_adam_bench.tools.measure import checkpoint, compare
 from coupled_adam_bench.tools.measure.inputs import WordLists, count_tokens, read_counts, read_word_lists
 from coupled_adam_bench.tools.measure.model import Measured, measure_model
