@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.store.record import row
-from coupled_adam_bench.store.stored import wrong_row
+from coupled_adam_bench.store.stored import row, wrong_row
 
 LOSS = row("test", "loss", 3.25)
 
