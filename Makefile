@@ -60,7 +60,7 @@ schema: $(STAMP)  ## Write the JSON schema of studies and the ledger of protocol
 	$(RUN) python -m coupled_adam_bench schema --out workflow/schemas/study.schema.json
 	$(RUN) python -m coupled_adam_bench protocols --out docs/protocols.md
 
-reliability: $(DEV_STAMP)  ## Write the faults into docs/reliability.md anew, from the marks of the tests
+reliability: $(DEV_STAMP)  ## Write docs/faults.md anew, from the marks of the tests
 	$(TEST) CAB_WRITE_RELIABILITY=1 python -m pytest -q tests/unit/test_reliability_page.py
 
 # Filled boxes on no background can be read on a light and on a dark page.

@@ -27,13 +27,14 @@ from coupled_adam_bench.evaluation.word_similarity import COSINE, r_bar_of, simi
 from coupled_adam_bench.evaluation.words import TokenPairs, load_tokenizer, single_token_pairs, subword_pairs
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.record import Evaluation, Evaluator, ResultRow, row
+from coupled_adam_bench.study.architectures import ARCHITECTURES
 from coupled_adam_bench.study.catalog.names import HEAD
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Study
 
 EMBEDDINGS = "embeddings"
 # The names of the input embedding and of an untied head in an exported model, by architecture.
-EMBEDDING_KEYS = {"gpt2": "transformer.wte.weight", "stablelm": "model.embed_tokens.weight"}
+EMBEDDING_KEYS = {name: f"{architecture.embedding}.weight" for name, architecture in ARCHITECTURES.items()}
 HEAD_KEY = "lm_head.weight"
 CENTERED, SCALED, TOP, TOP_2 = (f"{EMBEDDINGS}_{name}" for name in ("centered", "norm_scaled", "abtt", "abtt2"))
 VARIANTS = (CENTERED, SCALED, TOP, TOP_2)
