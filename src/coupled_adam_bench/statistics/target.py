@@ -131,8 +131,8 @@ def _blocks(material: Material) -> Iterator[Block]:
         Markup(
             "The target of the study is a validation loss of {} nats per token. A run reaches it at the first measured "
             "step whose loss is at or under it. The <i>p</i> is that of a one-sided one-sample <i>t</i>-test over "
-            "seeds: small if the runs of an optimizer end below the target, by which speedruns accept a record. The runs "
-            'one by one are in <a href="../target.csv">target.csv</a>.'
+            "seeds: small if the runs of an optimizer end below the target, by which speedruns accept a record. "
+            'The runs one by one are in <a href="../target.csv">target.csv</a>.'
         ).format(f"{target:g}")
     )
     for name, table in material.study.tables.items():
