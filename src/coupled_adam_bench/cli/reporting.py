@@ -46,11 +46,11 @@ def _tests(arguments: argparse.Namespace) -> None:
 
 def _statistics(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.contents import STATISTICS
-    from coupled_adam_bench.results.seeds import write_seeds
     from coupled_adam_bench.results.study_results import load_results
     from coupled_adam_bench.statistics.declared import Material
     from coupled_adam_bench.statistics.noise import write_noise
     from coupled_adam_bench.statistics.paired_text import write_paired
+    from coupled_adam_bench.statistics.seeds import write_seeds
     from coupled_adam_bench.statistics.summary import write_summary
     from coupled_adam_bench.statistics.trend import write_trend
     from coupled_adam_bench.training.seed_overlap import audit
