@@ -24,7 +24,10 @@ MAY_IMPORT = {
     "training": {"data", "models", "optim", "embeddings"},  # the geometry while a cell trains
     "evaluation": {"data", "models", "embeddings"},
     "results": set(),
-    "statistics": {"results", "evaluation.kept"},
+    "statistics": {
+        "results", "evaluation.kept",
+        "report.blocks", "report.formats",  # what a statistic's own section is made of, which renders nothing
+    },
     "report": {"results", "statistics", "evaluation.kept"},
     "tracking": set(),
     "tools": {"data", "models", "optim", "embeddings", "training", "evaluation", "results", "statistics", "report"},
