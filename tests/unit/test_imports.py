@@ -46,7 +46,7 @@ ONLY_IN = {
     "datasets": {"data", "evaluation"},
     "pyarrow": {"data"},
     "zstandard": {"data"},
-    "matplotlib": {"report"},
+    "matplotlib": {"report", "tools"},
     "jinja2": {"report"},
 }
 
@@ -128,7 +128,9 @@ def test_what_a_dry_run_needs_is_light():
 
 def test_tables_and_tests_need_no_torch():
     modules = [*modules_of("results", "statistics", "report"), "tools.theory.toy"]
-    assert loaded_by(modules, HEAVY) == ""
+    drawing = {module for module in modules if module.startswith("report.figures.")}
+    assert loaded_by([module for module in modules if module not in drawing], HEAVY) == ""
+    assert loaded_by(sorted(drawing), tuple(library for library in HEAVY if library != "matplotlib")) == ""
 
 
 def test_results_and_statistics_need_nothing_that_renders():
@@ -139,6 +141,7 @@ def test_training_and_evaluation_start_without_the_pipeline():
     modules = modules_of("optim", "models", "data", "training", "embeddings", "evaluation")
     modules += [module for module in MODULES if module.startswith(("tools.theory", "tools.measure"))]
     modules.remove("evaluation.harness_model")  # which functions import
+    modules.remove("tools.theory.figures")  # which the report imports
     libraries = ("lm_eval", "mlflow", "snakemake", "transformers", "datasets", "pyarrow", "pandas", "matplotlib")
     assert loaded_by(modules, libraries) == ""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from coupled_adam_bench.report import formats
 from coupled_adam_bench.report.answers import answer_section
-from coupled_adam_bench.report.figures import TREND_FIGURE, figures_of
+from coupled_adam_bench.report.figures import FIGURES, figures_in, figures_of
 from coupled_adam_bench.report.frequency import frequency_section
 from coupled_adam_bench.report.noise import noise_section
 from coupled_adam_bench.report.power import power_section
@@ -20,11 +20,8 @@ from coupled_adam_bench.report.stated import stated_section
 from coupled_adam_bench.report.statistics import statistics_section
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.target import target_section
-from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
-from coupled_adam_bench.report.theory.section import theory_section
 from coupled_adam_bench.report.trend import trend_section
 from coupled_adam_bench.report.tuning import tuning_section
-from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE
 from coupled_adam_bench.report.variants import variant_section
 from coupled_adam_bench.report.word_similarity import word_similarity_section
 from coupled_adam_bench.results.comparisons import read_paired, read_summary
@@ -48,6 +45,7 @@ from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
 from coupled_adam_bench.tools.estimate.text import basis, memory_table, totals, training_table
+from coupled_adam_bench.tools.theory.section import theory_section
 
 TABLE_FILES = {
     "tex": "LaTeX", "tabular.tex": "LaTeX, rows alone", "html": "HTML", "md": "Markdown", "csv": "CSV",
@@ -135,18 +133,14 @@ def write_report(plan: Plan, study_dir: Path, templates_dir: Path, runs: Path = 
         word_similarity=word_similarity_section(study),
         noise=noise_section(study, study_dir / "noise.csv"),
         seeds=seeds_section(study_dir / "seeds.csv"),
-        figures={
-            name: figure
-            for name, figure in figures.items()
-            if name not in THEORY_FIGURES | TREND_FIGURE | TUNING_FIGURE
-        },
+        figures={name: figure for name, figure in figures.items() if not FIGURES[name].section},
         tuning=tuning_section(plan, read_tuning(study_dir / paths.TUNING_CSV) if plan.tunings else None),
-        tuning_figures={name: figure for name, figure in figures.items() if name in TUNING_FIGURE},
+        tuning_figures={name: figure for name, figure in figures.items() if name in figures_in("tuning")},
         stated=stated_section(study, study_dir),
         trend=trend_section(study, study_dir),
-        trend_figures={name: figure for name, figure in figures.items() if name in TREND_FIGURE},
+        trend_figures={name: figure for name, figure in figures.items() if name in figures_in("trend")},
         theory=theory_section(study.layout, runs),
-        theory_figures={name: figure for name, figure in figures.items() if name in THEORY_FIGURES},
+        theory_figures={name: figure for name, figure in figures.items() if name in figures_in("theory")},
         published=published_section(study),
         setup=setup_tables(plan),
         statistics=statistics_section(

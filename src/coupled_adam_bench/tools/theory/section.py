@@ -7,8 +7,10 @@ from pathlib import Path
 from statistics import fmean
 
 from coupled_adam_bench.report import formats
-from coupled_adam_bench.report.theory.checks import Check, answer_open_question, checks_of
-from coupled_adam_bench.report.theory.records import (
+from coupled_adam_bench.results.groups import Layout
+from coupled_adam_bench.study.catalog.names import EMBEDDING, HEAD
+from coupled_adam_bench.tools.theory.checks import Check, answer_open_question, checks_of
+from coupled_adam_bench.tools.theory.records import (
     DriftRecord,
     TheoryGroup,
     drift_value,
@@ -16,8 +18,6 @@ from coupled_adam_bench.report.theory.records import (
     largest_update_sum,
     read_theory,
 )
-from coupled_adam_bench.results.groups import Layout
-from coupled_adam_bench.study.catalog.names import EMBEDDING, HEAD
 
 
 @dataclass(frozen=True)

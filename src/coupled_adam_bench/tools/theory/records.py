@@ -9,7 +9,6 @@ from typing import Any
 from coupled_adam_bench.results.groups import Layout, Setup
 from coupled_adam_bench.store.stored import Measurement, measured_cells
 from coupled_adam_bench.study.cells import Cell, readable_count
-from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.tools.theory.summary import largest_after_warmup
 
 
@@ -89,6 +88,11 @@ class TheoryGroup:
         return self.cell.model.tied
 
     @property
+    def size(self) -> tuple[int, str]:
+        """What groups that differ in optimizer and tying only have in common."""
+        return self.cell.n_tokens, self.shape
+
+    @property
     def tokens_label(self) -> str:
         """D as tables print it."""
         return self.cell.tokens_label or readable_count(self.cell.n_tokens)
@@ -96,11 +100,6 @@ class TheoryGroup:
     def values(self, choose: Choose) -> list[float]:
         """Return what ``choose`` finds in the records, those without it or with NaN left out."""
         return [value for record in self.records if (value := choose(record)) is not None and not isnan(value)]
-
-
-def theory_cells(plan: Plan) -> list[Cell]:
-    """Return the cells on which the theory is checked: those of studies with ``evaluation.theory``."""
-    return [cell for cell in plan.cells.values() if cell.study.evaluation.theory is not None]
 
 
 def _read_fields(kind: type[Any], values: dict[str, Any] | None) -> Any:
@@ -155,6 +154,11 @@ def read_theory(layout: Layout, runs: Path) -> tuple[TheoryGroup, ...]:
         place = (size, shape, cell.n_tokens, not cell.model.tied, order.index(cell.optimizer.key), label)
         members.setdefault(place, []).append(read_record(measurement, cell))
     return tuple(TheoryGroup(place[1], place[-1], tuple(members[place])) for place in sorted(members))
+
+
+def slope(record: Record) -> float | None:
+    """Return the slope of the line through the second moments."""
+    return None if record.moment is None else record.moment.slope
 
 
 def gradient_sum(side: str, precision: str) -> Choose:

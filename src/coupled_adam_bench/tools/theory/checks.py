@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from coupled_adam_bench.report import formats
-from coupled_adam_bench.report.theory.records import (
+from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM, EMBEDDING, HEAD, SGD
+from coupled_adam_bench.tools.theory.records import (
     Choose,
     TheoryGroup,
     drift_value,
     gradient_sum,
     largest_update_sum,
 )
-from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM, EMBEDDING, HEAD, SGD
 
 # Relative norms of a sum, |sum| / sum of norms. Rounding alone leaves about 1e-16 in float64 and 1e-7 in float32.
 ZERO_FLOAT64 = 1e-12
