@@ -31,7 +31,7 @@ TEST = $(RUN) OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true P
 # A worker more than cores: tests also wait, for servers, limits of time and each other.
 PYTEST := python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
-test: $(DEV_STAMP)  ## Run the tests: each proof once, 9 minutes on 2 cores
+test: $(DEV_STAMP)  ## Run the tests: each proof once, 7 minutes on 2 cores
 	$(TEST) $(PYTEST) -m "not nightly"
 
 nightly: $(DEV_STAMP) test-cuda  ## Run all tests on draws of its own, with those that repeat a proof under stress
@@ -56,11 +56,10 @@ lint: $(DEV_STAMP)  ## Check style, types and Snakemake files
 
 check: lint test  ## Run lint and test
 
-schema: $(STAMP)  ## Write the JSON schema of studies and the ledger of protocols anew, after a change of config/
+schema: $(STAMP)  ## Write the JSON schema of studies anew, after a change of config/
 	$(RUN) python -m coupled_adam_bench schema --out workflow/schemas/study.schema.json
-	$(RUN) python -m coupled_adam_bench protocols --out docs/protocols.md
 
-reliability: $(DEV_STAMP)  ## Write the faults into docs/reliability.md anew, from the marks of the tests
+reliability: $(DEV_STAMP)  ## Write docs/faults.md anew, from the marks of the tests
 	$(TEST) CAB_WRITE_RELIABILITY=1 python -m pytest -q tests/unit/test_reliability_page.py
 
 # Filled boxes on no background can be read on a light and on a dark page.

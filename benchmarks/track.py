@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from many_cells import plan_of
 
-from coupled_adam_bench.models.card import model_card
+from coupled_adam_bench.models.export import model_card
 from coupled_adam_bench.store.files import write_json, write_sealed, write_text
 from coupled_adam_bench.store.stored import Measurement, beside, measured_cells
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric

@@ -1,4 +1,4 @@
-"""What the checks of gpu_proof share: their rows, their cells and tokens, and how time and memory are measured."""
+"""The checks of gpu_proof share these rows, cells and tokens, and this way of measuring time and memory."""
 
 import contextlib
 import gc
@@ -60,7 +60,7 @@ def near(what: str, value: float, share: float) -> Row:
 
 @dataclass
 class At:
-    """Where a check runs: its device, its folder, and what earlier checks of its part have found."""
+    """A check gets its device, its folder, and what earlier checks of its part have found."""
 
     device: torch.device
     folder: Path

@@ -1,4 +1,4 @@
-"""Whether a GPU trains as fast, and in as much memory, as we say; no number here is a result of a study."""
+"""These checks ask whether a GPU trains as fast, and in as much memory, as we say; no number is a result of a study."""
 
 import contextlib
 import os
@@ -165,7 +165,7 @@ def device_events(profiler: profiled, kind: DeviceType) -> tuple[list[Event], li
 
 
 def profile(at: At) -> Rows:
-    """Where the time of a step goes, by part, against the roofline."""
+    """The profiler splits the time of a step by part, and compares each with the roofline."""
     cell = paper_cell(at)
     n_steps = at.size(3, 1)
     kind = DeviceType.CUDA if at.on_gpu else DeviceType.CPU

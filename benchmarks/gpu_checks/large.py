@@ -1,4 +1,4 @@
-"""Whether larger models fit and are as fast as estimated, and how fast evaluation and two cells at once are."""
+"""These checks ask whether larger models fit and are as fast as estimated, and what evaluation and two cells take."""
 
 import time
 

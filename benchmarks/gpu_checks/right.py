@@ -1,4 +1,4 @@
-"""Whether a GPU computes what it should: its kernels, losses and gradients, training, stops and scores.
+"""These checks ask whether a GPU computes what it should: kernels, losses and gradients, training, stops and scores.
 
 Shapes: R rows, C columns of a matrix; B sequences, T tokens, D = d_model, V = vocab_size.
 """

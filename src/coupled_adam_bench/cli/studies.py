@@ -107,12 +107,6 @@ def _schema(arguments: argparse.Namespace) -> None:
     write_schema(arguments.out)
 
 
-def _protocols(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.study.config.protocols import write_ledger
-
-    write_ledger(arguments.out)
-
-
 def add_commands(stage: AddCommand) -> None:
     """Add the commands of this module to the command line."""
     sub = stage("plan", _write_plan, "validate a study and write its plan", plan=False)
@@ -160,5 +154,3 @@ def add_commands(stage: AddCommand) -> None:
     sub.add_argument("--json", type=Path, help="where to write the verdicts")
     sub.add_device()
     stage("schema", _schema, "write the JSON schema of studies", plan=False).add_out("the schema")
-    sub = stage("protocols", _protocols, "write the ledger of protocols into its place in a Markdown file", plan=False)
-    sub.add_out("docs/protocols.md")

@@ -47,17 +47,11 @@ class TaskFile:
     is_group: bool
 
 
-class Function(str):
-    """``module.name`` behind ``!function`` in a task's YAML file."""
-
-    __slots__ = ()
-
-
 class _Loader(yaml.SafeLoader):
     """SafeLoader that reads ``!function module.name`` as that string."""
 
 
-_Loader.add_constructor("!function", lambda _, node: Function(node.value))
+_Loader.add_constructor("!function", lambda _, node: str(node.value))
 
 StandIn = dict[str, Any]
 """The settings of a task that includes another and finds its data elsewhere."""

@@ -5,7 +5,8 @@ Shapes: B sequences, T tokens, D = d_model, V = vocab_size, H heads of K = D / H
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -41,15 +42,20 @@ def _attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, sees_B1TT: Tensor
 
 
 class TransformerBlock(nn.Module, ABC):
-    """One transformer layer: causal self-attention, then an MLP, each with a LayerNorm before and a residual around."""
+    """One transformer layer: causal self-attention, then an MLP, each with a norm before and a residual around."""
 
     def __init__(self, d_model: int, n_head: int, d_ffn: int) -> None:  # noqa: ARG002 - the MLP is the subclass's
         super().__init__()
         self.n_head = n_head
-        self.ln_1 = nn.LayerNorm(d_model, LAYER_NORM_EPS, bias=False)
+        self.ln_1 = self.norm(d_model)
         self.attn_qkv = nn.Linear(d_model, 3 * d_model, bias=False)
         self.attn_proj = nn.Linear(d_model, d_model, bias=False)
-        self.ln_2 = nn.LayerNorm(d_model, LAYER_NORM_EPS, bias=False)
+        self.ln_2 = self.norm(d_model)
+
+    @staticmethod
+    def norm(width: int) -> nn.Module:
+        """Return the norm before attention and MLP, and behind the last layer."""
+        return nn.LayerNorm(width, LAYER_NORM_EPS, bias=False)
 
     def apply_rotary(self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor) -> tuple[Tensor, Tensor]:
         """Apply rotary positions to queries and keys; this is the identity for learned positions."""
@@ -121,7 +127,7 @@ class LanguageModel(nn.Module, ABC):
         if self.learned_positions:
             self.positions = _uninitialised_embedding(seq_len, d_model)
         self.blocks = nn.ModuleList(self.block_type(d_model, n_head, d_ffn, **block) for _ in range(n_layer))
-        self.ln_f = nn.LayerNorm(d_model, LAYER_NORM_EPS, bias=False)
+        self.ln_f = self.block_type.norm(d_model)
         self.head = None if tied else nn.Linear(d_model, vocab_size, bias=False)
 
     @property
@@ -221,3 +227,31 @@ class LanguageModel(nn.Module, ABC):
             return sum_with_z_loss(hidden_TD, self.head_weight, targets_T, z_loss, self.soft_cap, self.softmax)
         loss = sum_cross_entropy(hidden_TD, self.head_weight, targets_T, self.soft_cap)
         return loss if reduction == "sum" else loss / (targets_BT != IGNORED).sum()
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One of our weights and the transformers weights whose rows it stacks.
+
+    ``transposed`` says that transformers stores (in, out), as its Conv1D does; ``bias``, that it also has a bias, which
+    our layers never have.
+    """
+
+    ours: str
+    theirs: tuple[str, ...]
+    transposed: bool = False
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class Family:
+    """The class of an architecture's models, and how they are stored in the format of transformers."""
+
+    model: type[LanguageModel]
+    weights: Callable[[Any], Iterator[Weight]]
+    keys: Mapping[str, str]
+    """The key in config.json of each argument of the class."""
+    fixed: Mapping[str, Any]
+    """Keys of config.json that never change."""
+    more: Callable[[Any], Mapping[str, Any]] = lambda _model: {}
+    """Returns keys that follow from the model and are not read again."""

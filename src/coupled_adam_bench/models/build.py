@@ -1,11 +1,22 @@
 """Builds the model of a cell."""
 
-from typing import Any
+from typing import assert_never
 
-from coupled_adam_bench.models.base import LanguageModel
-from coupled_adam_bench.models.gpt2 import GPT2
-from coupled_adam_bench.models.stablelm import StableLM
+from coupled_adam_bench.models import gpt2, stablelm
+from coupled_adam_bench.models.base import Family, LanguageModel
+from coupled_adam_bench.study.architectures import ArchitectureName
 from coupled_adam_bench.study.config import Model
+
+
+def family_of(architecture: ArchitectureName) -> Family:
+    """Return the modules of an architecture."""
+    match architecture:
+        case "gpt2":
+            return gpt2.FAMILY
+        case "stablelm":
+            return stablelm.FAMILY
+        case _:
+            assert_never(architecture)
 
 
 def build_model(model: Model, vocab_size: int, seq_len: int, soft_cap: float | None = None) -> LanguageModel:
@@ -13,16 +24,14 @@ def build_model(model: Model, vocab_size: int, seq_len: int, soft_cap: float | N
 
     ``soft_cap`` bounds its logits. Under ``torch.device("meta")`` the module takes no memory.
     """
-    sizes: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "seq_len": seq_len,
-        "n_layer": model.n_layer,
-        "n_head": model.n_head,
-        "d_model": model.d_model,
-        "d_ffn": model.d_ffn,
-        "tied": model.tied,
-        "soft_cap": soft_cap,
-    }
-    if model.architecture == "gpt2":
-        return GPT2(**sizes)
-    return StableLM(**sizes, rope_base=model.rope_base, qk_norm=model.qk_norm)
+    return family_of(model.architecture).model(
+        vocab_size=vocab_size,
+        seq_len=seq_len,
+        n_layer=model.n_layer,
+        n_head=model.n_head,
+        d_model=model.d_model,
+        d_ffn=model.d_ffn,
+        tied=model.tied,
+        soft_cap=soft_cap,
+        **{option: getattr(model, option) for option in model.family.options},
+    )

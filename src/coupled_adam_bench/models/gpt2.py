@@ -3,10 +3,13 @@
 Shapes: B sequences, T tokens, D = d_model.
 """
 
+from collections.abc import Iterator
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coupled_adam_bench.models.base import LanguageModel, TransformerBlock
+from coupled_adam_bench.models.base import LAYER_NORM_EPS, Family, LanguageModel, TransformerBlock, Weight
+from coupled_adam_bench.study.architectures import ARCHITECTURES
 
 
 class GPT2Block(TransformerBlock):
@@ -32,3 +35,46 @@ class GPT2(LanguageModel):
         """Return the sum of the embeddings of tokens and positions, shape BTD."""
         positions = self.positions.weight[: tokens_BT.shape[1]] if places_BT is None else self.positions(places_BT)
         return (self.embedding(tokens_BT) + positions,)
+
+
+def weights(model: LanguageModel) -> Iterator[Weight]:
+    """Yield the weights of a model by their names in transformers."""
+    yield Weight("embedding", (ARCHITECTURES["gpt2"].embedding,))
+    yield Weight("positions", ("transformer.wpe",))
+    for layer in range(model.n_layer):
+        ours, theirs = f"blocks.{layer}.", f"transformer.h.{layer}."
+        for norm in ("ln_1", "ln_2"):
+            yield Weight(ours + norm, (theirs + norm,), bias=True)
+        for name, their_name in (
+            ("attn_qkv", "attn.c_attn"),
+            ("attn_proj", "attn.c_proj"),
+            ("mlp_fc", "mlp.c_fc"),
+            ("mlp_proj", "mlp.c_proj"),
+        ):
+            yield Weight(ours + name, (theirs + their_name,), transposed=True, bias=True)
+    yield Weight("ln_f", ("transformer.ln_f",), bias=True)
+    if not model.tied:
+        yield Weight("head", ("lm_head",))
+
+
+FAMILY = Family(
+    GPT2,
+    weights,
+    {
+        "vocab_size": "vocab_size",
+        "seq_len": "n_positions",
+        "n_layer": "n_layer",
+        "n_head": "n_head",
+        "d_model": "n_embd",
+        "d_ffn": "n_inner",
+        "tied": "tie_word_embeddings",
+    },
+    {
+        "architectures": ["GPT2LMHeadModel"],
+        "activation_function": "gelu",  # exact GELU; GPT-2's own is the tanh approximation
+        "attn_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+        "layer_norm_epsilon": LAYER_NORM_EPS,
+    },
+)

@@ -3,11 +3,15 @@
 Shapes: B sequences, T tokens, D = d_model, H heads of K = D / H, J = K / 2 pairs of coordinates.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coupled_adam_bench.models.base import LAYER_NORM_EPS, LanguageModel, TransformerBlock
+from coupled_adam_bench.models.base import LAYER_NORM_EPS, Family, LanguageModel, TransformerBlock, Weight
+from coupled_adam_bench.study.architectures import ARCHITECTURES
 
 
 def rope_tables(seq_len: int, d_head: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -104,3 +108,60 @@ class StableLM(LanguageModel):
         if places_BT is not None:
             tables = tables[0][places_BT][:, None], tables[1][places_BT][:, None]  # shape B1TJ, for all heads
         return self.embedding(tokens_BT), *tables
+
+
+def weights(model: StableLM) -> Iterator[Weight]:
+    """Yield the weights of a model by their names in transformers."""
+    yield Weight("embedding", (ARCHITECTURES["stablelm"].embedding,))
+    for layer in range(model.n_layer):
+        ours, theirs = f"blocks.{layer}.", f"model.layers.{layer}."
+        yield Weight(f"{ours}ln_1", (f"{theirs}input_layernorm",), bias=True)
+        yield Weight(f"{ours}attn_qkv", tuple(f"{theirs}self_attn.{name}_proj" for name in "qkv"))
+        yield Weight(f"{ours}attn_proj", (f"{theirs}self_attn.o_proj",))
+        if model.qk_norm:
+            for name in "qk":
+                norms = f"{theirs}self_attn.{name}_layernorm.norms"
+                yield Weight(f"{ours}{name}_norm", tuple(f"{norms}.{head}" for head in range(model.n_head)))
+        yield Weight(f"{ours}ln_2", (f"{theirs}post_attention_layernorm",), bias=True)
+        yield Weight(f"{ours}mlp_gate_up", (f"{theirs}mlp.gate_proj", f"{theirs}mlp.up_proj"))
+        yield Weight(f"{ours}mlp_proj", (f"{theirs}mlp.down_proj",))
+    yield Weight("ln_f", ("model.norm",), bias=True)
+    if not model.tied:
+        yield Weight("head", ("lm_head",))
+
+
+def rotary_config(model: StableLM) -> dict[str, Any]:
+    """Return the keys of config.json that say how queries and keys are turned.
+
+    transformers 5 reads ``rope_parameters``, transformers 4 the same keys at the top level.
+    """
+    rope = {"rope_theta": model.rope_base, "partial_rotary_factor": 1.0}
+    return {"num_key_value_heads": model.n_head, **rope, "rope_parameters": {"rope_type": "default", **rope}}
+
+
+FAMILY = Family(
+    StableLM,
+    weights,
+    {
+        "vocab_size": "vocab_size",
+        "seq_len": "max_position_embeddings",
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+        "d_model": "hidden_size",
+        "d_ffn": "intermediate_size",
+        "tied": "tie_word_embeddings",
+        "rope_base": "rope_theta",
+        "qk_norm": "qk_layernorm",
+    },
+    {
+        "architectures": ["StableLmForCausalLM"],
+        "hidden_act": "silu",
+        "layer_norm_eps": LAYER_NORM_EPS,
+        "partial_rotary_factor": 1.0,
+        "use_qkv_bias": False,
+        "use_parallel_residual": False,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+    },
+    rotary_config,
+)

@@ -4,16 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coupled_adam_bench.report.formats import plural
+from coupled_adam_bench.study.architectures import ARCHITECTURES
 from coupled_adam_bench.study.catalog.tables import SETUP_TABLES
 from coupled_adam_bench.study.cells import readable_count
 from coupled_adam_bench.study.config import CustomSettings, Model, Study
 from coupled_adam_bench.study.config.tune import LEARNING_RATE
 from coupled_adam_bench.study.plan import Plan
 
-_ARCHITECTURES = {
-    "gpt2": "GPT-2: LayerNorm, exact GELU, learned positions",
-    "stablelm": "StableLM: LayerNorm, SwiGLU, RoPE",
-}
 _OWN = "own optimizers"
 _CORE = {"adamw": "AdamW", "muon": "Muon for the matrices, AdamW for the rest"}
 
@@ -121,7 +118,7 @@ def _model_row(model: Model, study: Study) -> tuple[str, ...]:
         f"{model.d_ffn:,}",
         _peak(model, study),
         "tied" if model.tied else "untied",
-        _ARCHITECTURES[model.architecture].partition(":")[0],
+        model.family.title.partition(":")[0],
     )
 
 
@@ -135,7 +132,7 @@ def _models(plan: Plan) -> SetupTable:
         if (study.name, model.name) in used
     )
     kinds = {model.architecture for study in plan.studies.values() for model in study.models}
-    what = "; ".join(text for name, text in _ARCHITECTURES.items() if name in kinds)
+    what = "; ".join(family.title for name, family in ARCHITECTURES.items() if name in kinds)
     title = f"Models ({what})"
     return SetupTable(SETUP_TABLES[0], title, plan.title or plan.name, plan.name, header, tuple(rows), False)
 

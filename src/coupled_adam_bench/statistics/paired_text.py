@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.evaluation.documents import read_scores
-from coupled_adam_bench.evaluation.window_losses import PairedWindows, paired_windows
+from coupled_adam_bench.evaluation.kept import PairedWindows, paired_windows, read_scores
 from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, DOCUMENTS, HELD_OUT, PAIRED_COLUMNS
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, layout_of
 from coupled_adam_bench.results.tidy import typed_frame, write_csv

@@ -188,7 +188,7 @@ def test_bfloat16_is_close(model, plain):
 
 @pytest.mark.parametrize("chunk", [5, 2**20])
 def test_of_equally_likely_tokens_the_first_is_the_likeliest(folder, chunk, monkeypatch):
-    """As lm-eval's argmax; of bfloat16 logits many are equal."""
+    """lm-eval takes the argmax, too; of bfloat16 logits many are equal."""
     monkeypatch.setitem(scoring._LOGITS_CHUNK, "cpu", chunk)
     model = load_model(folder)
     context = [9, 1, 2]

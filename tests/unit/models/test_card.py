@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from coupled_adam_bench.models.card import model_card
+from coupled_adam_bench.models.export import model_card
 
 HOSTILE = "a: {b} | <script>alert(1)</script> `x` # - \"q\" 'q' & % \\ _é‖中 \U0001f600\nlicense: mit\n---"
 

@@ -18,10 +18,7 @@ import pytest
 import yaml
 from finished import once
 
-from coupled_adam_bench.evaluation.documents import FILE as DOCUMENTS
-from coupled_adam_bench.evaluation.documents import Document, documents_bytes
-from coupled_adam_bench.evaluation.window_losses import FILE as WINDOWS
-from coupled_adam_bench.evaluation.window_losses import WindowLosses, pack
+from coupled_adam_bench.evaluation.kept import DOCUMENTS, WINDOWS, Document, WindowLosses, pack_documents, pack_windows
 from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.figures import write_figures
 from coupled_adam_bench.report.manifest import write_manifest
@@ -108,7 +105,7 @@ def drawn_text(cell: Cell, loss: float, acc: float) -> dict[str, dict[str, bytes
         for number, task in enumerate(("race", "arc_<easy>"))
         for index in range(60)
     ]
-    return {"test_loss": {WINDOWS: pack(windows)}, "downstream": {DOCUMENTS: documents_bytes(documents)}}
+    return {"test_loss": {WINDOWS: pack_windows(windows)}, "downstream": {DOCUMENTS: pack_documents(documents)}}
 
 
 def write_fake_run(cell: Cell, files: Any) -> None:

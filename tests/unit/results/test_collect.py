@@ -185,9 +185,8 @@ LOSS = ("test", "loss", 3.25, "nat/token")
 
 @pytest.mark.fault(
     "evaluation",
-    "An evaluation file holds what no measurement of this cell can be: another cell's, an older version's, another "
-    "model's, a number out of its range, infinity, NaN without a reason, a metric twice.",
-    "The collection stops with a sentence that names the file.",
+    "an evaluation file holds what no measurement of this cell can be, such as infinity or a metric twice",
+    "the collection stops with a sentence that names the file",
 )
 @pytest.mark.parametrize(
     ("changes", "message"),

@@ -1,7 +1,6 @@
 """CSV files with typed columns: what pandas reads at once is what is read line by line, or is refused by both."""
 
 import csv
-import gzip
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coupled_adam_bench.evaluation.packed_csv import pack_csv, unpack_csv
 from coupled_adam_bench.results import tidy
 from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
 
@@ -113,6 +111,3 @@ def test_no_cell_is_a_formula(tmp_path: Path) -> None:
     assert read_csv(tmp_path / "a.csv", columns, ("label",))["label"].tolist() == texts
     write_csv(typed_frame([{"label": "=1", "value": 1.0}], columns), tmp_path / "b.csv")  # without a quote in it
     assert read_csv(tmp_path / "b.csv", columns, ("label",))["label"].tolist() == ["=1"]
-    packed = pack_csv(["label"], [texts])
-    assert b"\n=" not in gzip.decompress(packed)
-    assert unpack_csv(packed, ["label"]) == [tuple(texts)]

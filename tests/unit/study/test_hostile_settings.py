@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from coupled_adam_bench.evaluation.checks import check_evaluation
+from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.study.config import Composite, Study, parse_any_study, parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -166,8 +166,7 @@ def outcome(values: Any) -> str | None:
 
 @pytest.mark.fault(
     "settings",
-    "every field of a study is given 50 hostile values in turn: nothing, wrong types, huge, tiny and negative numbers, "
-    "NaN, control characters, paths, formulas, text of 300 letters",
+    "every field of a study is given 50 hostile values in turn",
     "the study is refused with the name of the field before the first job, or it is planned",
 )
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])

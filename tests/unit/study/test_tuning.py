@@ -162,7 +162,7 @@ GRID = {"learning_rate": RATES}
         ),
         (
             {"grids": {"adamw": {"learning_rate": [1, {}]}}},
-            "grid.0.tune.grids.adamw.learning_rate.1: must be a number, text, true, false or null, or a list of these",
+            "grid.0.tune.grids.adamw.learning_rate: must be a number",
         ),
         (
             {"grids": {"adamw": {"learning_rate": [0.1, -1]}}},

@@ -73,7 +73,7 @@ def test_any_number_of_processes_gives_the_same_curve(
 def test_a_stopped_cell_goes_on_with_another_number_of_processes(
     first, then, alone, make_workspace, nursery, tiny_study
 ):
-    """As if a job had been killed: the first run's last checkpoint is taken away."""
+    """The first run's last checkpoint is taken away, as if a job had been killed."""
     execution = {"checkpoint_every": 10, "parallel": first[0], "train_processes": first[1]}
     workspace = make_workspace(settings_of(tiny_study, **execution))
     nursery.train(workspace)

@@ -10,7 +10,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from coupled_adam_bench.evaluation.pair_similarities import PairSimilarities, read_pair_similarities
+from coupled_adam_bench.evaluation.kept import PairSimilarities, read_pair_similarities
 from coupled_adam_bench.report.figures import Source, largest_size, plain
 from coupled_adam_bench.report.figures.style import (
     RC,

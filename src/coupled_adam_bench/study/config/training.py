@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from coupled_adam_bench.study.architectures import ARCHITECTURES, Architecture, ArchitectureName
 from coupled_adam_bench.study.config.base import MAX_SEQUENCES, MAX_STEPS, Label, LaterSettings, Name
 from coupled_adam_bench.study.config.optimizers import AdamWSettings, CoupledAdamSettings, CustomSettings, Optimizer
 from coupled_adam_bench.study.presets import MODEL_PRESETS
@@ -19,7 +20,7 @@ class Model(LaterSettings):
     name: Name
     label: Label | None = None
     """Name in tables, e.g. ``125M``; by default the parameter count."""
-    architecture: Literal["gpt2", "stablelm"] = "gpt2"
+    architecture: ArchitectureName = "gpt2"
     """``gpt2``: exact GELU and learned positions, the paper's small scale; ``stablelm``: SwiGLU and RoPE, its large
     scale [P]. Each has the name of the transformers class that computes the same."""
     n_layer: int = Field(gt=0, le=10_000)
@@ -42,36 +43,43 @@ class Model(LaterSettings):
     def _heads_divide_width(self) -> Self:
         if self.d_model % self.n_head:
             raise ValueError(f"n_head: {self.n_head} does not divide d_model {self.d_model}")
-        if self.architecture == "stablelm" and self.d_model // self.n_head % 2:
+        if self.family.is_rotary and self.d_model // self.n_head % 2:
             raise ValueError(f"n_head: RoPE turns pairs, but d_model / n_head = {self.d_model // self.n_head} is odd")
-        if self.architecture == "gpt2" and self.rope_base != 10_000.0:
-            raise ValueError("rope_base: gpt2 has learned positions; rope_base is for architecture 'stablelm'")
-        if self.architecture == "gpt2" and self.qk_norm:
-            raise ValueError("qk_norm: gpt2 has none; qk_norm is for architecture 'stablelm'")
+        for field in sorted(set().union(*(family.options for family in ARCHITECTURES.values())) - self.family.options):
+            if getattr(self, field) != type(self).model_fields[field].default:
+                others = " or ".join(repr(name) for name, family in ARCHITECTURES.items() if field in family.options)
+                raise ValueError(f"{field}: {self.architecture} has none; {field} is for architecture {others}")
         return self
+
+    @property
+    def family(self) -> Architecture:
+        """What is known of the architecture."""
+        return ARCHITECTURES[self.architecture]
 
     @property
     def d_ffn(self) -> int:
         """Hidden width of the MLP."""
-        if self.ffn_dim is not None:
-            return self.ffn_dim
-        return 4 * self.d_model if self.architecture == "gpt2" else 256 * -(-(8 * self.d_model // 3) // 256)
+        return self.family.default_ffn(self.d_model) if self.ffn_dim is None else self.ffn_dim
 
     @property
     def norms_per_layer(self) -> int:
         """Number of vectors of ``d_model`` weights in a layer's norms."""
         return 4 if self.qk_norm else 2
 
+    @property
+    def matrix_params(self) -> int:
+        """Number of parameters in the matrices of the layers."""
+        return self.n_layer * (4 * self.d_model**2 + self.family.mlp_matrices * self.d_model * self.d_ffn)
+
     def n_positions(self, seq_len: int) -> int:
         """Return the number of position parameters."""
-        return seq_len * self.d_model if self.architecture == "gpt2" else 0
+        return seq_len * self.d_model if self.family.learned_positions else 0
 
     def n_params(self, vocab_size: int, seq_len: int) -> int:
         """Return the number of parameters, including positions; a tied embedding counts once."""
-        mlp_matrices = 2 if self.architecture == "gpt2" else 3
-        per_layer = 4 * self.d_model**2 + mlp_matrices * self.d_model * self.d_ffn + self.norms_per_layer * self.d_model
+        norms = (self.n_layer * self.norms_per_layer + 1) * self.d_model
         embeddings = vocab_size * self.d_model * (1 if self.tied else 2)
-        return embeddings + self.n_positions(seq_len) + self.n_layer * per_layer + self.d_model
+        return embeddings + self.n_positions(seq_len) + self.matrix_params + norms
 
     def flops_per_token(self, vocab_size: int, seq_len: int) -> int:
         """Return the model FLOPs of training on one token: 6 N + 12 n_layer d_model seq_len (PaLM, appendix B).

@@ -58,7 +58,6 @@ def checkpoint_bytes(cell: Cell) -> int:
 def model_bytes(cell: Cell) -> int:
     """Return the bytes of the exported weights in float32; transformers' classes also have biases, which are 0."""
     model = cell.model
-    in_layer = 2 * model.d_model
-    if model.architecture == "gpt2":
-        in_layer += 5 * model.d_model + model.d_ffn
-    return FP32 * (cell.n_params + model.n_layer * in_layer + model.d_model)
+    in_layer, in_mlp, at_end = model.family.biases
+    biases = model.n_layer * (in_layer * model.d_model + in_mlp * model.d_ffn) + at_end * model.d_model
+    return FP32 * (cell.n_params + biases)

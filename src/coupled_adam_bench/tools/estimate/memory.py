@@ -15,7 +15,6 @@ from coupled_adam_bench.study.config import (
     CoupledAdamSettings,
     EmberSettings,
     Execution,
-    Model,
     SgdSettings,
 )
 
@@ -68,12 +67,6 @@ def embedding_params(cell: Cell) -> int:
     return cell.vocab_size * cell.model.d_model * (1 if cell.model.tied else 2)
 
 
-def _matrix_params(model: Model) -> int:
-    """Return the number of parameters in the matrices of the layers."""
-    mlp_matrices = 2 if model.architecture == "gpt2" else 3
-    return model.n_layer * (4 * model.d_model**2 + mlp_matrices * model.d_model * model.d_ffn)
-
-
 def optimizer_bytes(cell: Cell) -> int:
     """Return the bytes of the states of a cell's optimizers, in all shards together.
 
@@ -81,7 +74,7 @@ def optimizer_bytes(cell: Cell) -> int:
     """
     embedding, muon = embedding_params(cell), 0
     if cell.training.core_optimizer == "muon":
-        muon = _matrix_params(cell.model)
+        muon = cell.model.matrix_params
     core = FP32 * (2 * (cell.n_params - embedding - muon) + muon)
     match cell.optimizer:
         case AdamWSettings(amsgrad=True):
@@ -100,16 +93,15 @@ def layer_bytes_per_token(cell: Cell, on_gpu: bool) -> int:
     """Return the bytes that one layer keeps for each token until the backward pass.
 
     In float32: the inputs of both norms with their statistics, and the logarithm of each head's sum of exponentials.
-    In the precision of the products: both norms' outputs, queries, keys and values, the attention's output, and in the
-    MLP the inputs and outputs of its nonlinearity. StableLM also keeps rotated queries and keys, and both factors of
-    SwiGLU. Norms of queries and keys keep their float32 outputs before and after the weights, with their statistics.
-    On a CPU attention is in float32: its inputs and its output, of which the product keeps a copy.
+    In the precision of the products: what the architecture says. Norms of queries and keys keep their float32 outputs
+    before and after the weights, with their statistics. On a CPU attention is in float32: its inputs and its output, of
+    which the product keeps a copy.
     """
     model, product = cell.model, BF16 if cell.training.precision == "bf16" else FP32
     attention = 0 if on_gpu or product == FP32 else (4 * FP32 - 3 * product) * model.d_model
     in_float32 = 2 * (model.d_model + 2) + model.n_head + (4 * (model.d_model + model.n_head) if model.qk_norm else 0)
-    gpt2 = model.architecture == "gpt2"
-    in_products = (6 if gpt2 else 8) * model.d_model + (2 if gpt2 else 4) * model.d_ffn
+    of_model, of_ffn = model.family.kept
+    in_products = of_model * model.d_model + of_ffn * model.d_ffn
     return FP32 * in_float32 + product * in_products + attention
 
 
@@ -133,7 +125,7 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
     several = micro_batch_sequences < sequences
     tokens = micro_batch_sequences * training.seq_len
     bf16, on_gpu = training.precision == "bf16", execution.gpus > 0
-    matrices = _matrix_params(model)
+    matrices = model.matrix_params
     root = n_params - matrices - model.n_layer * model.norms_per_layer * model.d_model  # what belongs to no layer
     head_weight = FP32 * cell.vocab_size * model.d_model
     chunk = min(LOGITS_CHUNK["cuda" if on_gpu else "cpu"], tokens)
@@ -146,8 +138,7 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
     hidden = tokens * model.d_model * (3 * FP32 + (BF16 if bf16 else 0))
     # The gradient of the head, and in bfloat16 a copy of the head and the product that is added to its gradient.
     factors = head_weight + (2 * BF16 * cell.vocab_size * model.d_model if bf16 else 0)
-    # The gradient of GELU's output, or those of SwiGLU's product, of both its factors, and of the first before SiLU.
-    mlp_gradients, product = 1 if model.architecture == "gpt2" else 4, BF16 if bf16 else FP32
+    mlp_gradients = model.family.mlp_gradients * (BF16 if bf16 else FP32) * model.d_ffn
     token_ids = 16 * sequences * training.seq_len  # inputs and targets in int64
     return Memory(
         weights=FP32 * n_params // shards,
@@ -159,7 +150,7 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
         optimizer=optimizer_bytes(cell) // shards,
         activations=tokens * model.n_layer * layer_bytes_per_token(cell, on_gpu) + token_ids,
         head=chunk * cell.vocab_size * logit + hidden + factors,
-        backward=head_weight + tokens * (FP32 * model.d_model + product * mlp_gradients * model.d_ffn),
+        backward=head_weight + tokens * (FP32 * model.d_model + mlp_gradients),
         tied_gradients=2 * head_weight if model.tied else 0,
         micro_batch_sequences=micro_batch_sequences,
         kept_gradients=FP32 * n_params // shards if several or is_ddp else 0,

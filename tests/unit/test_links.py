@@ -1,0 +1,60 @@
+"""Every page and heading that README, docs, code, rules and studies name is there."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FIRST = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+PAGES = [*FIRST, *DOCS, ROOT / "benchmarks" / "README.md", *(ROOT / "src").rglob("README.md")]
+NAMING = ("src", "rules", "workflow", "templates", "benchmarks", "slurm", "profiles", "Makefile", "pyproject.toml")
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken(target: str, page: Path) -> bool:
+    """Tell whether a link of a page leads to nothing."""
+    path, _, anchor = target.partition("#")
+    file = (page.parent / path).resolve() if path else page
+    return not file.exists() or bool(anchor and anchor not in anchors(file))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    assert not [link for link in links if "://" not in link and broken(link, page)]
+
+
+def named() -> Iterator[tuple[str, str]]:
+    """Yield file and page for each page that code, rules, studies or benchmarks name."""
+    for top in (ROOT / name for name in NAMING):
+        for file in [top] if top.is_file() else sorted(top.rglob("*")):
+            if file.suffix in {".py", ".smk", ".yaml", ".json", ".j2", ".toml", ""} and file.is_file():
+                text = file.read_text(encoding="utf-8")
+                for page in re.findall(r"docs/[\w/-]+\.md(?:#[\w-]+)?", text):
+                    yield str(file.relative_to(ROOT)), page
+
+
+def test_pages_that_code_names_are_there():
+    found = list(named())
+    assert len(found) > 20
+    assert not [(file, page) for file, page in found if broken(page, ROOT / "README.md")]
+
+
+@pytest.mark.parametrize("page", [*FIRST[:2], *DOCS], ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_are_there(page):
+    """Files of the tests stand in docs/faults.md as their marks lie; what a reader is to write is no file yet."""
+    names = re.findall(
+        r"`((?:tests|src|benchmarks|rules|workflow|templates|profiles|slurm)/[\w./-]+\w)",
+        page.read_text(encoding="utf-8"),
+    )
+    others = re.compile(r"NAME|^src/utils\.py$|/test_\w+\.py$" if page.name == "faults.md" else r"NAME|^src/utils\.py$")
+    assert not [name for name in names if not others.search(name) and not (ROOT / name).exists()]
