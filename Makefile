@@ -63,7 +63,7 @@ reliability: $(DEV_STAMP)  ## Write docs/faults.md anew, from the marks of the t
 	$(TEST) CAB_WRITE_RELIABILITY=1 python -m pytest -q tests/unit/test_reliability_page.py
 
 # Filled boxes on no background can be read on a light and on a dark page.
-rulegraph: $(STAMP)  ## Draw the rules of the demo for the README anew; needs graphviz
+rulegraph: $(STAMP)  ## Draw the rules of the demo for docs/run.md anew; needs graphviz
 	$(RUN) snakemake --rulegraph dot \
 	  | sed 's/bgcolor=white, margin=0/bgcolor=transparent, margin=0, rankdir=LR, ranksep=0.3/; s/style="rounded"/style="rounded,filled", fillcolor="#f6f8fa"/' \
 	  | tred | dot -Tsvg > docs/images/rulegraph.svg

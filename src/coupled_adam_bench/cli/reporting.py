@@ -45,10 +45,10 @@ def _tests(arguments: argparse.Namespace) -> None:
 
 
 def _statistics(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.results.seeds import write_seeds
     from coupled_adam_bench.statistics.noise import write_noise
     from coupled_adam_bench.statistics.paired_text import write_paired
     from coupled_adam_bench.statistics.power import write_power
+    from coupled_adam_bench.statistics.seeds import write_seeds
     from coupled_adam_bench.statistics.summary import write_summary
     from coupled_adam_bench.statistics.target import write_target
     from coupled_adam_bench.statistics.trend import write_trend

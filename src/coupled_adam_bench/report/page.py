@@ -24,7 +24,7 @@ from coupled_adam_bench.report.trend import trend_section
 from coupled_adam_bench.report.tuning import tuning_section
 from coupled_adam_bench.report.variants import variant_section
 from coupled_adam_bench.report.word_similarity import word_similarity_section
-from coupled_adam_bench.results.comparisons import read_paired, read_summary
+from coupled_adam_bench.results.comparisons import read_paired
 from coupled_adam_bench.results.study_results import load_results
 from coupled_adam_bench.results.tuning import read_tuning
 from coupled_adam_bench.statistics.scores import (
@@ -39,6 +39,7 @@ from coupled_adam_bench.statistics.scores import (
     scorecards,
     verdicts,
 )
+from coupled_adam_bench.statistics.summary import read_summary
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json, write_text
 from coupled_adam_bench.study.catalog.metrics import METRICS

@@ -285,29 +285,6 @@ def test_an_empty_field_is_a_missing_value(tmp_path: Path) -> None:
     assert read_results(path)["value"].isna().all()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "not a CSV file"),
-        (f"{HEADER.replace('seed,', '')}\n", "no column seed; needed are study, "),
-        (f"{HEADER},extra\n", "unknown column extra"),
-        (
-            f"{HEADER}\n{GOOD}\n{GOOD.replace('3.5', 'high').replace('s1_ab', 's2_ab')}\n",
-            ":3: value is 'high', not a number",
-        ),
-        (f"{HEADER}\n{GOOD.replace('10', '10.5')}\n", ":2: n_params is '10.5', not an integer of 64 bits"),
-        (f"{HEADER}\n{GOOD}\n{GOOD}\n", ":3: the same row as line 2 .*metric=loss"),
-        (f"{HEADER}\n{GOOD},7\n", ":2: 14 fields, the header has 13"),
-    ],
-)
-def test_wrong_files_are_refused_with_the_line(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "results.csv"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message) as error:
-        read_results(path)
-    assert str(path) in str(error.value)
-
-
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such file"):
         read_results(tmp_path / "results.csv")

@@ -9,10 +9,19 @@ import numpy as np
 import pytest
 
 from coupled_adam_bench.evaluation.kept import WINDOWS, WindowLosses, pack_windows
-from coupled_adam_bench.results.noise import EVALUATION, INIT, ORDER, REST, SEEDS, read_noise, write_noise_rows
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics import sampling
-from coupled_adam_bench.statistics.noise import noise_rows, seed_parts
+from coupled_adam_bench.statistics.noise import (
+    EVALUATION,
+    INIT,
+    ORDER,
+    REST,
+    SEEDS,
+    noise_rows,
+    read_noise,
+    seed_parts,
+    write_noise_rows,
+)
 from coupled_adam_bench.statistics.sampling import variance_of_mean_loss
 from coupled_adam_bench.statistics.variance_components import two_way
 from coupled_adam_bench.store.files import write_bytes

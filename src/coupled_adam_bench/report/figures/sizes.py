@@ -23,7 +23,7 @@ from coupled_adam_bench.report.figures.style import (
 )
 from coupled_adam_bench.report.noise import NoiseGroup, noise_groups, root
 from coupled_adam_bench.results.groups import Group, Layout, Setup
-from coupled_adam_bench.results.noise import EVALUATION, INIT, ORDER, REST, SEEDS
+from coupled_adam_bench.statistics.noise import EVALUATION, INIT, ORDER, REST, SEEDS
 from coupled_adam_bench.results.pairs import paired_values
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.regression import t_quantile

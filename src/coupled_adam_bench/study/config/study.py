@@ -73,7 +73,7 @@ class Study(Settings):
     execution: Execution = Execution()
     budget: Budget = Budget()
     stated: PathText | None = None
-    """A file that states the study's hypotheses, seeds and stopping rule before its first run; see
+    """A file that states the study's hypotheses and seeds before its first run; see
     ``config/stated.py``. It changes no run, and its SHA-256 goes into the manifest."""
     statistics: StatisticsSettings = StatisticsSettings()
 
