@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.report.formats import MISSING, p_value, significant
-from coupled_adam_bench.report.power import hours_per_seed
 from coupled_adam_bench.results.groups import Group, Layout
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.power import PAIRED, POWER, UNPAIRED, power_of, seeds_needed
+from coupled_adam_bench.statistics.power import PAIRED, POWER, UNPAIRED, hours_per_seed, power_of, seeds_needed
 from coupled_adam_bench.statistics.stated import (
     CONFIRMED,
     NOT_CONFIRMED,

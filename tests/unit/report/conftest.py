@@ -17,18 +17,17 @@ import numpy as np
 import pytest
 import yaml
 from finished import once
+from sections import write_page
 
 from coupled_adam_bench.evaluation.kept import DOCUMENTS, WINDOWS, Document, WindowLosses, pack_documents, pack_windows
 from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.figures import write_figures
 from coupled_adam_bench.report.manifest import write_manifest
-from coupled_adam_bench.report.page import write_report
 from coupled_adam_bench.report.render import write_tables
 from coupled_adam_bench.results.collect import collect, write_results
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.statistics.compare import write_tests
 from coupled_adam_bench.statistics.paired_text import write_paired
-from coupled_adam_bench.statistics.power import write_power
 from coupled_adam_bench.statistics.summary import write_summary
 from coupled_adam_bench.statistics.trend import write_trend
 from coupled_adam_bench.store.files import write_sealed
@@ -226,13 +225,12 @@ def build(plan: Plan, root: Path, stored: Any) -> Path:
     write_results(collect(plan, root / "runs"), results)
     write_tests(plan, results, tests)
     write_trend(plan, results, study_dir / "trend.csv")
-    write_power(plan, results, study_dir / "power.csv")
     write_paired(plan, study_dir / "paired.csv", root / "runs")
     write_summary(plan, results, study_dir / "summary.csv")
     write_tables(plan, results, tests, study_dir / "tables", TEMPLATES)
     write_figures(plan, results, root / "runs", study_dir / "figures")
     write_manifest(plan, study_dir, root)
-    write_report(plan, study_dir, TEMPLATES, root / "runs")
+    write_page(plan, study_dir, TEMPLATES, root / "runs")
     return study_dir
 
 
@@ -264,7 +262,9 @@ def run_all_stages(stored: Any) -> Callable[[Plan, Path], Path]:
 
 def source_of(plan: Plan, runs: Path, study: Any = None, study_dir: Path = Path()) -> Any:
     """Return what figures are drawn from, without results where no ``study`` is given."""
-    return SimpleNamespace(plan=plan, layout=layout_of(plan), runs=runs, study=study, study_dir=study_dir)
+    return SimpleNamespace(
+        plan=plan, runs=runs, study=study or SimpleNamespace(layout=layout_of(plan)), study_dir=study_dir
+    )
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,6 @@ from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.figures import (
     FIGURE_ENDINGS,
     FIGURES,
-    Source,
     drawn,
     figures_of,
     scaled_places,
@@ -26,6 +25,7 @@ from coupled_adam_bench.report.figures.sizes import plane, scale
 from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, optimizer_styles
 from coupled_adam_bench.results.collect import collect, write_results
 from coupled_adam_bench.results.study_results import load_results
+from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.stored import named
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -203,7 +203,7 @@ def test_pdf_figures_have_the_width_of_the_page_and_no_type_3_font(fake: Any) ->
 
 
 def test_legends_and_labels_stay_within_the_figure(fake: Any) -> None:
-    source = Source(load_results(fake.plan, fake.study_dir / "results.csv"), fake.root / "runs", fake.study_dir)
+    source = Material(load_results(fake.plan, fake.study_dir / "results.csv"), fake.root / "runs", fake.study_dir)
     for settings in (RC, IN_COLUMN):
         with rc_context(settings):
             for name, figure in drawn(source).items():

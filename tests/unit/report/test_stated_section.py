@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
+from sections import write_page
 
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.manifest import write_manifest
-from coupled_adam_bench.report.page import write_report
 from coupled_adam_bench.report.stated import StatedSection, describe_stated, stated_section
 from coupled_adam_bench.results.collect import write_results
 from coupled_adam_bench.results.groups import layout_of
@@ -17,7 +17,6 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.statistics.compare import write_tests
 from coupled_adam_bench.statistics.paired_text import write_paired
-from coupled_adam_bench.statistics.power import write_power
 from coupled_adam_bench.statistics.stated import stated_rows, write_stated
 from coupled_adam_bench.statistics.summary import write_summary
 from coupled_adam_bench.statistics.trend import write_trend
@@ -117,7 +116,6 @@ def test_the_whole_report_of_a_stated_plan(
     for write, name in (
         (write_tests, "tests"),
         (write_trend, "trend"),
-        (write_power, "power"),
         (write_stated, "stated"),
         (write_summary, "summary"),
     ):
@@ -127,7 +125,7 @@ def test_the_whole_report_of_a_stated_plan(
     for name in figures_of(plan):
         (folder / "figures" / f"{name}.svg").write_text("<svg/>")
     write_manifest(plan, folder, tmp_path)
-    write_report(plan, folder, templates, tmp_path / "runs")
+    write_page(plan, folder, templates, tmp_path / "runs")
     page = (folder / "report" / "index.html").read_text()
     part = page.split('<section id="stated">')[1].split("</section>")[0]
     assert "&lt;b&gt;loss&lt;/b&gt;" in part

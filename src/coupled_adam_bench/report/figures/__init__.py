@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coupled_adam_bench.results.groups import Layout, layout_of
-from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.results.study_results import load_results
+from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.files import atomic_path
 from coupled_adam_bench.store.stored import named
 from coupled_adam_bench.study.catalog.names import COUPLED_ADAM
@@ -23,27 +24,8 @@ _DATES = {"svg": "Date", "pdf": "CreationDate"}
 
 
 @dataclass(frozen=True)
-class Source:
-    """What figures are drawn from: the results of a study, its folder, and the folder of all runs."""
-
-    study: StudyResults
-    runs: Path
-    study_dir: Path
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the study."""
-        return self.study.plan
-
-    @property
-    def layout(self) -> Layout:
-        """The groups of the study and their labels."""
-        return self.study.layout
-
-
-@dataclass(frozen=True)
 class Drawn:
-    """A figure: the function ``module:function`` of this package that draws it from a :class:`Source`, and its caption.
+    """A figure: the function ``module:function`` of this package that draws it, and its caption.
 
     A study has the figure unless ``is_of`` refuses the plan. ``section`` is the id of the section of the report that
     shows it, if it is not the one of all other figures.
@@ -243,9 +225,9 @@ def figures_in(section: str) -> tuple[str, ...]:
     return tuple(name for name, figure in FIGURES.items() if figure.section == section)
 
 
-def drawn(source: Source) -> "dict[str, Figure]":
+def drawn(material: Material) -> "dict[str, Figure]":
     """Return the figures of a study by name, in the width of matplotlib's current settings."""
-    return {name: named(FIGURES[name].draw)(source) for name in figures_of(source.plan)}
+    return {name: named(FIGURES[name].draw)(material) for name in figures_of(material.plan)}
 
 
 def write_figures(
@@ -256,13 +238,13 @@ def write_figures(
 
     from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, fonts_of_outlines, lay_out, say_no_data
 
-    source = Source(load_results(plan, results_csv), runs, results_csv.parent)
+    material = Material(load_results(plan, results_csv), runs, results_csv.parent)
     for settings, all_endings in ((RC, FIGURE_ENDINGS[:2]), (IN_COLUMN, FIGURE_ENDINGS[2:])):
         kinds = {ending: ending.rpartition(".")[2] for ending in all_endings if ending in wanted}
         if not kinds:
             continue
         with rc_context(settings), fonts_of_outlines():
-            for name, figure in drawn(source).items():
+            for name, figure in drawn(material).items():
                 say_no_data(figure.axes)
                 lay_out(figure, next(iter(kinds.values())))
                 for ending, kind in kinds.items():

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from coupled_adam_bench.evaluation.kept import PairSimilarities, read_pair_similarities
-from coupled_adam_bench.report.figures import Source, largest_size, plain
+from coupled_adam_bench.report.figures import largest_size, plain
 from coupled_adam_bench.report.figures.style import (
     RC,
     STYLES,
@@ -25,6 +25,7 @@ from coupled_adam_bench.report.figures.style import (
     thin,
     zero_line,
 )
+from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.files import atomic_path
 from coupled_adam_bench.store.stored import Measurement, measured_cells
 from coupled_adam_bench.study.catalog.bands import BANDS
@@ -37,18 +38,18 @@ Points = list[tuple[float, float]]
 _BESIDE = 0.12  # distance of the optimizers' points in a band
 
 
-def _measured(source: Source, cells: Collection[Cell], stage: str) -> Iterator[tuple[Cell, Measurement]]:
+def _measured(material: Material, cells: Collection[Cell], stage: str) -> Iterator[tuple[Cell, Measurement]]:
     """Yield those of some cells that a stage has measured; the report's list of runs says why others are not."""
     wanted = {cell.id for cell in cells}
-    for cell, measurements in measured_cells(source.plan, source.runs):
+    for cell, measurements in measured_cells(material.plan, material.runs):
         for measurement in measurements:
             if measurement.stage.name == stage and cell.id in wanted and measurement.is_there(cell.id):
                 yield cell, measurement
 
 
-def _details(source: Source, cells: Collection[Cell], stage: str, field: str) -> Iterator[tuple[Cell, Any]]:
+def _details(material: Material, cells: Collection[Cell], stage: str, field: str) -> Iterator[tuple[Cell, Any]]:
     """Yield some cells with a field of their evaluation by a stage; one that has diverged has none."""
-    for cell, measurement in _measured(source, cells, stage):
+    for cell, measurement in _measured(material, cells, stage):
         record = measurement.read(cell.id)
         if field in record:
             yield cell, record[field]
@@ -60,10 +61,10 @@ def differences(found: Points, reference: Points) -> Points:
     return [(place, value - theirs[place]) for place, value in found if place in theirs]
 
 
-def loss_by_frequency(source: Source) -> Figure:
+def loss_by_frequency(material: Material) -> Figure:
     """Draw the loss of each band, and its difference to the first optimizer's, for the largest size at most tokens."""
-    shown, styles = largest_size(source.layout), optimizer_styles(source.plan)
-    values = source.study.values_of({band.metric: METRICS[band.metric].task for band in BANDS})
+    shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
+    values = material.study.values_of({band.metric: METRICS[band.metric].task for band in BANDS})
     losses: dict[str, dict[Seeds, Points]] = {key: {} for key in shown.labels}
     for cell in shown.cells:
         found: Points = [(place, values.get((cell.id, band.metric), math.nan)) for place, band in enumerate(BANDS)]
@@ -90,14 +91,14 @@ def seen(calibration: Mapping[str, Sequence[Any]], kind: str) -> Points:
     return [(count, value) for count, value in pairs if count and value is not None]
 
 
-def calibration(source: Source) -> Figure:
+def calibration(material: Material) -> Figure:
     """Draw the pooled calibration, and the mean over tokens against that of the first optimizer, of the largest size.
 
     Cells that were measured on the same text have the same bins, and the frequencies in it cancel.
     """
-    shown, styles = largest_size(source.layout), optimizer_styles(source.plan)
+    shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
     found: dict[str, dict[Seeds, Any]] = {key: {} for key in shown.labels}
-    for cell, detail in _details(source, shown.cells, "test_loss", "calibration"):
+    for cell, detail in _details(material, shown.cells, "test_loss", "calibration"):
         found[cell.optimizer.key][cell.seed, cell.data_seed] = detail
     first = next(iter(found))
     figure, axes = panels(1, 2)
@@ -140,10 +141,10 @@ def _draw_spectra(lines: Sequence[tuple[str, Style, Mapping[str, Any]]], title: 
     return figure
 
 
-def spectrum(source: Source) -> Figure:
+def spectrum(material: Material) -> Figure:
     """Draw the embeddings of the largest size; a cell that is not measured, or diverged, has no line."""
-    shown, styles = largest_size(source.layout), optimizer_styles(source.plan)
-    found = _details(source, shown.cells, "embeddings", "matrices")
+    shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
+    found = _details(material, shown.cells, "embeddings", "matrices")
     matrices = [(cell.optimizer, detail["embeddings"]) for cell, detail in found if "embeddings" in detail]
     return _draw_spectra([(each.label, styles[each.key], detail) for each, detail in matrices], shown.title)
 
@@ -174,11 +175,11 @@ def means_by_rating(ratings_P: NDArray[np.float64], cosines_SP: NDArray[np.float
     return [(float(ratings_P[part].mean()), float(cosines.mean())) for part, cosines in known if len(cosines)]
 
 
-def similarity(source: Source) -> Figure:
+def similarity(material: Material) -> Figure:
     """Draw a panel for each set of pairs; a cell that is not measured, or has no pairs on file, is left out."""
-    shown, styles = largest_size(source.layout), optimizer_styles(source.plan)
+    shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
     by_set: dict[str, dict[str, list[PairSimilarities]]] = {}
-    for cell, measurement in _measured(source, shown.cells, "embeddings"):
+    for cell, measurement in _measured(material, shown.cells, "embeddings"):
         for found in read_pair_similarities(measurement, cell.id):
             by_set.setdefault(found.name, {}).setdefault(cell.optimizer.key, []).append(found)
     columns = min(max(len(by_set), 1), _COLUMNS)

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from coupled_adam_bench.report.figures import Source, largest_size
+from coupled_adam_bench.report.figures import largest_size
 from coupled_adam_bench.report.figures.style import (
     Style,
     add_legend,
@@ -18,6 +18,7 @@ from coupled_adam_bench.report.figures.style import (
     optimizer_styles,
     panels,
 )
+from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.runs import run_history
 from coupled_adam_bench.study.catalog.bands import BANDS
 from coupled_adam_bench.study.catalog.metrics import METRICS
@@ -50,7 +51,7 @@ def draw_mean(ax: Axes, histories: Sequence[History], name: str, label: str, sty
 
 
 def _against_steps(
-    source: Source,
+    material: Material,
     lines: Sequence[tuple[int, str, Style]],
     labels: tuple[str, str],
     chosen: Callable[[History], History] = lambda rows: rows,
@@ -59,10 +60,10 @@ def _against_steps(
 
     In partial results a cell may not be trained yet: it has no line, and the report's list of runs says why.
     """
-    shown, styles = largest_size(source.layout), optimizer_styles(source.plan)
+    shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
     histories: dict[str, list[History]] = {}
     for cell in shown.cells:
-        histories.setdefault(cell.optimizer.key, []).append(chosen(run_history(source.runs / cell.id)))
+        histories.setdefault(cell.optimizer.key, []).append(chosen(run_history(material.runs / cell.id)))
     figure, axes = panels(1, 2)
     for key, of_seeds in histories.items():
         for panel, column, changes in lines:
@@ -73,32 +74,32 @@ def _against_steps(
     return figure, axes
 
 
-def training(source: Source) -> Figure:
+def training(material: Material) -> Figure:
     """Draw training and validation loss, and the mean-norm ratio, against the step."""
     line, dots = {"marker": "", "linewidth": 1.0}, {"linestyle": "", "markersize": 3}
     lines = ((0, "loss", line), (0, VALIDATION_LOSS, dots), (1, "mean_norm_ratio", line))
-    figure, axes = _against_steps(source, lines, ("loss (nat/token)", axis_label(METRICS["mean_norm_ratio"])))
-    cut_off(axes[0], math.log(largest_size(source.layout).cells[0].vocab_size))
+    figure, axes = _against_steps(material, lines, ("loss (nat/token)", axis_label(METRICS["mean_norm_ratio"])))
+    cut_off(axes[0], math.log(largest_size(material.study.layout).cells[0].vocab_size))
     return figure
 
 
 def _on_log_steps(
-    source: Source, columns: tuple[str, str], labels: tuple[str, str], chosen: Callable[[History], History]
+    material: Material, columns: tuple[str, str], labels: tuple[str, str], chosen: Callable[[History], History]
 ) -> tuple[Figure, Sequence[Any]]:
     """Draw a column of the ``chosen`` rows of histories in each of two panels, against the step on a log scale."""
     lines = [(panel, column, {"markersize": 3, "linewidth": 0.8}) for panel, column in enumerate(columns)]
-    figure, axes = _against_steps(source, lines, labels, chosen)
+    figure, axes = _against_steps(material, lines, labels, chosen)
     for ax in axes:
         if ax.has_data():
             ax.set_xscale("log")
     return figure, axes
 
 
-def geometry(source: Source) -> Figure:
+def geometry(material: Material) -> Figure:
     """Draw isotropy and mean-norm ratio against the step, on a log scale, where the geometry was measured."""
     columns = ("isotropy", "mean_norm_ratio")
     labels = (axis_label(METRICS[columns[0]]), axis_label(METRICS[columns[1]]))
-    figure, axes = _on_log_steps(source, columns, labels, lambda rows: [row for row in rows if "isotropy" in row])
+    figure, axes = _on_log_steps(material, columns, labels, lambda rows: [row for row in rows if "isotropy" in row])
     for ax in axes:
         ax.set_ylim(0, 1.02)
     return figure
@@ -117,10 +118,10 @@ def _with_ratio(rows: History) -> History:
     ]
 
 
-def row_steps(source: Source) -> Figure:
+def row_steps(material: Material) -> Figure:
     """Draw the relative step of rare embeddings, and over that of frequent ones, against the step on log scales."""
     labels = (r"mean $\|\Delta e\| / \|e\|$, rarest 1 %", "the same over that of the most frequent")
-    figure, axes = _on_log_steps(source, (_RAREST, _RATIO), labels, _with_ratio)
+    figure, axes = _on_log_steps(material, (_RAREST, _RATIO), labels, _with_ratio)
     for ax in axes:
         if ax.has_data():
             ax.set_yscale("log")

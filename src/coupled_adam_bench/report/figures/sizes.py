@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from coupled_adam_bench.report.figures import Source, plain, scaled_places, trend_table
+from coupled_adam_bench.report.figures import plain, scaled_places, trend_table
 from coupled_adam_bench.report.figures.style import (
     STYLES,
     Style,
@@ -23,9 +23,10 @@ from coupled_adam_bench.report.figures.style import (
 )
 from coupled_adam_bench.report.noise import NoiseGroup, noise_groups, root
 from coupled_adam_bench.results.groups import Group, Layout, Setup
-from coupled_adam_bench.statistics.noise import EVALUATION, INIT, ORDER, REST, SEEDS
 from coupled_adam_bench.results.pairs import paired_values
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.noise import EVALUATION, INIT, ORDER, REST, SEEDS
 from coupled_adam_bench.statistics.regression import t_quantile
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.t_test import summarize
@@ -89,14 +90,14 @@ def _against_tokens(study: StudyResults, names: tuple[str, str], shared_scale: b
     return figure
 
 
-def loss_accuracy(source: Source) -> Figure:
+def loss_accuracy(material: Material) -> Figure:
     """Draw loss and mean accuracy against tokens."""
-    return _against_tokens(source.study, ("loss", "acc"), shared_scale=False)
+    return _against_tokens(material.study, ("loss", "acc"), shared_scale=False)
 
 
-def embeddings(source: Source) -> Figure:
+def embeddings(material: Material) -> Figure:
     """Draw isotropy and mean-norm ratio against tokens."""
-    return _against_tokens(source.study, ("isotropy", "mean_norm_ratio"), shared_scale=True)
+    return _against_tokens(material.study, ("isotropy", "mean_norm_ratio"), shared_scale=True)
 
 
 TOKENS_PER_PARAMETER = 20
@@ -115,10 +116,10 @@ def _places(layout: Layout) -> dict[str, list[tuple[int, int]]]:
     return places
 
 
-def plane(source: Source) -> Figure:
+def plane(material: Material) -> Figure:
     """Draw parameters against tokens, a point for each place with runs, and the line N = D/20."""
     figure, (ax,) = panels(1, 1, height=3.0)
-    points = _places(source.layout)
+    points = _places(material.study.layout)
     for (title, places), style in zip(points.items(), STYLES * len(points), strict=False):
         ax.plot(*zip(*places, strict=True), label=plain(title), **{**style, "linestyle": "", "markersize": 6})
     tokens = [place[0] for places in points.values() for place in places]
@@ -130,16 +131,16 @@ def plane(source: Source) -> Figure:
     return figure
 
 
-def scale(source: Source) -> Figure:
+def scale(material: Material) -> Figure:
     """Draw loss and isotropy against the exponent n, a line for each place; a cell without a value leaves a gap."""
     figure, axes = panels(1, 2)
-    layout, metrics = source.layout, [source.layout.metrics[name] for name in ("loss", "isotropy")]
-    for index, exponents in enumerate(scaled_places(source.plan)):
+    layout, metrics = material.study.layout, [material.study.layout.metrics[name] for name in ("loss", "isotropy")]
+    for index, exponents in enumerate(scaled_places(material.plan)):
         first = next(iter(exponents.values()))[0]
         tokens = first.tokens_label or f"{first.n_tokens:,}"
         label = plain(f"N = {layout.labels[layout.setups[first.id]]}, D = {tokens}")
         for ax, metric in zip(axes, metrics, strict=True):
-            values = source.study.values
+            values = material.study.values
             samples = [[values.get((cell.id, metric.name), math.nan) for cell in cells] for cells in exponents.values()]
             bars(ax, list(exponents), samples, label, **STYLES[index % len(STYLES)])
     for ax, metric in zip(axes, metrics, strict=True):
@@ -172,11 +173,11 @@ def _draw_trend(ax: Axes, study: StudyResults, trend: Trend, setup: Setup, label
     ax.fill_between(tokens, lower, upper, color=style["color"], alpha=0.15, linewidth=0)
 
 
-def trend(source: Source) -> Figure:
+def trend(material: Material) -> Figure:
     """Draw the differences in loss of the first table with several tokens, a panel for each size, with intervals."""
-    study, table = source.study, trend_table(source.layout)
+    study, table = material.study, trend_table(material.study.layout)
     assert table is not None, "a study without such a table has no figure of it"
-    groups, styles = study.groups[table], optimizer_styles(source.plan)
+    groups, styles = study.groups[table], optimizer_styles(material.plan)
     setups, below = _sizes(sorted(groups, key=lambda group: group.setup.n_params))
     labels = {key: plain(label) for group in groups for key, label in group.optimizer_labels.items()}
     found = trends(study, table, [METRICS[LOSS]])
@@ -213,11 +214,11 @@ def _draw_noise(ax: Axes, groups: Sequence[NoiseGroup], metric: str) -> None:
             ax.errorbar(sds, lines, xerr=(low, high), label=name, markersize=4, capsize=2, elinewidth=0.8, **style)
 
 
-def noise(source: Source) -> Figure:
+def noise(material: Material) -> Figure:
     """Draw the standard deviation of each source for each group of runs (lines) and the main metrics (columns)."""
-    path = source.study_dir / "noise.csv"
-    groups = noise_groups(source.study, path) if path.is_file() else []
-    metrics = [source.layout.metrics[name] for name in _NOISE_METRICS if name in source.layout.metrics]
+    path = material.study_dir / "noise.csv"
+    groups = noise_groups(material.study, path) if path.is_file() else []
+    metrics = [material.study.layout.metrics[name] for name in _NOISE_METRICS if name in material.study.layout.metrics]
     n_panels = max(1, len(metrics))
     n_rows, n_columns = (n_panels, 1) if is_narrow() else (1, n_panels)
     height = 0.5 + 0.34 * max(3, len(groups))

@@ -6,9 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from coupled_adam_bench.report.figures import Source, place_of, plain
+from coupled_adam_bench.report.figures import place_of, plain
 from coupled_adam_bench.report.figures.style import Style, add_legend, bars, cut_off, optimizer_styles, panels
 from coupled_adam_bench.results.tuning import read_tuning
+from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.paths import TUNING_CSV
 from coupled_adam_bench.study.tuning import Tuning
 
@@ -32,17 +33,17 @@ def _draw(ax: Axes, found: DataFrame, label: str, style: Style) -> None:
     ax.plot(rates, [best[rate] for rate in rates], label=plain(label), markersize=4, **style)
 
 
-def tuning(source: Source) -> Figure:
+def tuning(material: Material) -> Figure:
     """Draw the candidates of all tunings, the rows of ``tuning.csv``: axes for each study, model and tokens."""
-    tried = read_tuning(source.study_dir / TUNING_CSV)
+    tried = read_tuning(material.study_dir / TUNING_CSV)
     places: dict[tuple[str, str, int], list[Tuning]] = {}
-    for each in source.plan.tunings.values():
+    for each in material.plan.tunings.values():
         places.setdefault((each.first.study.name, each.first.model.name, each.first.n_tokens), []).append(each)
     n_columns = min(len(places), _COLUMNS)
     figure, axes = panels(-(-len(places) // n_columns), n_columns)
     for unused in axes[len(places) :]:
         unused.remove()
-    styles = optimizer_styles(source.plan)
+    styles = optimizer_styles(material.plan)
     for ax, tunings in zip(axes, places.values(), strict=False):
         for each in tunings:
             found = tried[tried["tuning"] == each.id]

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from coupled_adam_bench.report.figures import Source, plain
+from coupled_adam_bench.report.figures import plain
 from coupled_adam_bench.report.figures.style import (
     STYLES,
     add_legend,
@@ -18,10 +18,10 @@ from coupled_adam_bench.report.figures.style import (
     page_width,
     panels,
 )
+from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalog.names import ADAM, EMBEDDING, HEAD
-from coupled_adam_bench.tools.theory.checks import ZERO_FLOAT64
 from coupled_adam_bench.tools.theory.records import DriftRecord, Moment, TheoryGroup, read_theory, slope
-from coupled_adam_bench.tools.theory.toy import toy
+from coupled_adam_bench.tools.theory.toy import ZERO_FLOAT64, toy
 
 # As in studies whose optimizers are Adam, Coupled Adam and SGD, in this order.
 _TOY_STYLE = {"Adam": 0, "Coupled Adam": 1, "SGD": 2}
@@ -32,7 +32,7 @@ def _arrow(ax: Axes, start: Any, end: Any, width: float, color: str, kind: str) 
     ax.annotate("", xy=end, xytext=start, arrowprops=style, gid=kind)
 
 
-def draw_toy(_source: Source | None = None) -> Figure:
+def draw_toy(_material: Material | None = None) -> Figure:
     """Draw the embeddings of the toy and their updates, a panel per optimizer."""
     example = toy()
     points = example.embeddings_V2
@@ -242,16 +242,16 @@ def draw_drift(groups: Sequence[TheoryGroup]) -> Figure:
     return figure
 
 
-def second_moment(source: Source) -> Figure:
+def second_moment(material: Material) -> Figure:
     """Draw the second moment against probability in the largest cell of Adam that was measured."""
-    return draw_second_moment(read_theory(source.layout, source.runs))
+    return draw_second_moment(read_theory(material.study.layout, material.runs))
 
 
-def second_moment_slope(source: Source) -> Figure:
+def second_moment_slope(material: Material) -> Figure:
     """Draw the slope of the second moment against parameters and tokens."""
-    return draw_slopes(read_theory(source.layout, source.runs))
+    return draw_slopes(read_theory(material.study.layout, material.runs))
 
 
-def drift(source: Source) -> Figure:
+def drift(material: Material) -> Figure:
     """Draw the drift of the mean embedding at the largest size."""
-    return draw_drift(read_theory(source.layout, source.runs))
+    return draw_drift(read_theory(material.study.layout, material.runs))

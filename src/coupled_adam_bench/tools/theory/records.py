@@ -1,6 +1,6 @@
 """Reads what the stage ``theory`` measured, and groups it over seeds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from math import isnan
 from pathlib import Path
@@ -9,7 +9,6 @@ from typing import Any
 from coupled_adam_bench.results.groups import Layout, Setup
 from coupled_adam_bench.store.stored import Measurement, measured_cells
 from coupled_adam_bench.study.cells import Cell, readable_count
-from coupled_adam_bench.tools.theory.summary import largest_after_warmup
 
 
 @dataclass(frozen=True)
@@ -161,9 +160,25 @@ def slope(record: Record) -> float | None:
     return None if record.moment is None else record.moment.slope
 
 
+def r_squared(record: Record) -> float | None:
+    """Return how much of the variance of the second moments that line explains."""
+    return None if record.moment is None else record.moment.r_squared
+
+
+def adam_r_squared(record: Record) -> float | None:
+    """Return the same of Adam's own second moments."""
+    return None if record.adam_moment is None else record.adam_moment.r_squared
+
+
 def gradient_sum(side: str, precision: str) -> Choose:
     """Return what finds the relative sum of the gradients of one side, ``input`` or ``output``."""
     return lambda record: None if record.gradient_sum is None else record.gradient_sum[side][precision]
+
+
+def largest_after_warmup(steps: Sequence[int], update_sums: Sequence[float], warmup: int) -> float | None:
+    """Return the largest relative sum of updates of the steps after the warmup, in which updates are tiny."""
+    settled = [value for step, value in zip(steps, update_sums, strict=True) if step > warmup]
+    return max(settled, default=None)
 
 
 def largest_update_sum(matrix: str) -> Choose:
