@@ -64,10 +64,8 @@ _OF_STUDY = ("*.csv", "*.json", "tables/**/*", "figures/**/*", "report/**/*")
 """The files of a study's folder that its run is given."""
 _NOT_OF_STUDY = ("plan.json", "mlflow.json")
 _OF_MODEL = ("README.md", "config.json", "generation_config.json")
-_PAUSE = 20
-"""The pause after an import is at least as many times as long as the CPU time of the import."""
-_LONGEST_PAUSE = 600.0
-"""Seconds, after imports that failed; each such pause is twice as long as the one before."""
+_PAUSE = 20  # times the CPU time of an import is the least pause after it
+_LONGEST_PAUSE = 600.0  # seconds, after imports that failed; each such pause is twice as long as the one before
 
 
 def import_study(

@@ -470,19 +470,6 @@ def test_a_broken_file_is_named(plan, database, tmp_path, name, evaluate):
         path.unlink()
 
 
-def test_a_server_that_is_down_is_an_error_at_once_and_shows_no_password(plan, tmp_path, monkeypatch):
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:secret@127.0.0.1:{port}")
-    start = time.monotonic()
-    with pytest.raises(ValueError, match=f"MLflow at http://127.0.0.1:{port}: .* refused") as error:
-        import_study(plan, runs=tmp_path)
-    assert time.monotonic() - start < 10
-    assert "results are complete without it" in str(error.value)
-    assert "secret" not in str(error.value)
-
-
 @pytest.mark.fault(
     "tracking",
     "User and password in MLFLOW_TRACKING_URI have odd characters, such as p@ss:w/rd, raw or percent-encoded.",

@@ -24,7 +24,6 @@ from coupled_adam_bench.data.bins import SPLITS, Bin, Meta, token_dtype, write_m
 from coupled_adam_bench.evaluation.calibration import LogitSums
 from coupled_adam_bench.evaluation.test_loss import mean_loss
 from coupled_adam_bench.machine.device import LOGITS_CHUNK
-from coupled_adam_bench.machine.garbage import collected_among_new_objects
 from coupled_adam_bench.models import base, cross_entropy
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.optim.coupled_adam.shards import local
@@ -121,6 +120,18 @@ class _Trainer(Trainer):
             self.batches = batches
 
 
+@contextlib.contextmanager
+def _collected_among_new_objects() -> Iterator[None]:
+    """Let each look for garbage pass over the objects that are there now: after imports, these are a million."""
+    frozen_before = gc.get_freeze_count() > 0
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not frozen_before:
+            gc.unfreeze()
+
+
 def rehearse(combination: Combination, gpu_bytes: float, measured: Measured | None = None) -> Rehearsed:
     """Do a training step, one state dict and one evaluation batch of a combination on fake tensors.
 
@@ -136,7 +147,7 @@ def rehearse(combination: Combination, gpu_bytes: float, measured: Measured | No
     cpu_bytes = 1e6 * train_mem_mb(combination.cell, execution) / execution.processes
     device_bytes = gpu_bytes if execution.gpus else cpu_bytes
     with (
-        collected_among_new_objects(),  # what passes leave is measured, so it is looked for many times
+        _collected_among_new_objects(),  # what passes leave is measured, so it is looked for many times
         tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder,
         _settings_of_torch_kept(),
         fake_gpu.pretended_gpu() if on_gpu else _computed_as_on_gpus(execution.gpus > 0),
