@@ -182,11 +182,6 @@ def chosen_marker(tuning):
     return choice_file(CHOICES, tuning)
 
 
-def checksums(stage):
-    """Return the file with the checksums of what a stage of reporting writes."""
-    return STUDY_DIR / "checksums" / f"{stage}.json"
-
-
 def measurement_or_none(stage, study):
     """Return a stage under a study's settings, or None while files that belong to them cannot be read."""
     try:

@@ -12,7 +12,6 @@ from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.store.files import LATENCY_WAIT, seal, write_sealed
 from coupled_adam_bench.cli.guard import (
     bring_to_present,
-    changed_files,
     damaged_choices,
     edited_plan,
     mark_damaged_data,
@@ -37,7 +36,7 @@ from coupled_adam_bench.training.checks import custom_optimizers
 
 
 def find_damage():
-    """Yield the files that differ from what was written, from the data to the report."""
+    """Yield the files that differ from what was written, from the data to the evaluations."""
     measured = {
         measured_marker(batch, stage): (measurement, ids(cells))
         for batch, cells in BATCHES.items()
@@ -54,7 +53,6 @@ def find_damage():
     yield from misplaced([*run_dirs, *map(paths.trunk_dir, TRUNKS)])
     yield from untrained(trained_jobs, paths.RUNS)
     yield from unmeasured(measured)
-    yield from changed_files(STUDY_DIR)
 
 
 def mend(lock):

@@ -229,3 +229,9 @@ STATISTICS = tuple(each for each in CONTENTS if isinstance(each, Statistic))
 SECTIONS = tuple(
     section for each in CONTENTS if (section := each.section if isinstance(each, Statistic) else each) is not None
 )
+
+
+def undeclared(plan: Plan) -> list[str]:
+    """Return the files of statistics that are not declared yet."""
+    names = ["paired.csv", "summary.csv", "trend.csv", "crossings.csv", "seeds.csv", "noise.csv"]
+    return [*names, *["stated.csv"][: plan.stated is not None], *["tuning.csv"][: bool(plan.tunings)]]

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import digest
-from coupled_adam_bench.store.outputs import written_files
+from coupled_adam_bench.store.files import digest, sha256_file
 from coupled_adam_bench.store.stored import measured_cells
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan
@@ -145,8 +144,10 @@ def _parent(client: "MlflowClient", experiment_id: str, plan: Plan) -> "Run":
 
 def _update_parent(client: "MlflowClient", parent: "Run", study_dir: Path) -> None:
     """Upload what reporting has written, if it is not there yet; only then the run of the study is finished."""
-    files = written_files(study_dir, without="track")
-    imported = digest(files)
+    found = [study_dir / "manifest.json", *study_dir.glob("*.csv")]
+    found += [path for folder in ("tables", "figures", "report") for path in study_dir.glob(f"{folder}/[!.]*")]
+    files = [path.relative_to(study_dir).as_posix() for path in sorted(found) if path.is_file()]
+    imported = digest({name: sha256_file(study_dir / name) for name in files})
     if not files or parent.data.tags.get(IMPORTED) == imported:
         return
     _log_artifacts(client, parent.info.run_id, {name: study_dir / name for name in files})
