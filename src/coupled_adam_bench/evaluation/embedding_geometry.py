@@ -36,7 +36,7 @@ from coupled_adam_bench.evaluation.word_similarity import (
     word_similarity_rows,
 )
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.record import Evaluation, Evaluator, ResultRow, row
+from coupled_adam_bench.store.stored import Evaluation, Evaluator, ResultRow, row
 from coupled_adam_bench.study.architectures import ARCHITECTURES
 from coupled_adam_bench.study.catalog.names import HEAD
 from coupled_adam_bench.study.cells import Cell

@@ -27,8 +27,7 @@ from coupled_adam_bench.evaluation.task_files import (
     read_task,
     user_folder,
 )
-from coupled_adam_bench.store.cached import cached_by_file, sha256_once
-from coupled_adam_bench.store.files import digest
+from coupled_adam_bench.store.files import cached_by_file, digest, sha256_once
 from coupled_adam_bench.study.config import OwnMetric, Study, Theory, WordSimilaritySet
 from coupled_adam_bench.study.dotted import code_of
 

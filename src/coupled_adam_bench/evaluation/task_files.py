@@ -16,7 +16,7 @@ import yaml
 
 from coupled_adam_bench.data.check import TASKS
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.cached import cached_by_file
+from coupled_adam_bench.store.files import cached_by_file
 from coupled_adam_bench.study.config import Study
 from coupled_adam_bench.study.config.reading import MAX_BYTES, check_size
 

@@ -17,7 +17,7 @@ from coupled_adam_bench.evaluation.loss_detail import LossDetail, open_vocabular
 from coupled_adam_bench.machine.device import pick_device
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.record import Evaluation, Evaluator, row
+from coupled_adam_bench.store.stored import Evaluation, Evaluator, row
 from coupled_adam_bench.study.catalog.stages import VALIDATION_LOSS
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Study, TestLoss

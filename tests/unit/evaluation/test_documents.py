@@ -18,8 +18,7 @@ from coupled_adam_bench.evaluation.kept import (
 )
 from coupled_adam_bench.evaluation.stage import _write, run_stage
 from coupled_adam_bench.store.files import read_sealed
-from coupled_adam_bench.store.record import Evaluation, row
-from coupled_adam_bench.store.stored import Measurement, measurement_of
+from coupled_adam_bench.store.stored import Evaluation, Measurement, measurement_of, row
 from coupled_adam_bench.study.catalog.stages import STAGES
 
 STAGE = STAGES["downstream"]

@@ -20,7 +20,7 @@ from coupled_adam_bench.evaluation.test_loss import (
 )
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.record import Evaluation
+from coupled_adam_bench.store.stored import Evaluation
 from coupled_adam_bench.study import config
 
 RANDOM = config.TestLoss(split="val", windows="random", n_batches=5, batch_sequences=3)

@@ -15,7 +15,7 @@ from coupled_adam_bench.evaluation.word_similarity import (
     subword_pairs,
     word_similarity_rows,
 )
-from coupled_adam_bench.store.record import ResultRow
+from coupled_adam_bench.store.stored import ResultRow
 from coupled_adam_bench.study.catalog.names import HEAD
 from coupled_adam_bench.tools.measure.checkpoint import Matrices, find_matrices
 from coupled_adam_bench.tools.measure.inputs import WordLists, count_tokens
