@@ -13,8 +13,6 @@ from coupled_adam_bench.study.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
 localrules:
     plan,
     rehearse,
-    tables,
-    figures,
     report_of_study,
     track,
 
@@ -92,30 +90,6 @@ DATA_MARKERS = [] if PARTIAL else [ancient(marker) for marker in rules.data.inpu
 # Choices that are there: all of them, or with `partial` those that have been made.
 CHOSEN = [chosen_marker(tuning) for tuning in PLAN.tunings if not PARTIAL or chosen_marker(tuning).exists()]
 REPORTED = [*DATA_MARKERS, *RUN_MARKERS, *CHOSEN]
-REPORT = (
-    "{PYTHON:q} -m coupled_adam_bench report --plan {PLAN_FILE:q} --templates {TEMPLATES:q} --made-for {MADE_FOR}"
-    + (" --partial" if PARTIAL else "")
-)
-
-
-rule tables:
-    """Target: results, tests and tables of the study."""
-    input:
-        REPORTED,
-    log:
-        STUDY_DIR / "logs" / "tables.log",
-    shell:
-        REPORT + " --only tables > {log:q} 2>&1"
-
-
-rule figures:
-    """Target: the figures of the study."""
-    input:
-        REPORTED,
-    log:
-        STUDY_DIR / "logs" / "figures.log",
-    shell:
-        REPORT + " --only figures > {log:q} 2>&1"
 
 
 # The parameter makes all of it anew after a change of the plan, and the templates after one of theirs.
@@ -139,8 +113,25 @@ rule report_of_study:
         STUDY_DIR / "logs" / "report.log",
     params:
         made_for=MADE_FOR,
+        flags="--partial" if PARTIAL else "",
     shell:
-        REPORT + " > {log:q} 2>&1"
+        "{PYTHON:q} -m coupled_adam_bench report --plan {PLAN_FILE:q} --templates {TEMPLATES:q} {params.flags}"
+        " --made-for {params.made_for} > {log:q} 2>&1"
+
+
+# What was made from another plan has no manifest (rules/start.smk), so each of these targets asks for it.
+rule tables:
+    """Target: results, tests and tables of the study."""
+    input:
+        rules.report_of_study.output.manifest,
+        TABLE_FILES,
+
+
+rule figures:
+    """Target: the figures of the study."""
+    input:
+        rules.report_of_study.output.manifest,
+        FIGURE_FILES,
 
 
 rule report:

@@ -1,6 +1,7 @@
 """The commands that show what was measured: the report with its tables and figures, and the copy in MLflow."""
 
 import argparse
+from pathlib import Path
 
 from coupled_adam_bench.cli.command import AddCommand, plan_of
 from coupled_adam_bench.machine.garbage import rarely_collected
@@ -12,7 +13,7 @@ def _report(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.make import FIGURE_ENDINGS, Places, report
 
     plan = plan_of(arguments)
-    places = Places(arguments.templates, paths.study_dir(plan.name))
+    places = Places(arguments.templates, paths.study_dir(plan.name), results=arguments.results)
     endings = ("svg",) if arguments.svg_only else FIGURE_ENDINGS
     report(plan, places, arguments.only, arguments.partial, arguments.made_for, endings)
 
@@ -47,6 +48,7 @@ def add_commands(add: AddCommand) -> None:
     sub = add("report", rarely_collected()(_report), "write results, statistics, tables, figures and report")
     sub.add_templates()
     sub.add_argument("--only", choices=("tables", "figures"), help="results, tests and this alone")
+    sub.add_argument("--results", type=Path, help="take the results from this file, not from the runs")
     sub.add_argument("--partial", action="store_true", help="write NaN where nothing is evaluated yet")
     sub.add_argument("--made-for", default="", help="a hash of what the results show, which the manifest notes")
     sub.add_argument("--svg-only", action="store_true", help="draw only what the report shows, in a third of the time")

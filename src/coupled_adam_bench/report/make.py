@@ -11,7 +11,7 @@ from coupled_adam_bench.report.figures import write_figures
 from coupled_adam_bench.report.manifest import write_manifest
 from coupled_adam_bench.report.page import write_report
 from coupled_adam_bench.report.render import write_tables
-from coupled_adam_bench.results.collect import collect, write_results
+from coupled_adam_bench.results.collect import collect, read_results, write_results
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import write_csv
@@ -39,6 +39,8 @@ class Places:
     templates: Path
     study_dir: Path
     runs: Path = paths.RUNS
+    results: Path | None = None
+    """The file of results that were collected before, for a reader who has no runs."""
 
 
 def material_of(plan: Plan, places: Places, partial: bool = False) -> Material:
@@ -46,7 +48,7 @@ def material_of(plan: Plan, places: Places, partial: bool = False) -> Material:
 
     What is not evaluated yet is NaN if ``partial``, and ``ValueError`` otherwise.
     """
-    results = collect(plan, places.runs, partial)
+    results = collect(plan, places.runs, partial) if places.results is None else read_results(places.results)
     write_results(results, places.study_dir / "results.csv")
     layout = layout_of(plan)
     tests = compare(StudyResults(layout, results))
