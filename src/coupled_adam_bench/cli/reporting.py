@@ -48,19 +48,12 @@ def _statistics(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.contents import STATISTICS
     from coupled_adam_bench.results.study_results import load_results
     from coupled_adam_bench.statistics.declared import Material
-    from coupled_adam_bench.statistics.noise import write_noise
     from coupled_adam_bench.statistics.paired_text import write_paired
-    from coupled_adam_bench.statistics.seeds import write_seeds
     from coupled_adam_bench.statistics.summary import write_summary
-    from coupled_adam_bench.statistics.trend import write_trend
-    from coupled_adam_bench.training.seed_overlap import audit
 
     plan, results, folder = plan_of(arguments), arguments.results, arguments.out
     write_paired(plan, folder / "paired.csv")
     write_summary(plan, results, folder / "summary.csv")
-    write_trend(plan, results, folder / "trend.csv")
-    write_seeds(audit(plan), folder / "seeds.csv")
-    write_noise(plan, results, folder / "noise.csv")
     material = Material(load_results(plan, results), study_dir=folder)
     for statistic in STATISTICS:
         material.write(statistic)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 from finished import once
-from sections import write_page
+from sections import write_page, write_statistics
 
 from coupled_adam_bench.evaluation.kept import DOCUMENTS, WINDOWS, Document, WindowLosses, pack_documents, pack_windows
 from coupled_adam_bench.report import figures
@@ -29,7 +29,6 @@ from coupled_adam_bench.results.collect import collect, write_results
 from coupled_adam_bench.statistics.compare import write_tests
 from coupled_adam_bench.statistics.paired_text import write_paired
 from coupled_adam_bench.statistics.summary import write_summary
-from coupled_adam_bench.statistics.trend import write_trend
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.stored import beside
 from coupled_adam_bench.study.catalog.metrics import METRICS, THEORY_METRICS
@@ -223,7 +222,7 @@ def build(plan: Plan, root: Path, stored: Any) -> Path:
     results, tests = study_dir / "results.csv", study_dir / "tests.csv"
     write_results(collect(plan, root / "runs"), results)
     write_tests(plan, results, tests)
-    write_trend(plan, results, study_dir / "trend.csv")
+    write_statistics(plan, study_dir, root / "runs")
     write_paired(plan, study_dir / "paired.csv", root / "runs")
     write_summary(plan, results, study_dir / "summary.csv")
     write_tables(plan, results, tests, study_dir / "tables", TEMPLATES)

@@ -256,14 +256,12 @@ def test_runs_that_are_not_there_are_said_to_be_missing(
     from coupled_adam_bench.statistics.compare import write_tests
     from coupled_adam_bench.statistics.paired_text import write_paired
     from coupled_adam_bench.statistics.summary import write_summary
-    from coupled_adam_bench.statistics.trend import write_trend
 
     study_dir = tmp_path / "tiny"
     with pytest.raises(ValueError, match=r"results\.csv: no such file"):
         write_page(tiny_plan, study_dir, templates, tmp_path / "runs")
     write_results(collect(tiny_plan, tmp_path / "runs", partial=True), study_dir / "results.csv")
     write_tests(tiny_plan, study_dir / "results.csv", study_dir / "tests.csv")
-    write_trend(tiny_plan, study_dir / "results.csv", study_dir / "trend.csv")
     write_paired(tiny_plan, study_dir / "paired.csv", tmp_path / "runs")
     write_summary(tiny_plan, study_dir / "results.csv", study_dir / "summary.csv")
     write_manifest(tiny_plan, study_dir, tmp_path)

@@ -19,7 +19,6 @@ from coupled_adam_bench.statistics.compare import write_tests
 from coupled_adam_bench.statistics.paired_text import write_paired
 from coupled_adam_bench.statistics.stated import stated_rows, write_stated
 from coupled_adam_bench.statistics.summary import write_summary
-from coupled_adam_bench.statistics.trend import write_trend
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -115,7 +114,6 @@ def test_the_whole_report_of_a_stated_plan(
     write_results(results_of(plan, lambda cell, _: value(cell)).results, results)
     for write, name in (
         (write_tests, "tests"),
-        (write_trend, "trend"),
         (write_stated, "stated"),
         (write_summary, "summary"),
     ):
