@@ -9,23 +9,20 @@ from coupled_adam_bench.report.answers import answer_section
 from coupled_adam_bench.report.blocks import Block, Figures, Part
 from coupled_adam_bench.report.figures import TREND_FIGURE, figures_of
 from coupled_adam_bench.report.frequency import frequency_section
-from coupled_adam_bench.report.noise import noise_section
 from coupled_adam_bench.report.published import published_section
-from coupled_adam_bench.report.seeds import seeds_section
 from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.stated import stated_section
 from coupled_adam_bench.report.statistics import statistics_section
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
 from coupled_adam_bench.report.theory.section import theory_section
-from coupled_adam_bench.report.trend import trend_section
 from coupled_adam_bench.report.tuning import tuning_section
 from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE
 from coupled_adam_bench.report.variants import variant_section
 from coupled_adam_bench.report.word_similarity import word_similarity_section
 from coupled_adam_bench.results.comparisons import read_paired
 from coupled_adam_bench.results.tuning import read_tuning
-from coupled_adam_bench.statistics import power, target
+from coupled_adam_bench.statistics import crossings, noise, power, seeds, target, trend
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
 from coupled_adam_bench.statistics.scores import (
     CLAIMED,
@@ -158,16 +155,8 @@ CONTENTS: tuple[Section | Statistic, ...] = (
     Section("tables", "Tables", _tables),
     Section("figures", "Figures", _figures),
     Section("tuning", "Tuning", _tuning),
-    Section(
-        "trend",
-        "Does the gain grow?",
-        _of(
-            "trend.html.j2",
-            lambda material: _if(
-                "trend", trend_section(material.study, material.study_dir), figures=Figures(TREND_FIGURE)
-            ),
-        ),
-    ),
+    crossings.STATISTIC,
+    trend.STATISTIC,
     target.STATISTIC,
     Section(
         "frequency",
@@ -188,13 +177,8 @@ CONTENTS: tuple[Section | Statistic, ...] = (
             "word_similarity.html.j2", lambda material: _if("word_similarity", word_similarity_section(material.study))
         ),
     ),
-    Section(
-        "noise",
-        "Where the noise comes from",
-        _of("noise.html.j2", lambda m: _if("noise", noise_section(m.study, m.study_dir / "noise.csv"))),
-        "Noise",
-    ),
-    Section("seeds", "Seeds", _of("seeds.html.j2", lambda m: _if("seeds", seeds_section(m.study_dir / "seeds.csv")))),
+    noise.STATISTIC,
+    seeds.STATISTIC,
     Section(
         "theory",
         "Theory",
@@ -233,5 +217,5 @@ SECTIONS = tuple(
 
 def undeclared(plan: Plan) -> list[str]:
     """Return the files of statistics that are not declared yet."""
-    names = ["paired.csv", "summary.csv", "trend.csv", "crossings.csv", "seeds.csv", "noise.csv"]
+    names = ["paired.csv", "summary.csv"]
     return [*names, *["stated.csv"][: plan.stated is not None], *["tuning.csv"][: bool(plan.tunings)]]

@@ -30,6 +30,7 @@ from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE, tuning_figure
 from coupled_adam_bench.results.groups import Group, layout_of
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.results.tuning import read_tuning
+from coupled_adam_bench.statistics import noise
 from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.store.files import atomic_path
 from coupled_adam_bench.store.paths import TUNING_CSV
@@ -174,7 +175,7 @@ def _drawn(
         "embeddings": _against_tokens(study, ("isotropy", "mean_norm_ratio"), shared_scale=True),
         "loss_by_frequency": loss_by_frequency(study),
         "calibration": calibration_by_frequency(layout, runs, largest_size(layout)),
-        "noise": noise_figure(study, noise_csv),
+        "noise": noise_figure(study, noise.STATISTIC.read_rows(noise_csv) if noise_csv else []),
         "spectrum": spectrum_of_study(layout, runs, largest_size(layout)),
         "training": training(layout, runs),
         "plane": plane(layout),

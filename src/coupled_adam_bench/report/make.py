@@ -18,15 +18,11 @@ from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.results.tuning import write_tuning
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.noise import write_noise
 from coupled_adam_bench.statistics.paired_text import write_paired
-from coupled_adam_bench.statistics.seeds import write_seeds
 from coupled_adam_bench.statistics.stated import write_stated
 from coupled_adam_bench.statistics.summary import write_summary
-from coupled_adam_bench.statistics.trend import write_trend
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.training.seed_overlap import audit
 
 Only = Literal["tables", "figures"]
 """A part of the reporting that can be asked for alone."""
@@ -60,9 +56,6 @@ def _write_statistics(material: Material) -> None:
     plan, folder, results = material.plan, material.study_dir, material.study_dir / "results.csv"
     write_paired(plan, folder / "paired.csv", material.runs)
     write_summary(plan, results, folder / "summary.csv")
-    write_trend(plan, results, folder / "trend.csv")
-    write_seeds(audit(plan, material.runs.parent), folder / "seeds.csv")
-    write_noise(plan, results, folder / "noise.csv", material.runs)
     if plan.stated is not None:
         write_stated(plan, results, folder / "stated.csv")
     if plan.tunings:

@@ -1,13 +1,13 @@
 """The figure of where the spread of a number comes from: a line for each group of runs, a point for each source."""
 
 import math
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.report.noise import NoiseGroup, noise_groups, root
 from coupled_adam_bench.report.style import STYLES, add_legend, axis_label, is_narrow, page_width, plain
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.noise import EVALUATION, INIT, ORDER, REST, SEEDS
+from coupled_adam_bench.statistics.declared import Row
+from coupled_adam_bench.statistics.noise import EVALUATION, INIT, ORDER, REST, SEEDS, NoiseGroup, noise_groups, root
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ _BESIDE = 0.15  # distance of the sources' points in a line
 def _draw(ax: "Axes", groups: list[NoiseGroup], metric: str) -> None:
     for index, source in enumerate(_SOURCES):
         found = [(line, row) for line, group in enumerate(groups) for row in group.rows.get(metric, [])]
-        points: list[tuple[int, dict[str, Any]]] = [
+        points: list[tuple[int, Row]] = [
             (line, row) for line, row in found if row["source"] == source and not math.isnan(row["variance"])
         ]
         if points:
@@ -34,11 +34,11 @@ def _draw(ax: "Axes", groups: list[NoiseGroup], metric: str) -> None:
             ax.errorbar(sds, lines, xerr=(low, high), label=source, markersize=4, capsize=2, elinewidth=0.8, **style)
 
 
-def noise_figure(study: StudyResults, path: Path | None) -> "Figure":
+def noise_figure(study: StudyResults, rows: Sequence[Row]) -> "Figure":
     """Draw the standard deviation of each source for each group of runs (lines) and the main metrics (columns)."""
     from matplotlib.figure import Figure
 
-    groups = noise_groups(study, path) if path is not None else []
+    groups = noise_groups(study, rows)
     metrics = [study.layout.metrics[name] for name in METRICS if name in study.layout.metrics]
     n_panels = max(1, len(metrics))
     n_rows, n_columns = (n_panels, 1) if is_narrow() else (1, n_panels)

@@ -7,10 +7,9 @@ from coupled_adam_bench.report.style import add_legend, is_narrow, optimizer_sty
 from coupled_adam_bench.results.groups import Layout, Setup
 from coupled_adam_bench.results.pairs import paired_values
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.regression import t_quantile
+from coupled_adam_bench.statistics.regression import TOKENS, Trend, t_quantile, trends
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.t_test import summarize
-from coupled_adam_bench.statistics.trend import TOKENS, Trend, trends
 from coupled_adam_bench.study.catalog.metrics import METRICS
 
 if TYPE_CHECKING:
