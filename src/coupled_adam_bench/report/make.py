@@ -83,7 +83,7 @@ def report(
         write_tables(material.study, folder / "tables", places.templates)
     if only != "tables":
         _write_statistics(material)
-        write_figures(plan, folder / "results.csv", places.runs, folder / "figures", folder / "noise.csv", endings)
+        write_figures(material, folder / "figures", endings)
     if only is None:
         write_manifest(plan, folder, places.runs.parent, made_for)
         write_report(material, places.templates)

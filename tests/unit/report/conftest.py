@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,6 @@ from finished import once
 from coupled_adam_bench.evaluation.kept import DOCUMENTS, WINDOWS, Document, WindowLosses, pack_documents, pack_windows
 from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.make import Places, report
-from coupled_adam_bench.report.style import RC
-from coupled_adam_bench.report.theory.records import theory_cells
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.stored import beside
 from coupled_adam_bench.study.catalog.metrics import METRICS, THEORY_METRICS
@@ -208,11 +207,12 @@ def build(plan: Plan, root: Path, stored: Any) -> Path:
     files = stored(plan, root / "runs")
     for cell in plan.cells.values():
         write_fake_run(cell, files)
-    for cell in theory_cells(plan):
-        write_fake_theory(cell, files)
+    for cell in plan.cells.values():
+        if cell.study.evaluation.theory is not None:
+            write_fake_theory(cell, files)
     study_dir = root / plan.name
     write_sealed(study_dir / "plan.json", plan.to_json())
-    report(plan, Places(TEMPLATES, study_dir, root / "runs"))
+    report(plan, Places(TEMPLATES, study_dir, root / "runs"), endings=figures.FIGURE_ENDINGS)
     return study_dir
 
 
@@ -220,7 +220,7 @@ def build(plan: Plan, root: Path, stored: Any) -> Path:
 def svg_alone() -> Iterator[None]:
     """Draw figures without their PDF files, which cut the fonts anew and take two thirds of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "_WIDTHS", ((RC, ("svg",)),))
+        patch.setattr(figures, "FIGURE_ENDINGS", ("svg",))
         yield
 
 
@@ -240,6 +240,18 @@ def run_all_stages(stored: Any) -> Callable[[Plan, Path], Path]:
             return build(plan, root, stored)
 
     return run
+
+
+def source_of(plan: Plan, runs: Path, study: Any = None, study_dir: Path = Path()) -> Any:
+    """Return what figures are drawn from, without results where no ``study`` is given."""
+    return SimpleNamespace(
+        plan=plan, runs=runs, study=study or SimpleNamespace(layout=layout_of(plan)), study_dir=study_dir
+    )
+
+
+@pytest.fixture(scope="session")
+def drawn_from() -> Callable[..., Any]:
+    return source_of
 
 
 @dataclass(frozen=True)

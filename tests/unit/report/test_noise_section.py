@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sections import html_of, tables_of
 
-from coupled_adam_bench.report.noise_figure import noise_figure
+from coupled_adam_bench.report.figures.sizes import noise
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.noise import STATISTIC, root
@@ -63,9 +63,8 @@ def test_an_estimate_below_zero_is_said() -> None:
 
 
 def test_the_figure_has_a_point_for_every_part(material: Material, tmp_path: Path) -> None:
-    figure = noise_figure(material.study, material.rows(STATISTIC))
+    figure = noise(material)
     assert len(figure.axes) == 4
     figure.savefig(tmp_path / "noise.svg")  # hostile labels are printed, not read
     labels = {name for ax in figure.axes for name in ax.get_legend_handles_labels()[1]}
     assert labels == {"seeds", "initial weights", "order of the data", "rest", "evaluation"}
-    assert not any(ax.has_data() for ax in noise_figure(material.study, []).axes)
