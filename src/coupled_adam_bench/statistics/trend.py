@@ -125,7 +125,7 @@ def _blocks(material: Material) -> Iterator[Block]:
             "each seed to all sizes of a table: the difference of two optimizers, paired by seed, against log <i>D</i> "
             "and log <i>N</i>. It tests the mean of the lines by Student's <i>t</i> over the seeds, so three seeds "
             "find only clear growth. The test is one-sided: that the difference moves in favour of the optimizer. "
-            'Unless a stated plan has it, read it as exploratory. All lines are in <a href="../trend.csv">trend.csv</a>, '
+            'Unless a stated plan has it, read it as exploratory. All lines: <a href="../trend.csv">trend.csv</a>, '
             'where they cross 0 in <a href="../crossings.csv">crossings.csv</a>.'
         )
     )

@@ -21,6 +21,7 @@ from finished import once
 from coupled_adam_bench.evaluation.kept import DOCUMENTS, WINDOWS, Document, WindowLosses, pack_documents, pack_windows
 from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.make import Places, report
+from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.stored import beside
 from coupled_adam_bench.study.catalog.metrics import METRICS, THEORY_METRICS
