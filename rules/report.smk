@@ -97,7 +97,7 @@ rule report_of_study:
     """Write all that shows the results: statistics, tables, figures, the record behind them, and the page."""
     input:
         REPORTED,
-        templates=sorted(path for path in Path(TEMPLATES).glob("*/*") if path.parent.name != "captions"),
+        templates=sorted(path for path in Path(TEMPLATES).glob("*/*")),
     output:
         captioned(STUDY_DIR / "results.csv", "Every number that was measured, with the cell that it belongs to."),
         captioned(STUDY_DIR / "tests.csv", "Every comparison of the tables, with its test."),
