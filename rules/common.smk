@@ -15,8 +15,8 @@ from coupled_adam_bench.study import versions
 from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS
 from coupled_adam_bench.study.config import parse_any_study
 from coupled_adam_bench.study.config.reading import read_study_file
-from coupled_adam_bench.tools.estimate.resources import LONGEST_MINUTES, job_mem_mb, stop_seconds, train_minutes
-from coupled_adam_bench.tools.estimate.speed import read_speeds
+from coupled_adam_bench.training.memory import job_mem_mb, stop_seconds
+from coupled_adam_bench.tools.estimate.speed import LONGEST_MINUTES, read_speeds, train_minutes
 from coupled_adam_bench.tools.estimate.cell import own_parts, trunk_part
 from coupled_adam_bench.data.check import TREES
 from coupled_adam_bench.evaluation.checks import check_evaluation

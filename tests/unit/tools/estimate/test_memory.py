@@ -15,16 +15,17 @@ from coupled_adam_bench.optim.build import build_optimizers
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Execution, parse_study
 from coupled_adam_bench.study.plan import make_plan
-from coupled_adam_bench.tools.estimate.disk import checkpoint_bytes, model_bytes
-from coupled_adam_bench.tools.estimate.memory import (
+from coupled_adam_bench.training.distributed import WorkerGroup
+from coupled_adam_bench.training.jobs import train
+from coupled_adam_bench.training.memory import (
+    checkpoint_bytes,
     embedding_params,
     largest_micro_batch,
     layer_bytes_per_token,
     memory_of,
+    model_bytes,
     optimizer_bytes,
 )
-from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.loop import train
 
 GPT2 = {"n_layer": 4, "n_head": 4, "d_model": 64}
 STABLELM = {"architecture": "stablelm", **GPT2}
