@@ -56,15 +56,14 @@ lint: $(DEV_STAMP)  ## Check style, types and Snakemake files
 
 check: lint test  ## Run lint and test
 
-schema: $(STAMP)  ## Write the JSON schema of studies and the ledger of protocols anew, after a change of config/
+schema: $(STAMP)  ## Write the JSON schema of studies anew, after a change of config/
 	$(RUN) python -m coupled_adam_bench schema --out workflow/schemas/study.schema.json
-	$(RUN) python -m coupled_adam_bench protocols --out docs/protocols.md
 
 reliability: $(DEV_STAMP)  ## Write docs/faults.md anew, from the marks of the tests
 	$(TEST) CAB_WRITE_RELIABILITY=1 python -m pytest -q tests/unit/test_reliability_page.py
 
 # Filled boxes on no background can be read on a light and on a dark page.
-rulegraph: $(STAMP)  ## Draw the rules of the demo for the README anew; needs graphviz
+rulegraph: $(STAMP)  ## Draw the rules of the demo for docs/run.md anew; needs graphviz
 	$(RUN) snakemake --rulegraph dot \
 	  | sed 's/bgcolor=white, margin=0/bgcolor=transparent, margin=0, rankdir=LR, ranksep=0.3/; s/style="rounded"/style="rounded,filled", fillcolor="#f6f8fa"/' \
 	  | tred | dot -Tsvg > docs/images/rulegraph.svg

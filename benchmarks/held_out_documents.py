@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from coupled_adam_bench.evaluation.window_losses import unpack
+from coupled_adam_bench.evaluation.kept import unpack_windows
 from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.statistics.units import Estimate, document_means, of_held_out
 
@@ -90,7 +90,7 @@ def resampled(text: Text, n_documents: int) -> Draw:
 
 def real_text(files: list[Path]) -> Text:
     """Return the differences of two models on a real text, less their mean."""
-    first, second = (unpack(file.read_bytes(), file) for file in files)
+    first, second = (unpack_windows(file.read_bytes(), file) for file in files)
     if not (np.array_equal(first.starts, second.starts) and np.array_equal(first.n_targets, second.n_targets)):
         raise ValueError(f"{files[0]} and {files[1]} have other windows; take two cells of one study and seed")
     differences_P = first.losses - second.losses

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from coupled_adam_bench.evaluation.documents import FILE, Document, documents_bytes
+from coupled_adam_bench.evaluation.kept import DOCUMENTS, Document, pack_documents
 from coupled_adam_bench.results.collect import results_frame, write_results
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.stored import beside, measured_cells
@@ -71,7 +71,7 @@ def drawn_documents(optimizer: str, seed: int, n_documents: int) -> bytes:
     """Return documents of seven tasks; cells that differ in nothing but the model have the same."""
     rng = np.random.default_rng([seed, len(optimizer)])
     scores = rng.normal(size=(n_documents, 4)).tolist()
-    return documents_bytes(
+    return pack_documents(
         Document(f"task{index % 7}", index, f"{index:016x}", 1, {"acc": float(right)}, scores[index])
         for index, right in enumerate(rng.random(n_documents) < 0.4)
     )
@@ -88,10 +88,10 @@ def write_documents(plan: Plan, runs: Path, n_documents: int) -> None:
         record = {
             "cell": cell.id, "stage": "downstream", "status": "ok", "reason": None, "results": [],
             "version": measurement.stage.version, "settings": measurement.settings, "model_sha256": "ab" * 32,
-            "files": {FILE: hashlib.sha256(contents).hexdigest()},
+            "files": {DOCUMENTS: hashlib.sha256(contents).hexdigest()},
         }  # fmt: skip
         write_sealed(path, record)
-        beside(path, FILE).write_bytes(contents)
+        beside(path, DOCUMENTS).write_bytes(contents)
 
 
 def timed(folder: Path, *command: str) -> None:

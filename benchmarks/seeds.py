@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from coupled_adam_bench.statistics.seed_correlation import consequence
+from coupled_adam_bench.statistics.seeds import consequence
 from coupled_adam_bench.study.config import Training
 from coupled_adam_bench.study.config.protocols import PROTOCOLS, preset
 from coupled_adam_bench.training.seed_overlap import draw, expected_anywhere, shared_in_step, steps_to_read

@@ -19,7 +19,7 @@ from coupled_adam_bench.training.memory import job_mem_mb, stop_seconds
 from coupled_adam_bench.tools.estimate.speed import LONGEST_MINUTES, read_speeds, train_minutes
 from coupled_adam_bench.tools.estimate.cell import own_parts, trunk_part
 from coupled_adam_bench.data.check import TREES
-from coupled_adam_bench.evaluation.checks import check_evaluation
+from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.store.stored import measurement_of
 from coupled_adam_bench.store.files import await_files, digest
 from coupled_adam_bench.machine.gpu_leases import visible_gpus

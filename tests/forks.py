@@ -54,7 +54,7 @@ LIBRARIES = {
         "snakemake.cli:get_argument_parser",
         "smart_open",
         "snakemake.report.html_reporter",
-        "coupled_adam_bench.evaluation.checks",
+        "coupled_adam_bench.evaluation.settings",
         "coupled_adam_bench.report.figures",
         "coupled_adam_bench.results.groups",
         "coupled_adam_bench.training.checks",

@@ -19,7 +19,7 @@ from finished import draws
 from pydantic import BaseModel
 
 from coupled_adam_bench.cli import main
-from coupled_adam_bench.evaluation.checks import check_evaluation
+from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.store import paths

@@ -73,9 +73,8 @@ def test_a_refused_job_says_why_and_asks_for_no_more_memory(finished, slurm_clus
 @pytest.mark.timeout(1500)
 @pytest.mark.fault(
     "cluster",
-    "Each training job is warned of its time limit twice before it is done, and no retry is allowed.",
-    "Each time it writes a checkpoint and goes back into SLURM's queue under its number; the tables are byte for byte "
-    "those of a local run.",
+    "each training job is warned of its time limit twice, and no retry is allowed",
+    "it writes a checkpoint and goes back into SLURM's queue; the tables are those of a local run",
 )
 @pytest.mark.parametrize(("processes", "steps"), [(1, 1500), (2, 400)])
 def test_training_that_is_cut_twice_gives_the_tables_of_the_local_run(

@@ -166,4 +166,4 @@ def test_a_table_has_the_numbers_of_its_study(page, name, text):
 def test_every_comment_of_a_page_is_read():
     for page in PAGES:
         for comment in re.findall(r"<!--(.*?)-->", page.read_text(encoding="utf-8"), re.DOTALL):
-            assert re.match(" (claim|table|ledger|faults): ", comment), comment
+            assert re.match(" (claim|table|faults): ", comment), comment

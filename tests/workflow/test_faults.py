@@ -45,8 +45,8 @@ def test_a_path_with_a_space_a_quote_and_an_umlaut(finished, copy, tmp_path):
 
 @pytest.mark.fault(
     "settings",
-    "In a fresh clone there are no word lists yet, and the target is `plan`, `data` or `train`, which need none.",
-    "The target runs; a target that needs them is stopped before its first job by a sentence that names the files.",
+    "in a fresh clone there are no word lists yet",
+    "targets that need none run; others are stopped by a sentence that names the files",
 )
 def test_a_target_is_stopped_only_by_what_it_needs(tmp_path, tiny_study):
     settings = small(tiny_study())
@@ -102,9 +102,8 @@ def test_a_study_without_a_name_is_not_the_demo(tmp_path, tiny_study):
 
 @pytest.mark.fault(
     "settings",
-    "A study file is a template of Snakemake's (`__use_yte__: true`), which runs the Python in it when it reads it.",
-    "The study is refused with a sentence that says so. The command line of this program never runs it; Snakemake has "
-    "read the file before.",
+    "a study file is a program of Snakemake's (`__use_yte__: true`)",
+    "the study is refused with a sentence that says so, after Snakemake has read it",
 )
 def test_a_study_that_is_a_program(tmp_path, tiny_study):
     code = "?open('ran', 'w').close()"
@@ -326,9 +325,8 @@ def victim(finished, tmp_path_factory) -> Victim:
 
 @pytest.mark.fault(
     "results",
-    "One bit, one byte, one line or a whole file is lost, in one to three files of a finished study.",
-    "A plain second start gives the undisturbed tables. If it stops, then with a sentence that names the file, and the "
-    "next start gives them.",
+    "one bit, one byte, one line or a whole file is lost, in one to three files of a finished study",
+    "a plain second start, or the one after it, gives the undisturbed tables",
 )
 @pytest.mark.parametrize("draw", draws("CAB_DAMAGE_DRAWS", by_night=6, by_day=0))  # `make attack` draws 500
 def test_damage_at_random(victim, draw):
@@ -354,9 +352,8 @@ def test_damage_at_random(victim, draw):
 
 @pytest.mark.fault(
     "results",
-    "One bit changes in the weights, the settings or the tokenizer of a trained model before it is evaluated.",
-    "The evaluation stops with a sentence that names the file. The next start makes the model anew, and the tables are "
-    "the undisturbed ones.",
+    "one bit changes in a trained model before it is evaluated",
+    "the evaluation stops and names the file; the next start makes the model anew",
 )
 def test_models_that_change_before_their_evaluation(victim):
     folder = victim.folder
@@ -457,10 +454,8 @@ def test_a_plain_second_start_mends(victim):
 
 @pytest.mark.fault(
     "results",
-    "In a finished study the run folders of two cells are swapped, `plan.json` is edited, or a byte of the data changes"
-    " and `seeds.csv`, which is made from them, is lost.",
-    "A plain second start sets aside the folders and the plan, prepares the data again, says so, and makes all files "
-    "anew, byte for byte.",
+    "in a finished study two run folders are swapped, `plan.json` is edited, or a byte of the data changes",
+    "a plain second start says so and makes all files anew, byte for byte",
 )
 def test_swapped_runs_an_edited_plan_and_damaged_data(victim):
     folder = victim.folder
@@ -571,8 +566,8 @@ def test_results_made_for_other_settings(victim, change):
 
 @pytest.mark.fault(
     "several users",
-    "Snakemake is killed by SIGKILL, by SIGHUP, or with all of its jobs by SIGHUP, as when a terminal is closed.",
-    "The next start removes the locks that it left, says so, waits for jobs that live on, and finishes the study.",
+    "Snakemake is killed by SIGKILL or SIGHUP, alone or with all of its jobs",
+    "the next start removes its locks, waits for jobs that live on, and finishes the study",
 )
 @pytest.mark.parametrize(
     ("number", "jobs_too", "target"),
@@ -600,10 +595,8 @@ def test_a_killed_snakemake(number, jobs_too, target, tmp_path, tiny_study):
 
 @pytest.mark.fault(
     "several users",
-    "Three working folders share one results folder: two run the same study at once, the third one another study of "
-    "the same cells.",
-    "Data are prepared once and each cell is trained once, the second run of the study waits for the first, and all "
-    "end well, with the tables of each alone.",
+    "three working folders share one results folder: two run the same study at once, the third one another study",
+    "data are prepared once, each cell is trained once, and all end with the tables of each alone",
 )
 def test_working_folders_with_one_results(finished, finished_twice, tmp_path, tiny_study, other_study):
     settings, other = small(tiny_study()), other_study()

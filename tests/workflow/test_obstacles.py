@@ -44,10 +44,8 @@ def put(results: Path, pattern: str, kind: str, number: int) -> None:
 
 @pytest.mark.fault(
     "results",
-    "A folder, a link to nothing, to itself or to a folder, a pipe or a socket stands where files belong, a file where "
-    "folders belong: records, history, checkpoints, models, evaluations, data, plan, results, tables, markers, locks, "
-    "logs.",
-    "The next start sets all of them aside, and its results are byte for byte those from before.",
+    "a folder, a pipe, a socket or a link to nothing stands where a file belongs, or a file where a folder belongs",
+    "the next start sets it aside, and the results are byte for byte those from before",
 )
 @pytest.mark.parametrize(
     ("places", "kinds", "number"), [draw if draw[2] == 0 else pytest.param(*draw, marks=NIGHTLY) for draw in DRAWS]

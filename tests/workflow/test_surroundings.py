@@ -42,9 +42,8 @@ def cells_in_results(folder: Path) -> set[str]:
 @NIGHTLY
 @pytest.mark.fault(
     "settings",
-    "A study is edited while its jobs run and wait: another seed, another number of tokens.",
-    "The run ends as it began, with the results of the old study; the next start gives those of the edited one, byte "
-    "for byte, and no cell of the old study is lost.",
+    "a study is edited while its jobs run and wait",
+    "the run ends as it began; the next start gives the results of the edited study, byte for byte",
 )
 def test_a_study_that_is_edited_while_it_runs(finished, tmp_path, tiny_study):
     edited = small(tiny_study())
@@ -63,8 +62,8 @@ def test_a_study_that_is_edited_while_it_runs(finished, tmp_path, tiny_study):
 
 @pytest.mark.fault(
     "cluster",
-    "A study is edited while a job of it waits in the queue; the job's Snakemake reads the file when it starts.",
-    "The job does the work that it was sent for, all of it, by the plan of its run.",
+    "a study is edited while a job of it waits in the queue",
+    "the job does the work that it was sent for, by the plan of its run",
 )
 def test_a_study_that_is_edited_while_a_job_waits(copy):
     evaluations = set(copy.glob("results/runs/*/evaluations/embeddings-*.json"))
@@ -102,9 +101,8 @@ def preload(tmp_path_factory) -> Callable[[str], dict[str, str]]:
 @NIGHTLY
 @pytest.mark.fault(
     "cluster",
-    "A shared file system shows files late: the records of runs, data and evaluations after their jobs have ended.",
-    "Jobs that need them wait as long as Snakemake waits for outputs (`--latency-wait`); the tables are byte for byte "
-    "those of a file system that shows them at once.",
+    "a shared file system shows files late",
+    "jobs wait for them as long as Snakemake does (`--latency-wait`); the tables are the same",
 )
 def test_files_that_come_late(finished, preload, tmp_path, tiny_study, monkeypatch):
     records = ("meta.json", "run.json", *(f"{digit}.json" for digit in "0123456789abcdef"))  # evaluations end in a hash
@@ -119,10 +117,8 @@ def test_files_that_come_late(finished, preload, tmp_path, tiny_study, monkeypat
 @NIGHTLY
 @pytest.mark.fault(
     "cluster",
-    "The clock jumps back by a day while a study runs; afterwards files have times of the past and the future, and "
-    "some are lost.",
-    "The run ends with the undisturbed tables, and its durations and speeds are those of a steady clock. The next "
-    "start makes what is lost, and trains nothing.",
+    "the clock jumps back by a day while a study runs",
+    "the tables are the undisturbed ones; the next start trains nothing",
 )
 def test_a_clock_that_jumps(finished, preload, tmp_path, tiny_study, monkeypatch):
     offset = tmp_path / "offset"
@@ -212,9 +208,8 @@ def test_a_folder_that_may_not_be_read(copy):
 @NEEDS_ROOT
 @pytest.mark.fault(
     "several users",
-    "Three users work in one results folder, one after the other; the second adds a seed under a umask of 077.",
-    "The second keeps what the first has trained. The third is refused with the name of a folder, and once it is "
-    "opened to the group, keeps what both have trained. The first study has its undisturbed results.",
+    "three users work in one results folder, one after the other, the second under a umask of 077",
+    "each keeps what the others have trained; one who may not write is refused with the name of the folder",
 )
 def test_users_who_share_results(finished, copy):
     settings = yaml.safe_load((copy / "study.yaml").read_text())
@@ -252,8 +247,8 @@ class Mine(torch.optim.SGD):
 
 @pytest.mark.fault(
     "settings",
-    "The working folder has files of the user's own with the names of Python's modules, such as `random.py`.",
-    "No job takes them for Python's, in one process or several; own optimizers and metrics in that folder are found.",
+    "the working folder has files with the names of Python's modules, such as `random.py`",
+    "no job takes them for Python's; own optimizers and metrics in that folder are found",
 )
 def test_own_files_with_names_of_python_s_modules(tmp_path, tiny_study):
     for name in ("random", "statistics", "string", "operator", "keyword", "types", "queue", "json", "secrets", "torch"):

@@ -45,12 +45,13 @@ def _tests(arguments: argparse.Namespace) -> None:
 
 
 def _statistics(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.results.seeds import write_seeds
+    from coupled_adam_bench.report.contents import STATISTICS
+    from coupled_adam_bench.results.study_results import load_results
+    from coupled_adam_bench.statistics.declared import Material
     from coupled_adam_bench.statistics.noise import write_noise
     from coupled_adam_bench.statistics.paired_text import write_paired
-    from coupled_adam_bench.statistics.power import write_power
+    from coupled_adam_bench.statistics.seeds import write_seeds
     from coupled_adam_bench.statistics.summary import write_summary
-    from coupled_adam_bench.statistics.target import write_target
     from coupled_adam_bench.statistics.trend import write_trend
     from coupled_adam_bench.training.seed_overlap import audit
 
@@ -58,10 +59,11 @@ def _statistics(arguments: argparse.Namespace) -> None:
     write_paired(plan, folder / "paired.csv")
     write_summary(plan, results, folder / "summary.csv")
     write_trend(plan, results, folder / "trend.csv")
-    write_power(plan, results, folder / "power.csv")
     write_seeds(audit(plan), folder / "seeds.csv")
     write_noise(plan, results, folder / "noise.csv")
-    write_target(plan, folder / "target.csv")
+    material = Material(load_results(plan, results), study_dir=folder)
+    for statistic in STATISTICS:
+        material.write(statistic)
 
 
 def _stated(arguments: argparse.Namespace) -> None:
@@ -92,9 +94,13 @@ def _manifest(arguments: argparse.Namespace) -> None:
 
 def _report(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.page import write_report
+    from coupled_adam_bench.results.study_results import load_results
+    from coupled_adam_bench.statistics.declared import Material
 
     plan = plan_of(arguments)
-    write_report(plan, paths.study_dir(plan.name), arguments.templates)
+    folder = paths.study_dir(plan.name)
+    study = load_results(plan, folder / "results.csv", folder / "tests.csv")
+    write_report(Material(study, study_dir=folder), arguments.templates)
 
 
 def _track(arguments: argparse.Namespace) -> None:

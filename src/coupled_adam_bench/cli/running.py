@@ -28,7 +28,7 @@ def _try_gpus(arguments: argparse.Namespace) -> None:
 
 
 def _try_metrics(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.evaluation.own_metrics import try_metrics
+    from coupled_adam_bench.evaluation.embedding_geometry import try_metrics
 
     for study in plan_of(arguments).studies.values():
         try_metrics(study)

@@ -42,13 +42,16 @@ def _describe(arguments: argparse.Namespace) -> None:
 
 def _describe_power(plan: Plan, estimate: "Estimate") -> str:
     """Return what seeds can find, by the stated plan and by the results that are there; without both an empty text."""
-    from coupled_adam_bench.report.power import describe_power
     from coupled_adam_bench.report.stated import describe_stated
     from coupled_adam_bench.results.groups import layout_of
+    from coupled_adam_bench.statistics import power
 
     power_csv = paths.study_dir(plan.name) / "power.csv"
     stated = describe_stated(layout_of(plan), estimate) if plan.stated else ""
-    return stated + (describe_power(layout_of(plan), power_csv, estimate) if power_csv.is_file() else "")
+    if not power_csv.is_file():
+        return stated
+    rows = power.STATISTIC.read_rows(power_csv)
+    return stated + power.describe_power(layout_of(plan), rows, estimate)
 
 
 def _fetch(arguments: argparse.Namespace) -> None:
@@ -107,12 +110,6 @@ def _schema(arguments: argparse.Namespace) -> None:
     write_schema(arguments.out)
 
 
-def _protocols(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.study.config.protocols import write_ledger
-
-    write_ledger(arguments.out)
-
-
 def add_commands(stage: AddCommand) -> None:
     """Add the commands of this module to the command line."""
     sub = stage("plan", _write_plan, "validate a study and write its plan", plan=False)
@@ -160,5 +157,3 @@ def add_commands(stage: AddCommand) -> None:
     sub.add_argument("--json", type=Path, help="where to write the verdicts")
     sub.add_device()
     stage("schema", _schema, "write the JSON schema of studies", plan=False).add_out("the schema")
-    sub = stage("protocols", _protocols, "write the ledger of protocols into its place in a Markdown file", plan=False)
-    sub.add_out("docs/protocols.md")

@@ -1,6 +1,9 @@
-"""The singular values of an embedding matrix, its principal directions, and what both say about its dimension.
+"""The singular values of an embedding matrix, its principal directions, and the matrix without some of them.
 
-V: rows    D: width    K: singular values, min(V, D) of them, in descending order
+Post-processing shows a metric without the effect of the mean shift. Its functions return a matrix (V, D) and leave
+theirs as it is, unless ``out`` is that matrix itself.
+
+V: rows    D: width    K: singular values, min(V, D) of them, in descending order, or removed directions
 """
 
 import math
@@ -10,6 +13,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+_ROWS = 4096  # rows per block: bounds the extra memory
 _ACCURATE = 1e-3
 """Share of the largest singular value down to which the root of an eigenvalue keeps nine digits."""
 
@@ -84,3 +88,38 @@ def participation_ratio(singular_values_K: Array) -> float:
         return math.nan
     squares_K = (singular_values_K / largest) ** 2
     return float(squares_K.sum() ** 2 / (squares_K @ squares_K))
+
+
+def subtract_mean(embeddings_VD: Array, out: Array | None = None) -> Array:
+    """Return the embeddings minus their mean (Bis et al. 2021)."""
+    centered_VD: Array = np.subtract(embeddings_VD, embeddings_VD.mean(axis=0), out=out)
+    return centered_VD
+
+
+def subtract_scaled_mean(embeddings_VD: Array, out: Array | None = None) -> Array:
+    """Return e - ‖e‖ m, where m is the mean of the embeddings' directions e / ‖e‖ (Bis et al. 2021).
+
+    A row of zeros has no direction: it stays, and is not part of the mean.
+    """
+    lengths_V = np.sqrt(np.einsum("vd,vd->v", embeddings_VD, embeddings_VD))
+    inverse_V = np.divide(1.0, lengths_V, out=np.zeros_like(lengths_V), where=lengths_V != 0)
+    mean_direction_D = (inverse_V @ embeddings_VD) / max(np.count_nonzero(inverse_V), 1)
+    changed_VD = np.empty_like(embeddings_VD) if out is None else out
+    for start in range(0, len(embeddings_VD), _ROWS):
+        rows = slice(start, start + _ROWS)
+        np.subtract(embeddings_VD[rows], np.outer(lengths_V[rows], mean_direction_D), out=changed_VD[rows])
+    return changed_VD
+
+
+def remove_directions(embeddings_VD: Array, directions_DK: Array, out: Array | None = None) -> Array:
+    """Return the embeddings without their components along orthonormal directions."""
+    changed_VD = np.empty_like(embeddings_VD) if out is None else out
+    for start in range(0, len(embeddings_VD), _ROWS):
+        rows_RD = embeddings_VD[start : start + _ROWS]
+        np.subtract(rows_RD, (rows_RD @ directions_DK) @ directions_DK.T, out=changed_VD[start : start + _ROWS])
+    return changed_VD
+
+
+def top_directions(width: int) -> int:
+    """Return the number of directions that all-but-the-top removes: D/100 (Mu & Viswanath 2018), but at least 1."""
+    return max(1, width // 100)

@@ -19,9 +19,7 @@ import numpy as np
 import yaml
 
 from coupled_adam_bench.data.check import TASKS, verified_tree
-from coupled_adam_bench.evaluation.documents import FILE as DOCUMENTS
-from coupled_adam_bench.evaluation.documents import Document, column_of, documents_bytes, documents_of
-from coupled_adam_bench.evaluation.requests import NotFiniteError, RequestError, RequestTokens
+from coupled_adam_bench.evaluation.kept import DOCUMENTS, Document, column_of, documents_of, pack_documents
 from coupled_adam_bench.evaluation.settings import OTHER_SEED, RANDOM_SEED
 from coupled_adam_bench.evaluation.task_files import (
     LOCAL_READERS,
@@ -35,7 +33,7 @@ from coupled_adam_bench.machine.device import each_device, pick_device
 from coupled_adam_bench.machine.garbage import rarely_collected
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_text
-from coupled_adam_bench.store.record import Evaluation, Evaluator, ResultRow, row
+from coupled_adam_bench.store.stored import Evaluation, Evaluator, ResultRow, row
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Study
 
@@ -55,19 +53,19 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
     ``ValueError`` for a task that cannot be loaded, such as one whose dataset is on an unreachable hub.
     """
     device = pick_device(device)
-    devices, tokens = each_device(device), RequestTokens()
     with load_tasks(study, data_id) as loaded:
+        with rarely_collected():
+            from coupled_adam_bench.evaluation.harness_model import HarnessModel, RequestTokens
+        devices, tokens = each_device(device), RequestTokens()
 
         def evaluate(cell: Cell, model: Path) -> Evaluation:
             with rarely_collected():  # the first model imports transformers' tokenizers
-                from coupled_adam_bench.evaluation.harness_model import HarnessModel
-
                 lm = HarnessModel(model, study, devices, tokens)
             scored = run_tasks(loaded, lm, study.evaluation.downstream.limit, f" of cell {cell.id}")
             rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
             detail = {"tasks": scored.items, "lm_eval": version("lm_eval"), "device": device}
             found = chain.from_iterable(scored.documents.values())
-            return Evaluation(rows, reasons, detail, {DOCUMENTS: documents_bytes(found)})
+            return Evaluation(rows, reasons, detail, {DOCUMENTS: pack_documents(found)})
 
         yield evaluate
 
@@ -104,6 +102,8 @@ def run_tasks(loaded: Loaded, lm: Any, limit: int | None, where: str = "") -> Sc
     ``ValueError`` that names the task, and ``where``, for whatever lm-eval cannot do; its traceback goes to stderr.
     """
     from lm_eval.evaluator import evaluate
+
+    from coupled_adam_bench.evaluation.harness_model import NotFiniteError, RequestError
 
     scored = Scored()
     for name, tasks in loaded.items():

@@ -1,36 +1,155 @@
 """The stage ``embeddings``: geometry and word similarity of a model's embedding matrix; it needs no torch."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coupled_adam_bench.data.bins import UNIGRAM, load_meta
 from coupled_adam_bench.data.check import TOKENIZER, WORD_SIMILARITY, verified_file, verified_tree
+from coupled_adam_bench.embeddings.frequency import keep_rows, norm_frequency_curve, seen_rows
 from coupled_adam_bench.embeddings.isotropy import Isotropy, isotropy
-from coupled_adam_bench.embeddings.postprocessing import (
+from coupled_adam_bench.embeddings.metrics import Geometry, embedding_geometry, lengths
+from coupled_adam_bench.embeddings.spectrum import (
+    principal_directions,
     remove_directions,
     subtract_mean,
     subtract_scaled_mean,
     top_directions,
 )
-from coupled_adam_bench.embeddings.spectrum import principal_directions
-from coupled_adam_bench.evaluation.matrix_geometry import matrix_geometry
-from coupled_adam_bench.evaluation.own_metrics import load_metrics, own_value
-from coupled_adam_bench.evaluation.pair_similarities import FILE, PairSimilarities, pack
+from coupled_adam_bench.evaluation.kept import PAIRS, PairSimilarities, pack_pairs
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
 from coupled_adam_bench.evaluation.settings import measures_head
-from coupled_adam_bench.evaluation.word_similarity import COSINE, r_bar_of, similarities, word_similarity_rows
-from coupled_adam_bench.evaluation.words import TokenPairs, load_tokenizer, single_token_pairs, subword_pairs
+from coupled_adam_bench.evaluation.word_similarity import (
+    COSINE,
+    TokenPairs,
+    load_tokenizer,
+    r_bar_of,
+    similarities,
+    single_token_pairs,
+    subword_pairs,
+    word_similarity_rows,
+)
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.record import Evaluation, Evaluator, ResultRow, row
+from coupled_adam_bench.store.stored import Evaluation, Evaluator, ResultRow, row
 from coupled_adam_bench.study.architectures import ARCHITECTURES
 from coupled_adam_bench.study.catalog.names import HEAD
 from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.config import OwnMetric, Study
+from coupled_adam_bench.study.dotted import import_object
+
+UNPADDED, SEEN = "_unpadded", "_seen"
+"""Endings of the tasks without the rows beyond the tokenizer's, and of those of tokens that occur in the text."""
+
+
+def matrix_geometry(
+    task: str,
+    matrix_VD: NDArray[np.float64],
+    unigram_counts: NDArray[np.integer[Any]] | None,
+    n_vocab: int | None,
+    variant: Isotropy,
+) -> Evaluation:
+    """Return the metrics of a matrix under ``task``, and under ``task`` with its endings those of parts of its rows.
+
+    ``n_vocab`` is the number of tokens of the tokenizer; the rows beyond are padding. What is not known, tokenizer or
+    counts, leaves its part out. The spectrum and the norm-frequency curve are details. The matrix is overwritten, since
+    a copy of the largest ones would need as much memory again.
+    """
+    n_vocab_known = len(matrix_VD) if n_vocab is None else n_vocab
+    whole = embedding_geometry(matrix_VD, unigram_counts, variant)
+    detail: dict[str, Any] = {"shape": list(matrix_VD.shape), "singular_values": whole.singular_values.tolist()}
+    found = {"": (len(matrix_VD), whole)}
+    unpadded = whole
+    if unigram_counts is not None:
+        detail["norm_frequency"] = norm_frequency_curve(lengths(matrix_VD), unigram_counts)
+        unigram_counts = unigram_counts[:n_vocab_known]
+    if n_vocab_known < len(matrix_VD):
+        matrix_VD = matrix_VD[:n_vocab_known]
+        unpadded = embedding_geometry(matrix_VD, unigram_counts, variant)
+    if n_vocab is not None:
+        found[UNPADDED] = (len(matrix_VD), unpadded)
+    if unigram_counts is not None:
+        seen_V = seen_rows(unigram_counts, len(matrix_VD))
+        seen = unpadded
+        if not seen_V.all():
+            seen_counts = unigram_counts[seen_V[: len(unigram_counts)]]
+            seen = embedding_geometry(keep_rows(matrix_VD, seen_V), seen_counts, variant)
+        found[SEEN] = (int(seen_V.sum()), seen)
+    return _evaluation(task, found, detail)
+
+
+def _evaluation(task: str, found: dict[str, tuple[int, Geometry]], detail: dict[str, Any]) -> Evaluation:
+    rows, reasons = [], []
+    for ending, (n_rows, geometry) in found.items():
+        rows += [row(task + ending, name, value) for name, value in geometry.metrics.items()]
+        rows.append(row(task + ending, "n_rows", n_rows))
+        undefined = [name for name, value in geometry.metrics.items() if math.isnan(value)]
+        if undefined:
+            reasons.append(f"{task + ending}: {', '.join(undefined)} not defined for this matrix and these counts")
+    return Evaluation(rows, reasons, {task: detail})
+
+
+Function = Callable[..., Any]
+_COUNTS = "unigram_counts"
+
+
+def load_metrics(study: Study) -> list[tuple[OwnMetric, Function]]:
+    """Import the functions of a study's own metrics; a ``ValueError`` names the field of one that is not there."""
+    return [
+        (metric, _load(f"evaluation.metrics.{index}", metric)) for index, metric in enumerate(study.evaluation.metrics)
+    ]
+
+
+def _load(place: str, metric: OwnMetric) -> Function:
+    try:
+        function = import_object(metric.path)
+    except ValueError as error:
+        raise ValueError(f"{place}.{error}") from None
+    if not callable(function):
+        raise ValueError(f"{place}.path: {metric.path} is {type(function).__name__}, not a function")
+    return function  # type: ignore[no-any-return]
+
+
+def own_value(
+    metric: OwnMetric, function: Function, embeddings_VD: NDArray[np.float64], unigram_counts: NDArray[Any]
+) -> float:
+    """Return the value of a metric for a matrix (vocabulary, width).
+
+    ``ValueError`` with the metric's path if the function fails, changes the matrix, or returns no finite number or NaN.
+    """
+    takes_counts = _COUNTS in inspect.signature(function).parameters
+    given = embeddings_VD.view()
+    given.flags.writeable = False  # other metrics see the same matrix
+    try:
+        value = function(given, **({_COUNTS: unigram_counts} if takes_counts else {}))
+        number = float(value)
+    except Exception as error:  # the function is the user's
+        raise ValueError(f"{metric.path} fails ({type(error).__name__}: {error})") from error
+    if math.isinf(number):
+        raise ValueError(f"{metric.path} returns {number}, not a finite number")
+    return number
+
+
+def try_metrics(study: Study) -> None:
+    """Try a study's own metrics on a small matrix; a ``ValueError`` names the field of one that cannot be used."""
+    generator = np.random.default_rng(0)
+    embeddings_VD, counts = generator.normal(size=(64, 8)), generator.integers(0, 100, size=64)
+    for index, (metric, function) in enumerate(load_metrics(study)):
+        try:
+            value, again = (own_value(metric, function, embeddings_VD, counts) for _ in range(2))
+        except ValueError as error:
+            raise ValueError(f"evaluation.metrics.{index}.path: {error} on a matrix of 64 x 8 normal numbers") from None
+        if value != again:
+            raise ValueError(
+                f"evaluation.metrics.{index}.path: {metric.path} returns {value!r} and then {again!r} for the same "
+                "matrix; a metric is a pure function"
+            )
+
 
 EMBEDDINGS = "embeddings"
 # The names of the input embedding and of an untied head in an exported model, by architecture.
@@ -87,7 +206,7 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
             [each for part in parts for each in part.results] + own_rows + variants + similarity_rows,
             [reason for part in parts for reason in part.undefined] + reasons + similarity_reasons,
             {"matrices": {name: found for part in parts for name, found in part.detail.items()}},
-            {FILE: pack(kept)},
+            {PAIRS: pack_pairs(kept)},
         )
 
     yield evaluate

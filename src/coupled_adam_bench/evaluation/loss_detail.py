@@ -1,10 +1,11 @@
 """What a pass over held-out text says beside its mean loss: by frequency band, by window, per byte, and its logits.
 
 B: sequences of a batch    T: tokens of a window    N: windows    P: pieces of windows    G: held-out documents
-V: tokens of the vocabulary
+V: tokens of the vocabulary    K: bands, the tokens that were never seen first
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,75 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.data.bins import UNIGRAM, load_meta, verified_file, verified_tree
-from coupled_adam_bench.data.check import TOKENIZER
+from coupled_adam_bench.data.bins import UNIGRAM, load_meta
+from coupled_adam_bench.data.check import TOKENIZER, verified_file, verified_tree
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes, token_bytes
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens
-from coupled_adam_bench.evaluation.calibration import Calibration, calibration, calibration_curve, pooled_error
-from coupled_adam_bench.evaluation.frequency_bands import BandLosses
-from coupled_adam_bench.evaluation.logit_sums import LogitStatistics, LogitSums
-from coupled_adam_bench.evaluation.window_losses import FILE, WindowLosses, pack
-from coupled_adam_bench.store.record import Evaluation, row
+from coupled_adam_bench.evaluation.calibration import (
+    Calibration,
+    LogitStatistics,
+    LogitSums,
+    calibration,
+    calibration_curve,
+    pooled_error,
+)
+from coupled_adam_bench.evaluation.kept import WINDOWS, WindowLosses, pack_windows
+from coupled_adam_bench.store.stored import Evaluation, row
 from coupled_adam_bench.study.catalog.bands import BAND_NAMES, BANDS, RAREST, Band
 from coupled_adam_bench.study.catalog.metrics import HELD_OUT_SIZES, METRICS
+
+
+class BandLosses:
+    """Losses by the band of the target."""
+
+    def __init__(self, bands_V: NDArray[np.int64]) -> None:
+        self._bands_V = bands_V
+        self._sums: list[NDArray[np.float64]] = []
+        self._counts_K = np.zeros(len(BAND_NAMES), dtype=np.int64)
+
+    def add(self, targets_BT: NDArray[np.int64], losses_BT: NDArray[np.float64]) -> None:
+        """Add targets and their losses, both of shape (B, T)."""
+        bands = self._bands_V[targets_BT].ravel()
+        self._counts_K += np.bincount(bands, minlength=len(BAND_NAMES))
+        self._sums.append(np.asarray(np.bincount(bands, losses_BT.ravel(), len(BAND_NAMES)), dtype=np.float64))
+
+    @property
+    def n_targets(self) -> dict[str, int]:
+        """The number of targets by the name of the band."""
+        return dict(zip(BAND_NAMES, self._counts_K.tolist(), strict=True))
+
+    def means(self) -> dict[str, float]:
+        """Return the mean loss by the name of the band; NaN for a band without a target."""
+        totals_K = np.sum(self._sums, axis=0).tolist()
+        return {
+            name: total / count if count else math.nan
+            for (name, count), total in zip(self.n_targets.items(), totals_K, strict=True)
+        }
+
+    def to_json(self, counts_V: NDArray[np.int64], calibrations: Mapping[str, Calibration]) -> list[dict[str, Any]]:
+        """Return for each band its tokens, the range of their counts in training, its targets, loss and calibration.
+
+        What is not finite is None.
+        """
+        described = []
+        for number, (name, loss) in enumerate(self.means().items()):
+            counts, found = counts_V[self._bands_V == number], calibrations[name]
+            values = {
+                "loss": loss if self.n_targets[name] else math.nan,
+                "calibration": found.mean_log_ratio,
+                "pooled_calibration": found.pooled_log_ratio,
+            }
+            described.append(
+                {
+                    "band": name,
+                    "tokens": len(counts),
+                    "training_counts": [int(counts.min()), int(counts.max())] if len(counts) else None,
+                    "targets": self.n_targets[name],
+                    "occurring_tokens": found.n_occurring,
+                }
+                | {key: value if math.isfinite(value) else None for key, value in values.items()}
+            )
+        return described
 
 
 @dataclass(frozen=True)
@@ -129,7 +188,7 @@ class LossDetail:
         }
         rows = [row("test", name, value if math.isfinite(value) else math.nan) for name, value in values.items()]
         rows.append(row("test", f"{RAREST.pooled_calibration}_stderr", error, METRICS[RAREST.pooled_calibration].unit))
-        return Evaluation(rows, undefined, detail, {FILE: pack(windows)})
+        return Evaluation(rows, undefined, detail, {WINDOWS: pack_windows(windows)})
 
     def _calibrations(self, logits: LogitStatistics) -> dict[str, Calibration]:
         """Return the calibration of each band by its name."""

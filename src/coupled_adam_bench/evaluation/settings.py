@@ -1,20 +1,33 @@
-"""Lists for each stage everything but the model that can change the numbers of an evaluation.
+"""Lists for each stage everything but the model that can change the numbers of an evaluation, and checks it.
 
 The name of an evaluation's file holds a hash of these settings, and the workflow needs the name before there is any
 data: so this module imports nothing heavy. A file counts by its contents, not by its path. The sets that the data stage
-generates (``synthetic``) are identified by the id of the data.
+generates (``synthetic``) are identified by the id of the data. Not seen of a downstream task: data on the Hugging Face
+hub, and Python code outside of lm-eval and ``paths.tasks``.
 """
 
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from glob import glob
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
-from coupled_adam_bench.evaluation.task_contents import task_contents
-from coupled_adam_bench.evaluation.task_files import plan_tasks, user_folder
-from coupled_adam_bench.store.cached import cached_by_file
-from coupled_adam_bench.store.files import digest
+from coupled_adam_bench.evaluation.task_files import (
+    LOCAL_READERS,
+    StandIn,
+    TaskFile,
+    find_tasks,
+    included_files,
+    mirrored_task,
+    plan_tasks,
+    read_task,
+    user_folder,
+)
+from coupled_adam_bench.store.files import cached_by_file, digest, sha256_once
 from coupled_adam_bench.study.config import OwnMetric, Study, Theory, WordSimilaritySet
 from coupled_adam_bench.study.dotted import code_of
 
@@ -22,6 +35,10 @@ RANDOM_SEED, OTHER_SEED = 0, 1234
 """lm-eval's default seeds: that of Python's generator, and that of all others."""
 LIBRARIES = ("lm_eval", "transformers", "tokenizers", "datasets")
 """The libraries that decide which tokens are scored, and how. The version of PyTorch changes only the rounding."""
+_FUNCTION = re.compile(r"!function\s+([\w.]+)\.\w+")
+
+Digest = tuple[str, str]
+"""Name of a file, without its folder, and the SHA-256 of its contents."""
 
 
 def test_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
@@ -124,3 +141,118 @@ def _version(library: str) -> str:
         return version(library)
     except PackageNotFoundError:
         raise ValueError(f"{library} is not installed: pip install 'coupled-adam-bench[pipeline]'") from None
+
+
+def task_contents(task: TaskFile, stand_in: StandIn | None, own_folder: Path | None) -> dict[str, Any]:
+    """Return the hashes of a task's YAML files, Python code and local data, wherever they lie.
+
+    One of the user's own tasks counts with all Python files in its folder, and a group of tasks with all of the user's
+    tasks. ``ValueError`` for a file that the task names and that is not there.
+    """
+    tasks = [task.path]
+    if task.is_group and own_folder is not None:
+        tasks += [path for path in sorted(own_folder.glob("**/*.yaml")) if path != task.path]
+    settings = [stand_in] if stand_in is not None else [read_task(yaml) for yaml in tasks]
+    code = [file for yaml in tasks for file in _files_of_task(yaml)]
+    if own_folder is not None:
+        code += [file for yaml in tasks if own_folder in yaml.parents for file in sorted(yaml.parent.glob("**/*.py"))]
+    return {
+        "name": task.name,
+        "files": [_digest(path) for path in dict.fromkeys(code)],
+        "data": [_data(task, values) for values in settings],
+    }
+
+
+def _digest(path: Path) -> Digest:
+    return path.name, sha256_once(path)
+
+
+def _files_of_task(path: Path) -> Iterator[Path]:
+    """Yield a YAML file, those that it includes, and the Python files beside them that they name a function of."""
+    yield path
+    for other in included_files(path):
+        yield from _files_of_task(other)
+    for module in _FUNCTION.findall(path.read_text(encoding="utf-8")):
+        if (file := path.parent / f"{module.replace('.', '/')}.py").is_file():
+            yield file
+
+
+def _data(task: TaskFile, settings: dict[str, Any]) -> dict[str, list[Digest]]:
+    """Return the digests of the local data files of a task by split; empty for data on the hub."""
+    options, source = settings.get("dataset_kwargs") or {}, settings.get("dataset_path")
+    is_reader = source in LOCAL_READERS
+    if not isinstance(source, str) or not (is_reader or Path(source).exists()):
+        return {}
+    folder = Path(options.get("data_dir") or "") if is_reader else Path(source)
+    if "data_files" not in options:  # a script, or a folder that is read whole
+        files = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.is_file())
+        return {"": [_digest(path) for path in files]}
+    named = options["data_files"]
+    splits = named if isinstance(named, dict) else {"": named}
+    return {
+        str(split): [
+            one for name in ([names] if isinstance(names, str) else names) for one in _digests(task, folder, name)
+        ]
+        for split, names in splits.items()
+    }
+
+
+def _digests(task: TaskFile, folder: Path, name: str) -> list[Digest]:
+    """Return the digests of the files that one name stands for: a path, a glob, or a URL, which is not fetched."""
+    if "://" in name:
+        return [(name, "")]
+    paths = [Path(path) for path in sorted(glob(str(folder / name), recursive=True))]  # noqa: PTH207
+    if not paths:
+        raise ValueError(
+            f"evaluation.downstream.tasks: {task.name} needs {folder / name}, which does not exist (data_files in "
+            f"{task.path}, from the folder in which the study is run)"
+        )
+    return [_digest(path) for path in paths]
+
+
+def check_evaluation(study: Study) -> None:
+    """Check task names, word-similarity sets and the hub mirror; ``ValueError`` that lists all problems.
+
+    What the data stage generates itself (``synthetic``) is not checked: it does not exist yet.
+    """
+    problems: list[str] = []
+    if study.evaluation.word_similarity != "synthetic":
+        problems += _repeated("evaluation.word_similarity", (spec.name for spec in study.evaluation.word_similarity))
+        for spec, path in set_files(study, Path()):
+            problems += _problem(read_pairs, path, spec)
+    problems += _problem(own_metrics, study)
+    if study.evaluation.downstream.tasks != "synthetic":
+        problems += _repeated("evaluation.downstream.tasks", study.evaluation.downstream.tasks)
+        problems += _task_problems(study)
+    if problems:
+        raise ValueError(f"evaluation: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems))
+
+
+def _task_problems(study: Study) -> list[str]:
+    downstream = study.evaluation.downstream
+    own = user_folder(study.paths.tasks)
+    try:
+        tasks = find_tasks(downstream.tasks, own, downstream.task_versions)
+    except ValueError as error:
+        return [str(error)]
+    except OSError as error:
+        return [f"paths.tasks: {error.filename} cannot be read: {error.strerror}"]
+    if study.paths.hub_mirror is None:
+        return [line for task in tasks for line in _problem(task_contents, task, None, own)]
+    mirror = Path(study.paths.hub_mirror)
+    try:
+        return [line for task in tasks for line in _problem(mirrored_task, task, mirror, downstream.num_fewshot)]
+    except OSError as error:
+        return [f"paths.hub_mirror: {error.filename} cannot be read: {error.strerror}"]
+
+
+def _problem(check: Callable[..., Any], *args: Any) -> list[str]:
+    try:
+        check(*args)
+    except ValueError as error:
+        return [str(error)]
+    return []
+
+
+def _repeated(setting: str, names: Iterable[str]) -> list[str]:
+    return [f"{setting}: {name!r} is named {count} times" for name, count in Counter(names).items() if count > 1]

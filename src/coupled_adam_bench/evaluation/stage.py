@@ -12,9 +12,17 @@ from typing import Any
 from coupled_adam_bench.machine.garbage import rarely_collected
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import await_files, read_sealed, write_bytes, write_sealed, write_text
-from coupled_adam_bench.store.record import Evaluation, Evaluator, row
 from coupled_adam_bench.store.runs import mark_damaged, run_damage
-from coupled_adam_bench.store.stored import Measurement, beside, measurement_of, named, wrong_row
+from coupled_adam_bench.store.stored import (
+    Evaluation,
+    Evaluator,
+    Measurement,
+    beside,
+    measurement_of,
+    named,
+    row,
+    wrong_row,
+)
 from coupled_adam_bench.study.catalog.metrics import columns_of
 from coupled_adam_bench.study.catalog.stages import Stage
 from coupled_adam_bench.study.cells import Cell

@@ -16,7 +16,7 @@ import yaml
 
 from coupled_adam_bench.data.check import TASKS
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.cached import cached_by_file
+from coupled_adam_bench.store.files import cached_by_file
 from coupled_adam_bench.study.config import Study
 from coupled_adam_bench.study.config.reading import MAX_BYTES, check_size
 
@@ -47,17 +47,11 @@ class TaskFile:
     is_group: bool
 
 
-class Function(str):
-    """``module.name`` behind ``!function`` in a task's YAML file."""
-
-    __slots__ = ()
-
-
 class _Loader(yaml.SafeLoader):
     """SafeLoader that reads ``!function module.name`` as that string."""
 
 
-_Loader.add_constructor("!function", lambda _, node: Function(node.value))
+_Loader.add_constructor("!function", lambda _, node: str(node.value))
 
 StandIn = dict[str, Any]
 """The settings of a task that includes another and finds its data elsewhere."""

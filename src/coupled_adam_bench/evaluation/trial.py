@@ -10,7 +10,6 @@ from coupled_adam_bench.data.bins import load_meta
 from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.evaluation import settings
 from coupled_adam_bench.evaluation.downstream import load_tasks, run_tasks, task_rows
-from coupled_adam_bench.evaluation.requests import ADVICE, Lengths
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study.config import Model, Study
@@ -45,7 +44,7 @@ def try_study_tasks(study: Study, data_id: str) -> dict[str, Any]:
     """Try the tasks of one study; return by task the number of its items and the lengths of its requests in tokens."""
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder, load_tasks(study, data_id) as loaded:
         _save_small_model(study, paths.data_dir(data_id), Path(folder) / "model")
-        from coupled_adam_bench.evaluation.harness_model import HarnessModel
+        from coupled_adam_bench.evaluation.harness_model import ADVICE, HarnessModel, Lengths
 
         lm = HarnessModel(Path(folder) / "model", study, rehearsal=True)
         scored = run_tasks(loaded, lm, study.evaluation.downstream.limit)

@@ -9,8 +9,10 @@ from coupled_adam_bench.report.formats import MISSING, fixed, p_value, with_inte
 from coupled_adam_bench.report.history_figures import largest_size
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, Layout, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics import power
 from coupled_adam_bench.statistics.contrasts import Contrast, Question, contrasts
-from coupled_adam_bench.statistics.power import PAIRED, POWER, read_power
+from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.power import PAIRED, POWER
 from coupled_adam_bench.statistics.scores import Verdict
 from coupled_adam_bench.statistics.student import ALPHA, interval
 from coupled_adam_bench.statistics.t_test import summarize
@@ -163,8 +165,8 @@ def _reaches(study: StudyResults, verdict: Verdict) -> Iterator[Reach]:
         )
 
 
-def _detectable(study: StudyResults, verdict: Verdict, power_csv: Path) -> Iterator[Detectable]:
-    rows = read_power(power_csv).to_dict("records")
+def _detectable(study: StudyResults, verdict: Verdict, material: Material) -> Iterator[Detectable]:
+    rows = material.rows(power.STATISTIC)
     for group in longest_groups(study.groups[verdict.table.name]):
         place = dict(zip(GROUP_COLUMNS, group.place, strict=True))
         found = [
@@ -207,18 +209,17 @@ def _onsets(layout: Layout, runs: Path) -> tuple[str, tuple[tuple[str, str], ...
     return shown.title, tuple((label, words) for label, words in onsets if words)
 
 
-def answer_section(
-    study: StudyResults, verdicts: tuple[Verdict, ...], power_csv: Path, runs: Path
-) -> AnswerSection | None:
+def answer_section(material: Material, verdicts: tuple[Verdict, ...]) -> AnswerSection | None:
     """Return the section of a study, None if there is nothing to answer: no two seeds, or no Adam to compare with."""
+    study = material.study
     tables = tuple(_tables(study))
     if not tables:
         return None
-    size, onsets = _onsets(study.layout, runs)
+    size, onsets = _onsets(study.layout, material.runs)
     return AnswerSection(
         tables,
         tuple(reach for verdict in verdicts for reach in _reaches(study, verdict)),
-        tuple(each for verdict in verdicts for each in _detectable(study, verdict, power_csv)),
+        tuple(each for verdict in verdicts for each in _detectable(study, verdict, material)),
         onsets,
         size,
     )

@@ -8,8 +8,8 @@ from typing import Any
 
 from coupled_adam_bench.report.formats import MISSING, significant
 from coupled_adam_bench.results.groups import Setup
-from coupled_adam_bench.results.noise import GROUP_COLUMNS, INIT, ORDER, REST, SEEDS, read_noise
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.noise import GROUP_COLUMNS, INIT, ORDER, REST, SEEDS, read_noise
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
 from coupled_adam_bench.study.cells import readable_count

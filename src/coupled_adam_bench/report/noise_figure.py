@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench.report.noise import NoiseGroup, noise_groups, root
 from coupled_adam_bench.report.style import STYLES, add_legend, axis_label, is_narrow, page_width, plain
-from coupled_adam_bench.results.noise import EVALUATION, INIT, ORDER, REST, SEEDS
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.noise import EVALUATION, INIT, ORDER, REST, SEEDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.report.formats import MISSING, fixed
-from coupled_adam_bench.results.seeds import PLACE_COLUMNS, read_seeds
-from coupled_adam_bench.statistics.seed_correlation import consequence
+from coupled_adam_bench.statistics.seeds import PLACE_COLUMNS, consequence, read_seeds
 
 SHARES_OF_DATA = (1.0, 0.5)
 """The shares of the variance over seeds for which the section says what the overlap does."""

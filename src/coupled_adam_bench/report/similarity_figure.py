@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.evaluation.pair_similarities import PairSimilarities, read_pair_similarities
+from coupled_adam_bench.evaluation.kept import PairSimilarities, read_pair_similarities
 from coupled_adam_bench.report.history_figures import Shown
 from coupled_adam_bench.report.style import add_legend, optimizer_styles, panels, plain
 from coupled_adam_bench.results.groups import Layout

@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.report.formats import MISSING, p_value, significant
-from coupled_adam_bench.report.power import hours_per_seed
 from coupled_adam_bench.results.groups import Group, Layout
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.followed import Check, checks
-from coupled_adam_bench.statistics.power import PAIRED, POWER, UNPAIRED, power_of, seeds_needed
+from coupled_adam_bench.statistics.power import PAIRED, POWER, UNPAIRED, hours_per_seed, power_of, seeds_needed
 from coupled_adam_bench.statistics.stated import (
     CONFIRMED,
-    EARLY,
     NOT_CONFIRMED,
     OPEN,
-    levels,
+    Check,
+    checks,
     meant_groups,
     read_stated_csv,
 )
@@ -27,15 +25,14 @@ from coupled_adam_bench.study.stated import read_record
 from coupled_adam_bench.tools.estimate.study import Estimate
 from coupled_adam_bench.tools.estimate.text import align, count
 
-TONES = {CONFIRMED: "good", EARLY: "good", NOT_CONFIRMED: "bad", OPEN: "middle"}
+TONES = {CONFIRMED: "good", NOT_CONFIRMED: "bad", OPEN: "middle"}
 CORRECTIONS = {"none": "without correction", "holm": "after Holm's correction", "bonferroni": "shared by Bonferroni"}
-SPENDINGS = {"obrien_fleming": "O'Brien and Fleming", "pocock": "Pocock"}
 Row = Mapping[Hashable, Any]
 
 
 @dataclass(frozen=True)
 class HypothesisRow:
-    """A hypothesis, its last look that counts, and its outcome, as text; ``places`` are (place, difference, p)."""
+    """A hypothesis and its outcome, as text; ``places`` are (place, difference, p)."""
 
     name: str
     metric: Metric
@@ -54,14 +51,12 @@ class HypothesisRow:
 
 @dataclass(frozen=True)
 class StatedSection:
-    """What the template prints; ``looks`` are (seeds, level), ``meant`` are (place, metric, both optimizers)."""
+    """What the template prints; ``meant`` are (place, metric, both optimizers)."""
 
     stated: Stated
     title: str
     alpha: str
     correction: str
-    spending: str
-    looks: tuple[tuple[int, str], ...]
     hypotheses: tuple[HypothesisRow, ...]
     checks: tuple[Check, ...]
     meant: frozenset[tuple[Any, ...]]
@@ -76,37 +71,15 @@ class StatedSection:
         return self.in_advance and (group.place, metric.name, frozenset((optimizer, reference))) in self.meant
 
 
-def _last_look(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of the look that decided a hypothesis, else of the last that was tested, else of the first."""
-    looks: dict[int, list[Row]] = {}
-    for row in rows:
-        looks.setdefault(row["look"], []).append(row)
-    last = next(iter(looks.values()))
-    for at_look in looks.values():
-        if math.isnan(at_look[0]["p_hypothesis"]):
-            break
-        last = at_look
-        if at_look[0]["p_hypothesis"] < at_look[0]["level"]:
-            break
-    return last
-
-
-def _awaited(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of the first look that a hypothesis waits for, which say what it lacks; none if it is decided."""
-    open_rows = [row for row in rows if row["outcome"] == OPEN and math.isnan(row["p_hypothesis"])]
-    return [row for row in open_rows if row["look"] == open_rows[0]["look"]]
-
-
 def _hypothesis(study: StudyResults, hypothesis: Hypothesis, rows: Sequence[Row]) -> HypothesisRow:
     places = {group.place: group for group in meant_groups(study.layout, hypothesis)}
     labels = next(iter(places.values())).optimizer_labels
-    last = _last_look(rows)
     where = [study.tables[hypothesis.table].title, *filter(None, (hypothesis.tokens, hypothesis.model))]
     named = {(group.setup.n_params, group.n_tokens, group.setup): group for group in places.values()}
     shown = []
     for (n_params, n_tokens, _), group in named.items():
         row = next(
-            r for r in last if (r["n_params"], r["n_tokens"], r["model"]) == (n_params, n_tokens, group.setup.model)
+            r for r in rows if (r["n_params"], r["n_tokens"], r["model"]) == (n_params, n_tokens, group.setup.model)
         )
         shown.append(
             (
@@ -122,13 +95,13 @@ def _hypothesis(study: StudyResults, hypothesis: Hypothesis, rows: Sequence[Row]
         than=labels[hypothesis.than],
         where=", ".join(where) + (f": all of {len(places)} places" if len(places) > 1 else ""),
         test={"t-test": "unpaired", "paired": "paired", "trend": "trend"}[hypothesis.test],
-        seeds=str(last[0]["seeds"]),
-        p_value=p_value(last[0]["p_hypothesis"]),
-        level=significant(last[0]["level"]),
-        outcome=last[0]["outcome"],
-        tone=TONES[last[0]["outcome"]],
+        seeds=str(rows[0]["seeds"]),
+        p_value=p_value(rows[0]["p_hypothesis"]),
+        level=significant(rows[0]["level"]),
+        outcome=rows[0]["outcome"],
+        tone=TONES[rows[0]["outcome"]],
         places=tuple(shown),
-        reason="; ".join(dict.fromkeys(row["reason"] for row in (*last, *_awaited(rows)) if row["reason"])),
+        reason="; ".join(dict.fromkeys(row["reason"] for row in rows if row["reason"])),
     )
 
 
@@ -140,7 +113,6 @@ def stated_section(study: StudyResults, folder: Path) -> StatedSection | None:
     plan, all_rows = stated.plan, read_stated_csv(folder / "stated.csv").to_dict("records")
     of_each = {each.name: [row for row in all_rows if row["hypothesis"] == each.name] for each in plan.hypotheses}
     rows = tuple(_hypothesis(study, each, of_each[each.name]) for each in plan.hypotheses)
-    outcomes = {row.name: (row.outcome, int(row.seeds)) for row in rows}
     meant = {
         (group.place, each.metric, frozenset((each.better, each.than)))
         for each in plan.hypotheses
@@ -151,16 +123,14 @@ def stated_section(study: StudyResults, folder: Path) -> StatedSection | None:
         title=plan.title,
         alpha=f"{100 * plan.alpha:g} %",
         correction=CORRECTIONS[plan.correction] if len(plan.hypotheses) > 1 else "",
-        spending=SPENDINGS[plan.stopping.spending] if plan.stopping and len(plan.looks) > 1 else "",
-        looks=tuple((look, significant(level)) for look, level in zip(plan.looks, levels(plan), strict=True)),
         hypotheses=rows,
-        checks=checks(study, read_record(folder), outcomes),
+        checks=checks(study, read_record(folder)),
         meant=frozenset(meant),
     )
 
 
 def _planned(plan: StatedPlan, each: Hypothesis) -> tuple[str, str, str]:
-    """Return as text what is expected, the power of all stated seeds, and the seeds needed, at one look."""
+    """Return as text what is expected, the power of all stated seeds, and the seeds needed."""
     if each.difference is None or each.spread is None:
         return MISSING, MISSING, MISSING
     design = PAIRED if each.test == "paired" else UNPAIRED
@@ -186,5 +156,5 @@ def describe_stated(layout: Layout, estimate: Estimate) -> str:
         expected, power, needed = _planned(stated.plan, each)
         n_seeds = len(stated.plan.seeds)
         table.append([each.name, each.metric, expected, str(n_seeds), power, needed, count(hours * n_seeds)])
-    title = f"Stated in {stated.path} (SHA-256 {stated.sha256[:12]}); the power is that at one place, without looks"
+    title = f"Stated in {stated.path} (SHA-256 {stated.sha256[:12]}); the power is that at one place"
     return "\n".join(["", title, *align(table, n_left=3), ""])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, BETTER, DOCUMENTS, HELD_OUT, IMPROVEMENT, IQM
+from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, BETTER, DOCUMENTS, HELD_OUT
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.student import ALPHA
@@ -81,11 +81,11 @@ class TextPair:
 
 @dataclass(frozen=True)
 class Summary:
-    """The rows of ``summary.csv`` of a table: a line for each optimizer, by metric; a statistic may not be there."""
+    """The rows of ``summary.csv`` of a table: (label, row by metric) of each optimizer but the first."""
 
     table: Table
     columns: tuple[Metric, ...]
-    optimizers: tuple[tuple[str, dict[str, Row], dict[str, Row]], ...]
+    optimizers: tuple[tuple[str, dict[str, Row]], ...]
     reference: str
     has_intervals: bool
 
@@ -153,16 +153,9 @@ def _by(rows: list[Row], *names: str) -> dict[Any, list[Row]]:
 
 
 def _summary(study: StudyResults, table: Table, rows: list[Row]) -> Summary:
-    of_optimizer = _by(rows, "optimizer", "statistic")
     labels = {key: label for group in study.groups[table.name] for key, label in group.optimizer_labels.items()}
-    lines = tuple(
-        (
-            label,
-            {row["metric"]: row for row in of_optimizer.get((key, IQM), [])},
-            {row["metric"]: row for row in of_optimizer.get((key, IMPROVEMENT), [])},
-        )
-        for key, label in labels.items()
-    )
+    by_key = _by(rows, "optimizer")
+    lines = tuple((labels[key], {row["metric"]: row for row in of_key}) for (key,), of_key in by_key.items())
     reference = next(iter(labels.values()))
     return Summary(table, study.columns(table.name), lines, reference, any(not isnan(row["low"]) for row in rows))
 

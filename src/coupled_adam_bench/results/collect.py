@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pandas import DataFrame
 
 from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
 from coupled_adam_bench.store import paths
@@ -11,9 +12,6 @@ from coupled_adam_bench.store.stored import Measurement, measured_cells
 from coupled_adam_bench.study.catalog.metrics import RESULT_COLUMNS
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _INTEGERS = ("n_params", "n_tokens", "seed")
 _TYPES: dict[str, type] = {name: int if name in _INTEGERS else str for name in RESULT_COLUMNS} | {"value": float}
@@ -63,7 +61,7 @@ def _same_rows(found: dict[str, tuple[Cell, list[CellRow], bool]]) -> Iterator[t
         yield from ((cell, *row) for row in (*rows, *lacking))
 
 
-def collect(plan: Plan, runs: Path = paths.RUNS, partial: bool = False) -> "DataFrame":
+def collect(plan: Plan, runs: Path = paths.RUNS, partial: bool = False) -> DataFrame:
     """Return the results of all cells of a plan, one value per row, with the columns ``RESULT_COLUMNS``.
 
     Only what was measured under the settings of this plan counts. A diverged cell has NaN for every metric that the
@@ -78,7 +76,7 @@ def collect(plan: Plan, runs: Path = paths.RUNS, partial: bool = False) -> "Data
     return results_frame(plan, _same_rows(found))
 
 
-def results_frame(plan: Plan, rows: Iterable[tuple[Cell, str, str, float, str]]) -> "DataFrame":
+def results_frame(plan: Plan, rows: Iterable[tuple[Cell, str, str, float, str]]) -> DataFrame:
     """Return rows of (cell, task, metric, value, unit) as a frame with the columns ``RESULT_COLUMNS``."""
     records = []
     for cell, task, metric, value, unit in rows:
@@ -89,11 +87,11 @@ def results_frame(plan: Plan, rows: Iterable[tuple[Cell, str, str, float, str]])
     return typed_frame(records, _TYPES)
 
 
-def write_results(results: "DataFrame", path: Path) -> None:
+def write_results(results: DataFrame, path: Path) -> None:
     """Write ``results.csv`` atomically, in full precision."""
     write_csv(results, path)
 
 
-def read_results(path: Path) -> "DataFrame":
+def read_results(path: Path) -> DataFrame:
     """Read ``results.csv``; ``ValueError`` for a wrong column, a value of the wrong type or a duplicate row."""
     return read_csv(path, _TYPES, _KEY)

@@ -1,14 +1,12 @@
 """The files of comparisons, ``tests.csv``, ``paired.csv`` and ``summary.csv``: their columns, how they are read."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pandas import DataFrame
 
 from coupled_adam_bench.results.groups import GROUP_COLUMNS
 from coupled_adam_bench.results.tidy import read_csv
 from coupled_adam_bench.study.config.statistics import BoldRule
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 TEST_COLUMNS: dict[str, type] = {
     "table": str, "n_params": int, "n_tokens": int, "metric": str, "optimizer": str, "reference": str,
@@ -29,7 +27,7 @@ DECIDING = {T_TEST: "p_value", PAIRED: "p_paired", HOLM: "p_holm"}
 """The column whose p-value decides, by the rule; without a test there is none."""
 
 
-def read_tests(path: Path) -> "DataFrame":
+def read_tests(path: Path) -> DataFrame:
     """Read ``tests.csv``; ``ValueError`` for a wrong column, a value of the wrong type or a duplicate row."""
     return read_csv(path, TEST_COLUMNS, (*GROUP_COLUMNS, "metric", "optimizer", "reference"))
 
@@ -47,20 +45,6 @@ DOCUMENTS, HELD_OUT = "documents", "held-out documents"
 """Values of ``unit``."""
 
 
-def read_paired(path: Path) -> "DataFrame":
+def read_paired(path: Path) -> DataFrame:
     """Read ``paired.csv``; ``ValueError`` as of :func:`read_tests`."""
     return read_csv(path, PAIRED_COLUMNS, (*GROUP_COLUMNS, "optimizer", "reference", "seed", "unit", "task"))
-
-
-SUMMARY_COLUMNS: dict[str, type] = {
-    "table": str, "metric": str, "optimizer": str, "reference": str, "statistic": str, "n_groups": int,
-    "n_values": int, "value": float, "low": float, "high": float, "reason": str,
-}  # fmt: skip
-"""Columns of summary.csv; ``reference`` is empty for statistics of one optimizer (docs/statistics.md)."""
-IQM, IMPROVEMENT = "interquartile mean", "probability of improvement"
-"""Values of ``statistic``."""
-
-
-def read_summary(path: Path) -> "DataFrame":
-    """Read ``summary.csv``; ``ValueError`` as of :func:`read_tests`."""
-    return read_csv(path, SUMMARY_COLUMNS, ("table", "metric", "optimizer", "reference", "statistic"))

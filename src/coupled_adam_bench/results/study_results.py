@@ -3,18 +3,19 @@
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pandas import DataFrame
 
 from coupled_adam_bench.results.collect import read_results
 from coupled_adam_bench.results.comparisons import read_tests
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, Layout, Values, layout_of
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.catalog.tables import Table
+from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 Place = tuple[Any, ...]
 """The values of ``GROUP_COLUMNS``, which identify a group."""
@@ -25,8 +26,8 @@ class StudyResults:
     """A plan with its layout, ``results.csv`` and, once they are made, the rows of ``tests.csv``."""
 
     layout: Layout
-    results: "DataFrame"
-    tests: "DataFrame | None" = None
+    results: DataFrame
+    tests: DataFrame | None = None
 
     def __post_init__(self) -> None:
         """Refuse the results of another study."""
@@ -61,6 +62,10 @@ class StudyResults:
             for cell, task, metric, value in zip(*columns, strict=True)
             if tasks.get(metric) == task
         }
+
+    def value(self, cell: Cell, metric: str) -> float:
+        """Return a metric's value in a cell, given the metric's name; NaN if it is not there."""
+        return self.values.get((cell.id, metric), nan)
 
     def columns(self, table: str) -> tuple[Metric, ...]:
         """Return the metrics of a table."""

@@ -5,7 +5,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pandas import DataFrame
 
 from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
 from coupled_adam_bench.store import paths
@@ -14,9 +16,6 @@ from coupled_adam_bench.store.stored import Measurement, measurement_of
 from coupled_adam_bench.study.catalog.stages import VALIDATION_LOSS
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.tuning import Candidate, Tuning, choice_file, read_choice
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _TYPES: dict[str, type] = {
     "study": str, "tuning": str, "model": str, "n_params": int, "n_tokens": int, "optimizer": str, "candidate": int,
@@ -109,7 +108,7 @@ def write_choice(tuning: Tuning, path: Path, runs: Path = paths.RUNS) -> int:
     return chosen
 
 
-def tuning_frame(plan: Plan, folder: Path) -> "DataFrame":
+def tuning_frame(plan: Plan, folder: Path) -> DataFrame:
     """Return all tunings of a plan whose choice is in ``folder``, a row for each candidate and seed."""
     rows = []
     for tuning in plan.tunings.values():
@@ -137,6 +136,6 @@ def write_tuning(plan: Plan, folder: Path, out: Path) -> None:
     write_csv(tuning_frame(plan, folder), out)
 
 
-def read_tuning(path: Path) -> "DataFrame":
+def read_tuning(path: Path) -> DataFrame:
     """Read ``tuning.csv``; ``ValueError`` for a wrong column, a value of the wrong type or a duplicate row."""
     return read_csv(path, _TYPES, _KEY)

@@ -21,7 +21,9 @@ import math
 from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pandas import DataFrame
 
 from coupled_adam_bench.results.comparisons import BETTER, DECIDING, RULES, TEST_COLUMNS
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
@@ -33,9 +35,6 @@ from coupled_adam_bench.statistics.student import ALPHA, equivalence_p, two_side
 from coupled_adam_bench.statistics.t_test import Sample, summarize, t_test
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.plan import Plan
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 Row = dict[str, Any]
 Side = tuple[str, dict[int, float], Sample]
@@ -127,7 +126,7 @@ def _decide(rows: list[Row], rule: str) -> None:
         row["bold"] = bold
 
 
-def compare(study: StudyResults) -> "DataFrame":
+def compare(study: StudyResults) -> DataFrame:
     """Return all comparisons of a study's tables, with the columns ``TEST_COLUMNS``; corrections are per table."""
     settings = study.plan.statistics
     shown: list[Row] = []

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Sequence
 
+from statsmodels.stats.multitest import fdrcorrection
+
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return Holm's adjusted p-values (Holm 1979), in the order given.
@@ -18,8 +20,6 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
 
     Among those of at most alpha, the expected share of false ones is at most alpha.
     """
-    from statsmodels.stats.multitest import fdrcorrection
-
     return _adjusted(p_values, lambda tested: fdrcorrection(tested)[1])
 
 

@@ -7,13 +7,16 @@ ones share it, so that it is no part of the spread over seeds.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.results.noise import EVALUATION, INIT, ORDER, REST, SEEDS, write_noise_rows
+import numpy as np
+from pandas import DataFrame
+
 from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
 from coupled_adam_bench.statistics.sampling import SamplingVariances, sampling_variances
 from coupled_adam_bench.statistics.variance_components import MISSING, Component, one_way, two_way
 from coupled_adam_bench.store import paths
@@ -21,6 +24,16 @@ from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import GridBlock
 from coupled_adam_bench.study.plan import Plan
 
+SEEDS, INIT, ORDER, REST, EVALUATION = "seeds", "initial weights", "order of the data", "rest", "evaluation"
+"""Values of ``source``; ``seeds`` are both seeds at once, ``rest`` is interaction and rounding, and ``evaluation``
+which text and questions the evaluation has."""
+GROUP_COLUMNS = ("n_params", "n_tokens", "optimizer", "model", "data", "recipe", "block")
+NOISE_COLUMNS: dict[str, type] = {
+    "n_params": int, "n_tokens": int, "optimizer": str, "metric": str, "source": str, "variance": float, "low": float,
+    "high": float, "df": int, "n": int, "design": str, "reason": str, "model": str, "data": str, "recipe": str,
+    "block": str,
+}  # fmt: skip
+"""Columns of noise.csv; ``low`` and ``high`` are the 95 % interval of the ``variance``."""
 Parts = list[tuple[str, Component]]
 """Components by their source."""
 
@@ -31,8 +44,6 @@ def seed_parts(values: Sequence[float], n_seeds: int, n_orders: int | None) -> t
     ``values`` are those of ``n_seeds`` seeds or, if ``n_orders`` is given, of the cross of both, the order of the data
     changing faster.
     """
-    import numpy as np
-
     if n_orders is None:
         sources = [SEEDS]
     elif n_orders == 1:
@@ -115,7 +126,17 @@ def _row(source: str, component: Component, n: int, reason: str) -> dict[str, An
     }  # fmt: skip
 
 
+def write_noise_rows(rows: Iterable[dict[str, Any]], path: Path) -> None:
+    """Write ``noise.csv`` atomically, in full precision."""
+    write_csv(typed_frame(list(rows), NOISE_COLUMNS), path)
+
+
 def write_noise(plan: Plan, results_csv: Path, out: Path, runs: Path = paths.RUNS) -> None:
     """Write ``noise.csv`` from ``results.csv`` and from the evaluations in ``runs``."""
     study = load_results(plan, results_csv)
     write_noise_rows(noise_rows(study, sampling_variances(plan, study.results, runs)), out)
+
+
+def read_noise(path: Path) -> DataFrame:
+    """Read ``noise.csv``; ``ValueError`` for a wrong column, a value of the wrong type or a duplicate row."""
+    return read_csv(path, NOISE_COLUMNS, (*GROUP_COLUMNS, "metric", "source"))

@@ -11,6 +11,7 @@ from itertools import combinations_with_replacement, product
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import permutation_test
 
 from coupled_adam_bench.statistics.student import LEVEL, interval, one_sided_p, statistic
 from coupled_adam_bench.statistics.t_test import summarize
@@ -96,8 +97,6 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     """
     values = np.array(differences)
     if len(values) > MAX_FLIPPED:
-        from scipy.stats import permutation_test
-
         drawn = permutation_test(
             (values,), np.sum, permutation_type="samples", alternative="greater", n_resamples=N_DRAWN,
             rng=np.random.default_rng(RANDOM_SEED), vectorized=True,

@@ -8,13 +8,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pandas import DataFrame
 
-from coupled_adam_bench.evaluation.documents import read_scores
-from coupled_adam_bench.evaluation.window_losses import PairedWindows, paired_windows
+from coupled_adam_bench.evaluation.kept import PairedWindows, paired_windows, read_scores
 from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, DOCUMENTS, HELD_OUT, PAIRED_COLUMNS
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, layout_of
 from coupled_adam_bench.results.tidy import typed_frame, write_csv
@@ -25,9 +25,6 @@ from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 LOSS, ACC = METRICS["loss"], METRICS["acc"]
 MCNEMAR, T_TEST = "McNemar", "paired t-test"
@@ -185,7 +182,7 @@ def _or_reason(read: Callable[[], Found]) -> Found | str:
         return str(error)
 
 
-def compare_text(plan: Plan, runs: Path = paths.RUNS) -> "DataFrame":
+def compare_text(plan: Plan, runs: Path = paths.RUNS) -> DataFrame:
     """Return the comparisons of all groups of a plan, with the columns ``PAIRED_COLUMNS``; a gap has its reason."""
     scores = Scores(runs)
     groups = [group for of_table in layout_of(plan).groups.values() for group in of_table]

@@ -4,6 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
 CONFIDENCE = 0.95
 """Coverage of all intervals."""
 
@@ -30,15 +33,11 @@ class Fit:
 
 def t_quantile(df: float) -> float:
     """Return half the width of a two-sided interval of ``CONFIDENCE`` in standard errors."""
-    from scipy.special import stdtrit
-
     return float(stdtrit(df, (1 + CONFIDENCE) / 2))
 
 
 def upper_tail(estimate: float, standard_error: float, df: float) -> float:
     """Return the one-sided p-value of an estimate above 0; without any error it is 0, 1 or, for an estimate of 0, 1."""
-    from scipy.special import stdtr
-
     if standard_error > 0:
         return float(stdtr(df, -estimate / standard_error))
     return math.nan if math.isnan(estimate) else float(estimate <= 0)
@@ -57,8 +56,6 @@ def fit_line(values: Sequence[float], covariates: Sequence[Sequence[float]], see
     or the trunk of their schedule. Intervals are exact for normal noise if all seeds have the same covariates. A seed
     whose values do not determine a line is left out.
     """
-    import numpy as np
-
     y, slopes = np.asarray(values, dtype=float), np.asarray(covariates, dtype=float).reshape(len(values), -1)
     centre = slopes.mean(axis=0)
     design = np.column_stack([np.ones(len(y)), slopes - centre])

@@ -3,17 +3,15 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from coupled_adam_bench.evaluation.window_losses import FILE, WindowLosses, read_windows
+from pandas import DataFrame
+
+from coupled_adam_bench.evaluation.kept import WINDOWS, WindowLosses, read_windows
 from coupled_adam_bench.statistics.units import document_means, of_held_out
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.stored import Measurement, measured_cells
 from coupled_adam_bench.study.catalog.bands import RAREST
 from coupled_adam_bench.study.plan import Plan
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 LOSS, ACCURACY = "loss", "acc"
 SamplingVariances = Mapping[tuple[str, str], float]
@@ -28,12 +26,12 @@ def variance_of_mean_loss(windows: WindowLosses) -> float:
 
 def _of_loss(measurement: Measurement, cell_id: str) -> float:
     """Return the sampling variance of a cell's loss; NaN if it has diverged, or its windows are not kept."""
-    if not measurement.is_there(cell_id) or FILE not in measurement.read(cell_id).get("files", {}):
+    if not measurement.is_there(cell_id) or WINDOWS not in measurement.read(cell_id).get("files", {}):
         return math.nan
     return variance_of_mean_loss(read_windows(measurement, cell_id))
 
 
-def sampling_variances(plan: Plan, results: "DataFrame", runs: Path = paths.RUNS) -> SamplingVariances:
+def sampling_variances(plan: Plan, results: DataFrame, runs: Path = paths.RUNS) -> SamplingVariances:
     """Return the sampling variance of each cell's loss, from its held-out documents, and of what has a standard error.
 
     NaN where a cell has none. Other metrics are not a mean over text and have none.

@@ -2,6 +2,8 @@
 
 import math
 
+from scipy.special import stdtr, stdtrit
+
 ALPHA = 0.05
 """Level of significance [P], App. F."""
 LEVEL = 0.95
@@ -17,8 +19,6 @@ def statistic(difference: float, standard_error: float) -> float:
 
 def one_sided_p(t: float, df: float, higher: bool) -> float:
     """Return P(T > t) or, unless ``higher``, P(T < t) of Student's t; 1 where t is NaN, as nothing differs."""
-    from scipy.special import stdtr
-
     return 1.0 if math.isnan(t) else float(stdtr(df, -t if higher else t))
 
 
@@ -29,8 +29,6 @@ def two_sided_p(one_sided: float, t: float, df: float) -> float:
 
 def interval(difference: float, standard_error: float, df: float) -> tuple[float, float]:
     """Return the two-sided interval of a difference at ``LEVEL``; one point where nothing varies."""
-    from scipy.special import stdtrit
-
     half = float(stdtrit(df, (1 + LEVEL) / 2)) * standard_error
     return difference - half, difference + half
 

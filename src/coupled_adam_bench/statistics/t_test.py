@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import mean, stdev
 
 from coupled_adam_bench.statistics.student import ALPHA, interval, one_sided_p, statistic
 
@@ -42,31 +43,13 @@ class TTest:
 def summarize(values: Sequence[float]) -> Sample:
     """Return number, mean and sample standard deviation (NaN for fewer than two values).
 
-    Both are the exact values, rounded once, as of Python's ``statistics``: so equal values have variance 0.
+    Both are the exact values, rounded once, as ``statistics`` computes them: so equal values have variance 0.
     """
     finite = [float(value) for value in values if math.isfinite(value)]
     n = len(finite)
     if not n or n < len(values):
         return Sample(n, math.nan, math.nan)
-    # A float is a whole number over a power of two. Over one denominator, sums are sums of whole numbers.
-    ratios = [value.as_integer_ratio() for value in finite]
-    denominator = max(ratio[1] for ratio in ratios)
-    numbers = [number * (denominator // power) for number, power in ratios]
-    total = sum(numbers)
-    squares = n * sum(number * number for number in numbers) - total * total
-    sd = _square_root(squares, n * (n - 1) * denominator**2) if n > 1 else math.nan
-    return Sample(n, total / (n * denominator), sd)
-
-
-def _square_root(numerator: int, denominator: int) -> float:
-    """Return the square root of a fraction, rounded once.
-
-    The root is taken to 54 bits at least, and its last bit says whether more would follow: then one division rounds it.
-    """
-    shift = max(0, (109 + denominator.bit_length() - numerator.bit_length()) // 2 + 1)
-    scaled = numerator << 2 * shift
-    root = math.isqrt(scaled // denominator)
-    return (root | (root * root * denominator != scaled)) / (1 << shift)
+    return Sample(n, mean(finite), stdev(finite) if n > 1 else math.nan)
 
 
 def _untestable(name: str, values: Sequence[float], sample: Sample) -> str:

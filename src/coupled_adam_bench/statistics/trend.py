@@ -10,7 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pandas import DataFrame
 
 from coupled_adam_bench.results.groups import Group, Setup
 from coupled_adam_bench.results.pairs import paired_values, rivals
@@ -20,9 +22,6 @@ from coupled_adam_bench.statistics.corrections import holm
 from coupled_adam_bench.statistics.regression import Fit, fit_line, no_fit, t_quantile, upper_tail
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.plan import Plan
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 CENTRE, TOKENS, PARAMETERS = "centre", "tokens", "parameters"
 """Terms: the difference at the mean log D and log N, and what each doubling of tokens or of parameters adds to it."""
@@ -181,7 +180,7 @@ def _crossing_rows(trend: Trend) -> list[dict[str, Any]]:
     return rows
 
 
-def trend_rows(study: StudyResults) -> tuple["DataFrame", "DataFrame"]:
+def trend_rows(study: StudyResults) -> tuple[DataFrame, DataFrame]:
     """Return trend.csv and crossings.csv; Holm's correction is over the tests of a table on the same term."""
     rows: list[dict[str, Any]] = []
     crossings: list[dict[str, Any]] = []
@@ -197,7 +196,7 @@ def trend_rows(study: StudyResults) -> tuple["DataFrame", "DataFrame"]:
     return typed_frame(rows, TREND_COLUMNS), typed_frame(crossings, CROSSING_COLUMNS)
 
 
-def read_trend(folder: Path) -> tuple["DataFrame", "DataFrame"]:
+def read_trend(folder: Path) -> tuple[DataFrame, DataFrame]:
     """Read ``trend.csv`` and ``crossings.csv`` of a folder."""
     pair = ("data", "recipe", "metric", "optimizer", "reference")
     return (

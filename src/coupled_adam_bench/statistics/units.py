@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from statsmodels.stats.contingency_tables import mcnemar
 
 from coupled_adam_bench.statistics.student import interval, statistic, two_sided_p
 
@@ -87,6 +88,4 @@ def average(estimates: Sequence[Estimate]) -> Estimate:
 
 def mcnemar_p(n_better: int, n_worse: int) -> float:
     """Return the two-sided p-value of McNemar's exact test of what only one of two models has right."""
-    from statsmodels.stats.contingency_tables import mcnemar
-
     return float(mcnemar([[0, n_better], [n_worse, 0]], exact=True).pvalue)

@@ -5,11 +5,10 @@ a, b: levels of the factors, such as seeds of the initial weights and of the ord
 
 from dataclasses import dataclass
 from math import nan, sqrt
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtri, fdtri
 
 LEVEL = 0.95
 """Level of the two-sided intervals."""
@@ -31,21 +30,19 @@ class Component:
 MISSING = Component(nan, nan, nan, 0)
 
 
-def one_way(values: "NDArray[np.float64]") -> Component:
+def one_way(values: NDArray[np.float64]) -> Component:
     """Return the variance of independent values, with the exact interval of normal ones: df s^2 / chi^2."""
     df = len(values) - 1
     return _of_mean_square(float(values.var(ddof=1)), df)
 
 
 def _of_mean_square(mean_square: float, df: int) -> Component:
-    from scipy.special import chdtri
-
     tail = (1 - LEVEL) / 2
     low, high = (df * mean_square / float(chdtri(df, probability)) for probability in (tail, 1 - tail))
     return Component(mean_square, low, high, df)
 
 
-def two_way(values_ab: "NDArray[np.float64]") -> tuple[Component, Component, Component]:
+def two_way(values_ab: NDArray[np.float64]) -> tuple[Component, Component, Component]:
     """Return the components of rows, of columns and of the rest in a crossed design with one value in each place.
 
     The model is y_ij = mu + A_i + B_j + e_ij with independent A, B and e. The rest e holds the interaction of the
@@ -72,8 +69,6 @@ def _difference(ms: float, df: int, ms_rest: float, df_rest: int, n: int) -> Com
     That interval is exact where one of the two variances is 0 and close to its level between. The formulas and their
     letters are those of Burdick & Graybill (1992), section 3.3. Its ends are cut off at 0, below which no variance is.
     """
-    from scipy.special import chdtri, fdtri
-
     tail = (1 - LEVEL) / 2
 
     def bound(upper: bool) -> float:

@@ -1,4 +1,4 @@
-"""Atomic writes, which leave a file either whole or absent, checksums, and a wait for files that come late."""
+"""Atomic writes, which leave a file either whole or absent, checksums, and what is read once or comes late."""
 
 import hashlib
 import json
@@ -6,10 +6,14 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
+
+Args = TypeVarTuple("Args")
+Result = TypeVar("Result")
 
 SEAL = "sha256"
 """Key of a sealed JSON object that holds the SHA-256 of its other contents."""
@@ -130,21 +134,34 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def read_json_lines(path: Path) -> list[Any]:
-    """Read a file of JSON lines, without a last one that is still being written; a missing file has none."""
-    if not path.exists():
-        return []
-    try:
-        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-        return [json.loads(line) for line in whole.splitlines()]
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not JSON lines ({error}); delete it and run again") from None
-
-
 def sha256_file(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cached_by_file(read: Callable[[Path, *Args], Result]) -> Callable[[Path, *Args], Result]:
+    """Return ``read`` with a cache: a file is read again when its size, its inode or its time of change differs."""
+
+    @cache
+    def remembered(_key: tuple[Any, ...], path: Path, *args: Any) -> Result:
+        return read(path, *args)
+
+    def cached(path: Path, *args: *Args) -> Result:
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return read(path, *args)  # which says so in its own words
+        key = (path.absolute(), status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+        return remembered(key, path, *args)
+
+    return cached
+
+
+@cached_by_file
+def sha256_once(path: Path) -> str:
+    """Return the SHA-256 of a file, computed once."""
+    return sha256_file(path)
 
 
 def digest(value: Any, length: int = 10) -> str:

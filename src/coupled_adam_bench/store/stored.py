@@ -1,4 +1,4 @@
-"""Finds evaluations on disk and checks that they are what was measured; it imports no numpy, torch or lm-eval.
+"""Evaluations: the form of their numbers, where they are on disk, and whether they are what was measured. Light.
 
 The name of an evaluation's file ends in a hash of everything that can change its numbers: stage and version, settings,
 and the model. Studies that share a cell and measure it otherwise therefore have files of their own, side by side, and a
@@ -8,14 +8,13 @@ study never finds those of another.
 import importlib
 import json
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest, read_sealed, sha256_file
-from coupled_adam_bench.store.record import ResultRow
 from coupled_adam_bench.store.runs import read_run
 from coupled_adam_bench.study.catalog.metrics import METRICS, columns_of
 from coupled_adam_bench.study.catalog.stages import OWN_METRICS_STAGE, Stage
@@ -23,7 +22,30 @@ from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Study
 from coupled_adam_bench.study.plan import Plan
 
-STATUSES = ("ok", "diverged")
+ResultRow = dict[str, Any]
+"""One row of results: its task, metric, value and unit."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The numbers of one cell from one stage: rows of ``results.csv``, and what else is kept beside them."""
+
+    results: list[ResultRow]
+    undefined: list[str] = field(default_factory=list)
+    """The reasons for the values that are NaN."""
+    detail: dict[str, Any] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Contents of further files, which are kept beside the evaluation, by the ends of their names."""
+
+
+Evaluator = Callable[[Cell, Path], Evaluation]
+"""A function that evaluates a cell, given the folder of its model."""
+
+
+def row(task: str, metric: str, value: float, unit: str = "1") -> ResultRow:
+    """Return one row; the unit of a metric in the catalogue is the one declared there."""
+    unit = METRICS[metric].unit if metric in METRICS else unit
+    return {"task": task, "metric": metric, "value": float(value), "unit": unit}
 
 
 def named(function: str) -> Any:
@@ -109,11 +131,7 @@ class Measurement:
         }
         for key, value in expected.items():
             if record.get(key) != value:
-                raise ValueError(f"{path}: {key} is {_short(record.get(key))}, not {_short(value)}")
-        if record["status"] not in STATUSES:
-            raise ValueError(f"{path}: status is {record['status']!r}, not one of {', '.join(STATUSES)}")
-        if problem := wrong_row(record["results"], record["reason"]):
-            raise ValueError(f"{path}: {problem}")
+                raise ValueError(f"{path}: {key} is {record.get(key)!r:.200}, not {value!r:.200}")
         for name, sha256 in record.get("files", {}).items():
             _check_file(beside(path, name), sha256)
         return record
@@ -138,11 +156,6 @@ def _check_file(path: Path, sha256: str) -> None:
     if found != sha256:
         state = f"SHA-256 {found}" if found else "missing"
         raise ValueError(f"{path}: {state}, but its evaluation says {sha256}")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def measurement_of(stage: Stage, study: Study, data_id: str, runs: Path = paths.RUNS) -> Measurement:

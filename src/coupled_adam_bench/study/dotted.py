@@ -16,7 +16,7 @@ from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.store.cached import cached_by_file, sha256_once
+from coupled_adam_bench.store.files import cached_by_file, sha256_once
 
 Code = dict[str, str]
 """What identifies own code: by module the SHA-256 of its file, or by installed package its version."""
@@ -83,7 +83,7 @@ def _add_imported(files: dict[str, Path], others: set[Path]) -> None:
         module = waiting.pop()
         file = files[module]
         package = module if file.stem == "__init__" else module.rpartition(".")[0]
-        for imported in imported_names(file, package) if file.suffix == ".py" else ():
+        for imported in _imported_names(file, package) if file.suffix == ".py" else ():
             for name, path in _find(imported).items():
                 if name not in files and not (_INSTALLED & set(path.parts) or others & set(path.parents)):
                     files[name] = path
@@ -91,7 +91,7 @@ def _add_imported(files: dict[str, Path], others: set[Path]) -> None:
 
 
 @cached_by_file
-def imported_names(file: Path, package: str) -> list[str]:
+def _imported_names(file: Path, package: str) -> list[str]:
     """Return the names of all that a Python file of a package imports, which are modules or lie in one."""
     try:
         tree = ast.parse(file.read_bytes())

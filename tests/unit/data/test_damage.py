@@ -66,8 +66,8 @@ def test_whole_data(data: Path, tiny_data: Path) -> None:
 
 @pytest.mark.fault(
     "text and data",
-    "a byte, a line or the whole of a file beside the token bins is lost: unigram counts, tokenizer, word pairs, tasks",
-    "who reads it stops with its name, and the next start makes it anew, bit for bit the same",
+    "a byte, a line or the whole of a file beside the token bins is lost",
+    "a job that reads the file stops and names it; the next start writes it again with the same bits",
 )
 @pytest.mark.parametrize("damage", [flip, cut, lose_a_line, Path.unlink])
 @pytest.mark.parametrize("name", FILES)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from coupled_adam_bench.embeddings import bootstrap
-from coupled_adam_bench.embeddings.bootstrap import interval, pearson_resamples, resamples, spearman_resamples
+from coupled_adam_bench.embeddings import correlation
+from coupled_adam_bench.embeddings.correlation import interval, pearson_resamples, resamples, spearman_resamples
 
 
 def drawn(seed: int = 0, n_pairs: int = 25) -> tuple[np.ndarray, np.ndarray]:
@@ -27,7 +27,7 @@ def test_each_resample_against_scipy():
 
 def test_resamples_are_drawn_with_replacement_and_fixed():
     counts = resamples(12, seed=1)
-    assert counts.shape == (bootstrap.RESAMPLES, 12)
+    assert counts.shape == (correlation.RESAMPLES, 12)
     assert (counts.sum(axis=1) == 12).all()
     np.testing.assert_array_equal(counts, resamples(12, seed=1))
     assert not np.array_equal(counts, resamples(12, seed=2))

@@ -9,8 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coupled_adam_bench.embeddings import isotropy as isotropies
-from coupled_adam_bench.embeddings import metrics, postprocessing
-from coupled_adam_bench.embeddings.postprocessing import all_but_the_top, subtract_mean, subtract_scaled_mean
+from coupled_adam_bench.embeddings import metrics, spectrum
+from coupled_adam_bench.embeddings.spectrum import (
+    principal_directions,
+    remove_directions,
+    subtract_mean,
+    subtract_scaled_mean,
+    top_directions,
+)
 
 
 def isotropy(embeddings: np.ndarray) -> float:
@@ -258,7 +264,7 @@ def test_subtract_mean():
 
 
 def test_subtract_scaled_mean_in_plain_words(monkeypatch):
-    monkeypatch.setattr(postprocessing, "_ROWS", 7)
+    monkeypatch.setattr(spectrum, "_ROWS", 7)
     embeddings = np.vstack([matrix(10), np.zeros(5)])
     before = embeddings.copy()
     directions = [row / math.sqrt(math.fsum(row * row)) for row in embeddings[:-1]]
@@ -277,26 +283,14 @@ def test_in_place_is_the_same():
         np.testing.assert_array_equal(embeddings, expected)
 
 
-@pytest.mark.parametrize("n_directions", [0, 1, 3, 5])
-def test_all_but_the_top(n_directions):
-    embeddings = matrix(11)
-    before = embeddings.copy()
+@pytest.mark.parametrize(("n_rows", "width", "n_removed"), [(40, 5, 1), (40, 5, 3), (5000, 250, 2)])
+def test_all_but_the_top(n_rows, width, n_removed):
+    """Mu & Viswanath remove D/100 directions; several blocks of rows, and also where D/100 is below 1."""
+    assert (top_directions(5), top_directions(250), top_directions(2048)) == (1, 2, 20)
+    embeddings = matrix(11, n_rows=n_rows, width=width)
     centered = embeddings - embeddings.mean(axis=0)
     left, singular, right = np.linalg.svd(centered, full_matrices=False)
-    singular[:n_directions] = 0
-    np.testing.assert_allclose(all_but_the_top(embeddings, n_directions), left * singular @ right, atol=1e-13)
-    np.testing.assert_array_equal(embeddings, before)
-
-
-def test_all_but_the_top_in_blocks_of_rows_and_its_default():
-    embeddings = matrix(12, n_rows=5000, width=250)
-    centered = embeddings - embeddings.mean(axis=0)
-    top = np.linalg.svd(centered, full_matrices=False)[2][:2]  # 250 / 100, rounded down
-    expected = centered - centered @ top.T @ top
-    np.testing.assert_allclose(all_but_the_top(embeddings), expected, atol=1e-9)
-    assert np.linalg.matrix_rank(all_but_the_top(matrix(13)), tol=1e-9) == 4  # at least one
-
-
-def test_all_but_the_top_refuses_more_directions_than_there_are():
-    with pytest.raises(ValueError, match="n_directions: 6"):
-        all_but_the_top(matrix(0), 6)
+    singular[:n_removed] = 0
+    found = subtract_mean(embeddings)
+    top_DK = principal_directions(found)[:, width - n_removed :]
+    np.testing.assert_allclose(remove_directions(found, top_DK), left * singular @ right, atol=1e-9)

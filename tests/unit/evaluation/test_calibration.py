@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens, frequency_bins
-from coupled_adam_bench.evaluation.calibration import calibration, calibration_curve, pooled_error
-from coupled_adam_bench.evaluation.logit_sums import LogitSums
+from coupled_adam_bench.evaluation.calibration import LogitSums, calibration, calibration_curve, pooled_error
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.evaluation.test_loss import mean_loss, windows
 from coupled_adam_bench.models.cross_entropy import token_cross_entropy

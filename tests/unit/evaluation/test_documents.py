@@ -1,4 +1,4 @@
-"""Results document by document: what is kept of lm-eval's samples, read back, and paired."""
+"""Results document by document: what is kept of lm-eval's samples, and read back."""
 
 import gzip
 import json
@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 
 from coupled_adam_bench.cli.guard import unmeasured
-from coupled_adam_bench.evaluation.documents import (
-    FILE,
+from coupled_adam_bench.evaluation.kept import (
+    DOCUMENTS,
     Document,
-    documents_bytes,
     documents_of,
-    paired_documents,
+    pack_documents,
     read_documents,
 )
 from coupled_adam_bench.evaluation.stage import _write, run_stage
 from coupled_adam_bench.store.files import read_sealed
-from coupled_adam_bench.store.record import Evaluation, row
-from coupled_adam_bench.store.stored import Measurement, measurement_of
+from coupled_adam_bench.store.stored import Evaluation, Measurement, measurement_of, row
 from coupled_adam_bench.study.catalog.stages import STAGES
 
 STAGE = STAGES["downstream"]
@@ -45,7 +43,7 @@ def measurement(part) -> Measurement:
 
 
 def keep(measurement: Measurement, cell_id: str, documents: list[Document]) -> None:
-    evaluation = Evaluation([row("average", "acc", 0.5)], files={FILE: documents_bytes(documents)})
+    evaluation = Evaluation([row("average", "acc", 0.5)], files={DOCUMENTS: pack_documents(documents)})
     _write(measurement, cell_id, evaluation)
 
 
@@ -64,41 +62,20 @@ def test_what_is_kept_of_samples_by_hand():
 
 
 def test_the_same_documents_are_the_same_bytes():
-    contents = documents_bytes([document(0), document(1, 0.0)])
-    assert contents == documents_bytes([document(0), document(1, 0.0)])
+    contents = pack_documents([document(0), document(1, 0.0)])
+    assert contents == pack_documents([document(0), document(1, 0.0)])
     lines = gzip.decompress(contents).decode().splitlines()
     assert [json.loads(line)["metrics"] for line in lines] == [{"acc": 1.0}, {"acc": 0.0}]
     assert contents[4:8] == bytes(4)  # no time of day
 
 
-def test_two_cells_document_by_document(part, measurement):
-    first, second = part.cells
+def test_documents_are_read_back(part, measurement):
+    first = next(iter(part.cells))
     odd = "two\u2028lines\nof \u00fc"
     keep(measurement, first, [document(0, gold=odd), document(1, 0.0), document(0, task="arc")])
     assert read_documents(measurement, first)[0].gold == odd
-    keep(measurement, second, [document(0, task="arc"), document(0, 0.0), document(1)])
     assert read_documents(measurement, first)[1].metrics == {"acc": 0.0}
     assert read_documents(measurement, first)[1].loglikelihoods == [-1.5, -1 / 3]  # to the last digit
-    pairs = paired_documents(measurement, first, second)
-    assert [(one.key, other.key) for one, other in pairs] == [
-        (key, key) for key in (("race", 0), ("race", 1), ("arc", 0))
-    ]
-    assert [(one.metrics["acc"], other.metrics["acc"]) for one, other in pairs] == [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
-
-
-@pytest.mark.fault(
-    "evaluation",
-    "two cells are to be compared document by document, but one lacks a document or read another text",
-    "it is refused with the cells, the task and the document",
-)
-@pytest.mark.parametrize("others", [[document(0)], [document(0), document(1, doc_hash="other")], []])
-def test_documents_that_cannot_be_paired(part, measurement, others):
-    first, second = part.cells
-    keep(measurement, first, [document(0), document(1)])
-    keep(measurement, second, others)
-    number = 0 if not others else 1
-    with pytest.raises(ValueError, match=rf"{first} has document {number} of task 'race' .* {second} has not"):
-        paired_documents(measurement, first, second)
 
 
 def test_a_cell_that_is_not_measured_has_no_documents(part, measurement):
@@ -109,17 +86,18 @@ def test_a_cell_that_is_not_measured_has_no_documents(part, measurement):
 def test_the_documents_of_a_stage(part, measurement):
     first, second = part.cells
     assert run_stage(STAGE, part.of([first, second]), DONE) == 0
-    pairs = paired_documents(measurement, first, second)
+    ours, theirs = (read_documents(measurement, cell_id) for cell_id in (first, second))
     record = read_sealed(measurement.find(first))
     acc = {(found["task"], found["metric"]): found["value"] for found in record["results"]}
     for task in ("synthetic_grammar", "synthetic_topic"):
-        of_task = [one for one, _ in pairs if one.task == task]
+        of_task = [one for one in ours if one.task == task]
         assert [one.doc_id for one in of_task] == list(range(20))
         assert np.mean([one.metrics["acc"] for one in of_task]) == pytest.approx(acc[task, "acc"], abs=1e-12)
         for one in of_task:  # the answer with the largest log-likelihood is the one that is taken
             assert len(one.loglikelihoods) == 4
             assert one.metrics["acc"] == (int(np.argmax(one.loglikelihoods)) == one.gold)
-    assert any(one.loglikelihoods != other.loglikelihoods for one, other in pairs)
+    assert [(one.task, one.doc_hash) for one in ours] == [(one.task, one.doc_hash) for one in theirs]
+    assert any(one.loglikelihoods != other.loglikelihoods for one, other in zip(ours, theirs, strict=True))
 
 
 @pytest.mark.fault(
@@ -130,10 +108,10 @@ def test_the_documents_of_a_stage(part, measurement):
 def test_damaged_documents_are_made_anew(part, measurement, capsys):
     first, second = part.cells
     assert run_stage(STAGE, part.of([first, second]), DONE) == 0
-    file = measurement.file(first, FILE)
+    file = measurement.file(first, DOCUMENTS)
     whole = file.read_bytes()
     edited = gzip.compress(gzip.decompress(whole).replace(b'"acc": 1.0', b'"acc": 0.0', 1), mtime=0)
-    for damage in (edited, whole[:-20], b"", measurement.file(second, FILE).read_bytes(), None):
+    for damage in (edited, whole[:-20], b"", measurement.file(second, DOCUMENTS).read_bytes(), None):
         file.unlink()
         if damage is not None:
             file.write_bytes(damage)
@@ -160,5 +138,3 @@ def test_a_diverged_cell_has_no_documents(part, measurement):
     keep(measurement, good, [document(0)])
     assert run_stage(STAGE, part.of([good, bad]), DONE) == 0
     assert read_documents(measurement, bad) == []
-    with pytest.raises(ValueError, match=f"{good} has document 0 .*a diverged cell"):
-        paired_documents(measurement, good, bad)

@@ -274,7 +274,11 @@ def test_every_document_has_the_scores_of_lm_eval(mirror):
     }  # fmt: skip
     for task, documents in ours.items():
         for one, other in zip(documents, theirs[task], strict=True):
-            assert (one.key, one.doc_hash, one.gold) == (other.key, other.doc_hash, other.gold)
+            assert ((one.task, one.doc_id), one.doc_hash, one.gold) == (
+                (other.task, other.doc_id),
+                other.doc_hash,
+                other.gold,
+            )
             assert one.loglikelihoods == pytest.approx(other.loglikelihoods, rel=0, abs=1e-4)
             assert one.metrics == pytest.approx(other.metrics, rel=0, abs=1e-4)
 

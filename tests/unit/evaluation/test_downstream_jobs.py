@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coupled_adam_bench.evaluation import downstream, harness_model
-from coupled_adam_bench.evaluation.documents import read_documents
+from coupled_adam_bench.evaluation.kept import read_documents
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json, read_sealed, write_json, write_sealed

@@ -312,17 +312,17 @@ def test_a_damaged_evaluation_is_made_anew(part, damage, capsys):
 )
 @pytest.mark.parametrize("value", [7.0, -0.1])
 def test_an_impossible_number_is_never_written(part, value, capsys, monkeypatch):
-    from coupled_adam_bench.evaluation import matrix_geometry
+    from coupled_adam_bench.evaluation import embedding_geometry
 
     bad, good = part.cells
-    right = matrix_geometry.embedding_geometry
+    right = embedding_geometry.embedding_geometry
 
     def wrong(embeddings_VD, *arguments):
         spoilt = embeddings_VD[0, 0] == read_embeddings(paths.run_dir(bad) / "model", EMBEDDING_KEYS["gpt2"])[0, 0]
         found = right(embeddings_VD, *arguments)
         return replace(found, metrics=found.metrics | ({"isotropy": value} if spoilt else {}))
 
-    monkeypatch.setattr(matrix_geometry, "embedding_geometry", wrong)
+    monkeypatch.setattr(embedding_geometry, "embedding_geometry", wrong)
     assert run_stage(STAGES["embeddings"], part.of([bad, good]), DONE) == 1
     assert not files_of(bad, "embeddings") and files_of(good, "embeddings")
     assert f"embeddings: {bad}: FAILED: ValueError: embeddings isotropy is {value!r}" in capsys.readouterr().err

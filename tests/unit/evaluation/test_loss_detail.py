@@ -19,17 +19,16 @@ from coupled_adam_bench.data.bins import document_ends
 from coupled_adam_bench.data.synthetic import Language
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens
-from coupled_adam_bench.evaluation.frequency_bands import BandLosses
-from coupled_adam_bench.evaluation.loss_detail import LossDetail, Vocabulary
-from coupled_adam_bench.evaluation.stage import run_stage
-from coupled_adam_bench.evaluation.window_losses import (
-    FILE,
+from coupled_adam_bench.evaluation.kept import (
+    WINDOWS,
     WindowLosses,
-    pack,
+    pack_windows,
     paired_windows,
     read_windows,
-    unpack,
+    unpack_windows,
 )
+from coupled_adam_bench.evaluation.loss_detail import BandLosses, LossDetail, Vocabulary
+from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, write_sealed
@@ -199,7 +198,7 @@ def test_pieces_of_any_windows_and_documents(tokens, length, random):
         for batch in (losses[first : first + 3] for first in range(0, len(starts), 3)):
             detail.logits.add(torch.zeros(batch.size, 4))
             detail.add((np.ones_like(batch, np.int64), np.ones_like(batch, np.int64)), batch)
-        found = unpack(detail.evaluation(1.0, losses.size, "cpu").files[FILE], Path("windows"))
+        found = unpack_windows(detail.evaluation(1.0, losses.size, "cpu").files[WINDOWS], Path("windows"))
         pieces = pieces_in_plain_words(tokens, starts, length, eot_id)
         columns = (found.starts.tolist(), found.documents.tolist(), found.n_targets.tolist())
         assert list(zip(*columns, strict=True)) == pieces
@@ -233,17 +232,17 @@ NUMBERS = st.integers(0, 2**40)
 def test_windows_are_read_back_bit_for_bit_from_the_same_bytes(rows):
     *integers, losses = zip(*rows, strict=True) if rows else ((), (), (), ())
     windows = WindowLosses(*(np.array(column, np.int64) for column in integers), np.array(losses, np.float64))
-    packed = pack(windows)
-    again = unpack(packed, Path("windows"))
-    assert pack(again) == packed
+    packed = pack_windows(windows)
+    again = unpack_windows(packed, Path("windows"))
+    assert pack_windows(again) == packed
     for name in ("starts", "documents", "n_targets", "losses"):
         np.testing.assert_array_equal(getattr(again, name), getattr(windows, name))
 
 
 def test_what_is_no_file_of_windows_is_named():
-    for contents in (b"", b"\x1f\x8b", b"start", pack(WindowLosses(*4 * [np.array([1])]))[:-9]):
+    for contents in (b"", b"\x1f\x8b", b"start", pack_windows(WindowLosses(*4 * [np.array([1])]))[:-9]):
         with pytest.raises(ValueError, match=r"f\.gz: not the losses of windows"):
-            unpack(contents, Path("f.gz"))
+            unpack_windows(contents, Path("f.gz"))
 
 
 @pytest.mark.fault(
@@ -257,7 +256,7 @@ def test_a_damaged_file_beside_an_evaluation_is_made_anew(part, damage, capsys):
     cell_id = next(iter(part.cells))
     measured(part, [cell_id])
     measurement = measurement_of(STAGE, part.study, part.data_id)
-    file = measurement.file(cell_id, FILE)
+    file = measurement.file(cell_id, WINDOWS)
     contents = file.read_bytes()
     damage(file)
     assert str(file) in measurement.damage(cell_id)

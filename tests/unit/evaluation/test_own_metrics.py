@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from planned import Planned
 
-from coupled_adam_bench.evaluation.checks import check_evaluation
-from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDING_KEYS, read_embeddings
-from coupled_adam_bench.evaluation.own_metrics import try_metrics
+from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDING_KEYS, read_embeddings, try_metrics
+from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed

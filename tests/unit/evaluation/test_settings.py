@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from coupled_adam_bench.evaluation import settings
-from coupled_adam_bench.evaluation.checks import check_evaluation
+from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.store import files
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study.config import Study, parse_study
@@ -38,7 +38,6 @@ def here(tmp_path, monkeypatch) -> Path:
         "tasks/helper.py": "from helper_of_helper import *\n\n\ndef text(item):\n    return item['text']\n",
         "tasks/helper_of_helper.py": "import code\n",
         "tasks/below/score.py": "acc = print\n",
-        "tasks/unused.py": "",
         "data/test.jsonl": "{}\n",
         "data/a.jsonl": "{}\n",
         "data/b1.jsonl": "{}\n",
@@ -92,7 +91,6 @@ def test_every_file_of_a_task_counts(here, name):
 
 def test_other_files_and_places_do_not_count(here):
     before = hash_of(make_study())
-    (here / "tasks/unused.py").write_text("changed = 1\n")
     (here / "tasks/other.yaml").write_text("task: other\n")
     assert hash_of(make_study()) == before
     shutil.move("tasks", "elsewhere")
@@ -154,21 +152,6 @@ def test_a_group_counts_with_all_of_the_users_tasks(here):
     assert after != before
     (here / "data/test.jsonl").write_text("{}\n{}\n")
     assert hash_of(study) not in (before, after)
-
-
-def test_functions_of_installed_packages_and_of_none(here):
-    def named(function: str) -> list[str]:
-        (here / "tasks/own.yaml").write_text(f"task: own\ndoc_to_text: !function {function}\n")
-        (task,) = settings.downstream(make_study(), DATA_ID)["tasks"]
-        return [name for name, _ in task["files"]]
-
-    assert named("yaml.nodes.Node") == ["own.yaml", "nodes.py"]
-    assert named("coupled_adam_bench.study.presets.PAPER_TASKS") == ["own.yaml", "presets.py"]
-    for unknown in ("math.sqrt", "sys.exit", "nowhere_at_all.f", "f"):
-        assert named(unknown) == ["own.yaml"]
-    (here / "tasks/code.py").write_text("def broken(:\n")
-    with pytest.raises(ValueError, match=r"code\.py: not valid Python"):
-        named("code.text")
 
 
 def test_folders_of_data_are_read_whole_and_the_hub_is_not(here):

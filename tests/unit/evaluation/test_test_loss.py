@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned import Planned, study_and_data
 
-from coupled_adam_bench.evaluation import validation_loss
+from coupled_adam_bench.evaluation import test_loss as loss_stage
 from coupled_adam_bench.evaluation.settings import test_loss as loss_settings
 from coupled_adam_bench.evaluation.test_loss import (
     batches,
@@ -20,7 +20,7 @@ from coupled_adam_bench.evaluation.test_loss import (
 )
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.record import Evaluation
+from coupled_adam_bench.store.stored import Evaluation
 from coupled_adam_bench.study import config
 
 RANDOM = config.TestLoss(split="val", windows="random", n_batches=5, batch_sequences=3)
@@ -197,10 +197,10 @@ def test_windows_by_model(part):
 def test_the_validation_loss_is_that_of_every_token_of_the_split_val(part):
     tokens = np.random.default_rng(5).integers(0, 121, 175).astype("<u2")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(validation_loss, "open_tokens", lambda _folder, split: {"val": tokens}[split])
+        patch.setattr(loss_stage, "open_tokens", lambda _folder, split: {"val": tokens}[split])
         for cell_id, cell in list(part.cells.items())[:2]:
             folder = paths.run_dir(cell_id) / "model"
-            with validation_loss.open_evaluator(part.study, part.data_id, "cpu") as evaluate:
+            with loss_stage.open_validation(part.study, part.data_id, "cpu") as evaluate:
                 found = evaluate(cell, folder)
             expected = loss_in_plain_words(load_model(folder), tokens)
             (row,) = found.results
@@ -210,9 +210,9 @@ def test_the_validation_loss_is_that_of_every_token_of_the_split_val(part):
 
 
 def test_a_split_val_of_one_token_has_no_validation_loss(part, monkeypatch):
-    monkeypatch.setattr(validation_loss, "open_tokens", lambda _folder, _split: np.zeros(1, dtype="<u2"))
+    monkeypatch.setattr(loss_stage, "open_tokens", lambda _folder, _split: np.zeros(1, dtype="<u2"))
     with (
         pytest.raises(ValueError, match=r"data\.split\.val_fraction: the split val has 1 token\(s\), too few"),
-        validation_loss.open_evaluator(part.study, part.data_id, "cpu"),
+        loss_stage.open_validation(part.study, part.data_id, "cpu"),
     ):
         pass

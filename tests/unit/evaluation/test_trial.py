@@ -11,7 +11,7 @@ from planned import Planned
 
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.evaluation import downstream, settings
-from coupled_adam_bench.evaluation.requests import Lengths, Request, RequestError, check_requests
+from coupled_adam_bench.evaluation.harness_model import Lengths, Request, RequestError, check_requests
 from coupled_adam_bench.evaluation.trial import try_study_tasks, try_tasks
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest, read_sealed, write_sealed

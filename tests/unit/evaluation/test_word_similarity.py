@@ -9,14 +9,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from coupled_adam_bench.evaluation.pairs import Pair, read_pairs, set_files
 from coupled_adam_bench.evaluation.word_similarity import (
+    TokenPairs,
+    load_tokenizer,
     r_bar,
     r_bar_interval,
     set_agreement,
     set_correlations,
+    single_token_pairs,
+    subword_pairs,
     word_similarity_rows,
     word_vectors,
 )
-from coupled_adam_bench.evaluation.words import TokenPairs, load_tokenizer, single_token_pairs, subword_pairs
 from coupled_adam_bench.study.config import WordSimilaritySet, parse_study
 
 SPEC = WordSimilaritySet(name="s", file="s.txt")

@@ -45,8 +45,8 @@ def test_a_job_that_was_ended_does_not_come_back(state, slurm):
 
 @pytest.mark.fault(
     "cluster",
-    "The cluster forbids jobs to go back into the queue, its controller does not answer, or a node has no `scontrol`.",
-    "The log says so; the job ends with status 75, and Snakemake's retry goes on from its checkpoint.",
+    "the cluster forbids jobs to go back into the queue, or a node has no `scontrol`",
+    "the log says so; the job ends with status 75, and Snakemake's retry goes on",
 )
 @pytest.mark.parametrize(
     ("squeue", "scontrol", "said"),

@@ -16,22 +16,18 @@ import numpy as np
 import pytest
 import yaml
 from finished import once
+from sections import write_page
 
-from coupled_adam_bench.evaluation.documents import FILE as DOCUMENTS
-from coupled_adam_bench.evaluation.documents import Document, documents_bytes
-from coupled_adam_bench.evaluation.window_losses import FILE as WINDOWS
-from coupled_adam_bench.evaluation.window_losses import WindowLosses, pack
+from coupled_adam_bench.evaluation.kept import DOCUMENTS, WINDOWS, Document, WindowLosses, pack_documents, pack_windows
 from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.figures import write_figures
 from coupled_adam_bench.report.manifest import write_manifest
-from coupled_adam_bench.report.page import write_report
 from coupled_adam_bench.report.render import write_tables
 from coupled_adam_bench.report.style import RC
 from coupled_adam_bench.report.theory.records import theory_cells
 from coupled_adam_bench.results.collect import collect, write_results
 from coupled_adam_bench.statistics.compare import write_tests
 from coupled_adam_bench.statistics.paired_text import write_paired
-from coupled_adam_bench.statistics.power import write_power
 from coupled_adam_bench.statistics.summary import write_summary
 from coupled_adam_bench.statistics.trend import write_trend
 from coupled_adam_bench.store.files import write_sealed
@@ -108,7 +104,7 @@ def drawn_text(cell: Cell, loss: float, acc: float) -> dict[str, dict[str, bytes
         for number, task in enumerate(("race", "arc_<easy>"))
         for index in range(60)
     ]
-    return {"test_loss": {WINDOWS: pack(windows)}, "downstream": {DOCUMENTS: documents_bytes(documents)}}
+    return {"test_loss": {WINDOWS: pack_windows(windows)}, "downstream": {DOCUMENTS: pack_documents(documents)}}
 
 
 def write_fake_run(cell: Cell, files: Any) -> None:
@@ -228,13 +224,12 @@ def build(plan: Plan, root: Path, stored: Any) -> Path:
     write_results(collect(plan, root / "runs"), results)
     write_tests(plan, results, tests)
     write_trend(plan, results, study_dir / "trend.csv")
-    write_power(plan, results, study_dir / "power.csv")
     write_paired(plan, study_dir / "paired.csv", root / "runs")
     write_summary(plan, results, study_dir / "summary.csv")
     write_tables(plan, results, tests, study_dir / "tables", TEMPLATES)
     write_figures(plan, results, root / "runs", study_dir / "figures")
     write_manifest(plan, study_dir, root)
-    write_report(plan, study_dir, TEMPLATES, root / "runs")
+    write_page(plan, study_dir, TEMPLATES, root / "runs")
     return study_dir
 
 

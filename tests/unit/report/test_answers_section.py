@@ -20,7 +20,7 @@ from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.statistics.contrasts import CENTERED, contrasts
-from coupled_adam_bench.statistics.power import write_power
+from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.scores import scorecards, verdicts
 from coupled_adam_bench.store.paths import RunFiles
 from coupled_adam_bench.study.catalog.metrics import METRICS
@@ -78,7 +78,7 @@ def test_contrasts_are_those_of_scipy_and_statsmodels(rivals: Plan) -> None:
 
 
 def test_the_references_are_the_first_adam_and_coupled_adam(rivals: Plan, tmp_path: Path) -> None:
-    section = answer_section(study_of(rivals, drawn), (), tmp_path / "power.csv", tmp_path)
+    section = answer_section(Material(study_of(rivals, drawn), tmp_path), ())
     assert section is not None
     assert [table.reference for table in section.tables] == ["Adam, f = 3", "Coupled Adam"]
     assert [[question.centered for question in table.questions] for table in section.tables] == [
@@ -98,7 +98,7 @@ def test_the_error_of_a_calibration_over_documents_stands_beside_its_interval_ov
         if cell.optimizer.name == "adamw"
     ]
     study = replace(study, results=pd.concat([study.results, results_frame(tiny_plan, rows)]))
-    section = answer_section(study, (), tmp_path / "power.csv", tmp_path)
+    section = answer_section(Material(study, tmp_path), ())
     assert section is not None
     texts = [text for _, text in section.tables[0].calibrations]
     assert texts == ["0.02 [0.00, 0.04], by documents ± 0.20", "0.02 [0.00, 0.04]"]  # 0.02 +- 4.303 x 0.01 / sqrt(3)
@@ -113,7 +113,7 @@ def test_better_needs_the_correction(tiny_plan: Plan, tmp_path: Path) -> None:
         spread = (cell.seed - 2) * math.sqrt(3)  # the standard error of three such values is 1
         return 5.0 + spread if name == "isotropy" else spread
 
-    section = answer_section(study_of(tiny_plan, value), (), tmp_path / "power.csv", tmp_path)
+    section = answer_section(Material(study_of(tiny_plan, value), tmp_path), ())
     assert section is not None
     ((_, (_, _, isotropy, _, _)),) = section.tables[0].rows
     # The interval has the half width 4.303, which is the quantile of Student's t with 2 degrees of freedom.
@@ -131,7 +131,7 @@ def test_gaps(tiny_plan: Plan, tiny_study: Any, tmp_path: Path) -> None:
         never = task == CENTERED or name == "loss_rarest" or "calibration" in name
         return math.nan if gone or never else drawn(cell, task, name)
 
-    section = answer_section(study_of(tiny_plan, value), (), tmp_path / "power.csv", tmp_path)
+    section = answer_section(Material(study_of(tiny_plan, value), tmp_path), ())
     assert section is not None
     (table,) = section.tables
     assert [question.metric.name for question in table.questions] == ["loss", "isotropy", "r_bar"]
@@ -140,7 +140,7 @@ def test_gaps(tiny_plan: Plan, tiny_study: Any, tmp_path: Path) -> None:
     assert isotropy.difference != "-" and table.calibrations == ()
     block = tiny_study()["grid"][0] | {"table": "table2", "seeds": [2]}
     single = make_plan(parse_study(tiny_study(grid=[block])))
-    assert answer_section(study_of(single, drawn), (), tmp_path / "power.csv", tmp_path) is None
+    assert answer_section(Material(study_of(single, drawn), tmp_path), ()) is None
 
 
 def test_when_anisotropy_arises(tiny_plan: Plan, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_when_anisotropy_arises(tiny_plan: Plan, tmp_path: Path) -> None:
         history = RunFiles(tmp_path / cell.id).history
         history.parent.mkdir()
         history.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"step": 99, "tokens": 990, "loss": 1.0}]))
-    section = answer_section(study_of(tiny_plan, drawn), (), tmp_path / "power.csv", tmp_path)
+    section = answer_section(Material(study_of(tiny_plan, drawn), tmp_path), ())
     assert section is not None
     assert section.onsets == (
         ("Adam", "by 300 tokens, and not yet at 200"),
@@ -167,9 +167,7 @@ def test_when_anisotropy_arises(tiny_plan: Plan, tmp_path: Path) -> None:
 def test_reach_and_power_of_the_drawn_study(fake: Any, tmp_path: Path) -> None:
     """Recounted from tests.csv and power.csv: where Holm's p is below 0.05, and what is detectable at most tokens."""
     study = load_results(fake.plan, fake.study_dir / "results.csv", fake.study_dir / "tests.csv")
-    power_csv = tmp_path / "power.csv"
-    write_power(fake.plan, fake.study_dir / "results.csv", power_csv)
-    section = answer_section(study, verdicts(study, scorecards(study)), power_csv, fake.root / "runs")
+    section = answer_section(Material(study, fake.root / "runs"), verdicts(study, scorecards(study)))
     assert section is not None and study.tests is not None
     assert [reach.title for reach in section.reaches] == ["Table 1"] * 3  # three sizes; Table 2 has no test
     tests = study.tests[(study.tests["table"] == "table1") & (study.tests["optimizer"] == "coupled_adam")]
@@ -192,7 +190,7 @@ def test_reach_and_power_of_the_drawn_study(fake: Any, tmp_path: Path) -> None:
 def test_the_page_escapes_labels(tiny_study: Any, templates: Path, tmp_path: Path) -> None:
     (model,) = tiny_study()["models"]
     study = study_of(make_plan(parse_study(tiny_study(models=[model | {"label": "<script> & 100 % _ü_"}]))), drawn)
-    answers = answer_section(study, (), tmp_path / "power.csv", tmp_path)
+    answers = answer_section(Material(study, tmp_path), ())
     template = html_environment(templates).get_template("answers.html.j2")
     page = template.render(answers=answers, metrics=METRICS, stated=None)
     assert "<script>" not in page

@@ -8,9 +8,8 @@ import pytest
 from coupled_adam_bench.report.noise import noise_section, root
 from coupled_adam_bench.report.noise_figure import noise_figure
 from coupled_adam_bench.report.render import html_environment
-from coupled_adam_bench.results.noise import write_noise_rows
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.noise import noise_rows
+from coupled_adam_bench.statistics.noise import noise_rows, write_noise_rows
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import parse_study

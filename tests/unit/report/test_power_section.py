@@ -2,9 +2,8 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.report.power import describe_power, hours_per_seed, power_section
 from coupled_adam_bench.results.groups import Layout, layout_of
-from coupled_adam_bench.statistics.power import UNPAIRED, read_power
+from coupled_adam_bench.statistics.power import STATISTIC, UNPAIRED, compared, describe_power, hours_per_seed
 from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
 
 
@@ -19,15 +18,15 @@ def layout(fake: Any) -> Layout:
 
 
 def test_rows_are_those_of_the_file_with_their_cost(fake: Any, layout: Layout, estimate: Estimate) -> None:
-    section = power_section(layout, fake.study_dir / "power.csv", estimate)
-    row = next(row for row in section.tables["table1"] if row.metric.name == "loss")
-    rows = read_power(fake.study_dir / "power.csv")
+    rows = STATISTIC.read(fake.study_dir / "power.csv")
+    tables = compared(layout, rows.to_dict("records"), estimate)
+    row = next(row for row in tables["table1"] if row.metric.name == "loss")
     written = rows[(rows["metric"] == "loss") & (rows["design"] == UNPAIRED)].iloc[0]
-    assert row.seeds[UNPAIRED] == f"{written['seeds']:.0f} ({written['seeds_cautious']:.0f})"
+    assert row.needed(UNPAIRED) == f"{written['seeds']:.0f} ({written['seeds_cautious']:.0f})"
     hours = {each.cell.id: each.hours for each in estimate.cells}
     of_one_seed = sum(hours[cells[0].id] for cells in row.group.cells.values())
     assert hours_per_seed(estimate, row.group, row.group.cells) == pytest.approx(of_one_seed)
-    assert float(row.hours[UNPAIRED].replace(",", "")) == pytest.approx(written["seeds"] * of_one_seed, rel=5e-3)
+    assert float(row.cost(UNPAIRED).replace(",", "")) == pytest.approx(written["seeds"] * of_one_seed, rel=5e-3)
 
 
 def test_the_page_has_the_section(fake: Any) -> None:
@@ -37,7 +36,7 @@ def test_the_page_has_the_section(fake: Any) -> None:
 
 
 def test_plan_says_it_of_the_loss(fake: Any, layout: Layout, estimate: Estimate) -> None:
-    text = describe_power(layout, fake.study_dir / "power.csv", estimate)
+    text = describe_power(layout, STATISTIC.read(fake.study_dir / "power.csv").to_dict("records"), estimate)
     lines = text.splitlines()
     assert lines[4].split()[:4] == ["table", "D", "N", "optimizer"]
     assert len(lines) == 5 + 9 + 2 + 2 * 7

@@ -15,10 +15,11 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from sections import write_page
 
+from coupled_adam_bench.report.contents import study_files
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.manifest import write_manifest
-from coupled_adam_bench.report.page import study_files, write_report
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.scores import Verdict, scorecards, verdicts
@@ -237,7 +238,7 @@ def test_manifest(fake: Any) -> None:
     assert manifest["packages"]["numpy"] == version("numpy")
     assert "ruff" not in manifest["packages"]
     n_figures = len(figures_of(fake.plan))
-    assert len(manifest["sha256"]) == 7 + 3 * len(TABLE_ENDINGS) + len(SETUP_TABLES) + 3 * n_figures
+    assert len(manifest["sha256"]) == 6 + 3 * len(TABLE_ENDINGS) + len(SETUP_TABLES) + 3 * n_figures
     for name, digest in manifest["sha256"].items():
         assert hashlib.sha256((fake.study_dir / name).read_bytes()).hexdigest() == digest
     assert [cell["cell"] for cell in manifest["cells"]] == list(fake.plan.cells)
@@ -254,24 +255,22 @@ def test_runs_that_are_not_there_are_said_to_be_missing(
     from coupled_adam_bench.results.collect import collect, write_results
     from coupled_adam_bench.statistics.compare import write_tests
     from coupled_adam_bench.statistics.paired_text import write_paired
-    from coupled_adam_bench.statistics.power import write_power
     from coupled_adam_bench.statistics.summary import write_summary
     from coupled_adam_bench.statistics.trend import write_trend
 
     study_dir = tmp_path / "tiny"
     with pytest.raises(ValueError, match=r"results\.csv: no such file"):
-        write_report(tiny_plan, study_dir, templates)
+        write_page(tiny_plan, study_dir, templates, tmp_path / "runs")
     write_results(collect(tiny_plan, tmp_path / "runs", partial=True), study_dir / "results.csv")
     write_tests(tiny_plan, study_dir / "results.csv", study_dir / "tests.csv")
     write_trend(tiny_plan, study_dir / "results.csv", study_dir / "trend.csv")
-    write_power(tiny_plan, study_dir / "results.csv", study_dir / "power.csv")
     write_paired(tiny_plan, study_dir / "paired.csv", tmp_path / "runs")
     write_summary(tiny_plan, study_dir / "results.csv", study_dir / "summary.csv")
     write_manifest(tiny_plan, study_dir, tmp_path)
     with pytest.raises(ValueError, match=r"loss_accuracy\.svg: missing; draw the figures first"):
-        write_report(tiny_plan, study_dir, templates)
+        write_page(tiny_plan, study_dir, templates, tmp_path / "runs")
     write_figures(tiny_plan, study_dir / "results.csv", tmp_path / "runs", study_dir / "figures")
-    write_report(tiny_plan, study_dir, templates)
+    write_page(tiny_plan, study_dir, templates, tmp_path / "runs")
     text = (study_dir / "report" / "index.html").read_text()
     Page(text)
     assert text.count("not trained</span>") == 6
@@ -326,7 +325,7 @@ def test_the_groups_are_made_once_for_the_whole_report(
 
     monkeypatch.setattr(study_results, "layout_of", layout_of)
     shutil.copytree(fake.study_dir, tmp_path / "fake")
-    write_report(fake.plan, tmp_path / "fake", templates, fake.root / "runs")
+    write_page(fake.plan, tmp_path / "fake", templates, fake.root / "runs")
     assert made == [fake.plan]
 
 

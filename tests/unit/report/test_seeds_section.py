@@ -6,7 +6,7 @@ import pytest
 
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.report.seeds import SeedsSection, seeds_section
-from coupled_adam_bench.results.seeds import read_seeds, write_seeds
+from coupled_adam_bench.statistics.seeds import read_seeds, write_seeds
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
 HOSTILE = "d_&%<script>alert(1)</script>é-0123456789"
@@ -66,7 +66,7 @@ def test_the_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     write_seeds(OFFICIAL, tmp_path / "seeds.csv")
     assert read_seeds(tmp_path / "seeds.csv").to_dict("records") == OFFICIAL
     write_seeds([OFFICIAL[0], OFFICIAL[0]], tmp_path / "seeds.csv")
-    with pytest.raises(ValueError, match="the same row as line 2"):
+    with pytest.raises(ValueError, match="two rows with data="):
         read_seeds(tmp_path / "seeds.csv")
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coupled_adam_bench.evaluation.pair_similarities import FILE, PairSimilarities, pack, unpack
+from coupled_adam_bench.evaluation.kept import PAIRS, PairSimilarities, pack_pairs, unpack_pairs
 from coupled_adam_bench.report.history_figures import Shown
 from coupled_adam_bench.report.similarity_figure import means_by_rating, similarity_figure
 from coupled_adam_bench.results.groups import layout_of
@@ -27,20 +27,20 @@ def pairs(name: str, ratings: list[float], cosines: list[float]) -> PairSimilari
 @given(st.lists(st.tuples(st.integers(0, 2**40), st.floats(allow_nan=False), st.floats(width=64)), max_size=9))
 def test_pairs_are_read_back_bit_for_bit(rows: list[tuple[int, float, float]]) -> None:
     places, ratings, cosines = zip(*rows, strict=True) if rows else ((), (), ())
-    kept = PairSimilarities('s, "1"\n', np.array(places, np.int64), np.array(ratings), np.array(cosines))
-    packed = pack([kept, pairs("other", [1.0], [NAN])])
-    again = unpack(packed, Path("pairs"))
-    assert [found.name for found in again] == ['s, "1"\n', "other"][not rows :]  # a set without pairs has no row
-    assert pack(again) == packed
+    kept = PairSimilarities("set-1.a", np.array(places, np.int64), np.array(ratings), np.array(cosines))
+    packed = pack_pairs([kept, pairs("other", [1.0], [NAN])])
+    again = unpack_pairs(packed, Path("pairs"))
+    assert [found.name for found in again] == ["set-1.a", "other"][not rows :]  # a set without pairs has no row
+    assert pack_pairs(again) == packed
     if rows:
         for name in ("places", "ratings", "cosines"):
             np.testing.assert_array_equal(getattr(again[0], name), getattr(kept, name))
 
 
 def test_what_is_no_file_of_pairs_is_named() -> None:
-    for contents in (b"", b"set", pack([pairs("s", [1.0], [0.5])])[:-9]):
+    for contents in (b"", b"set", pack_pairs([pairs("s", [1.0], [0.5])])[:-9]):
         with pytest.raises(ValueError, match=r"f\.gz: not the similarities of word pairs"):
-            unpack(contents, Path("f.gz"))
+            unpack_pairs(contents, Path("f.gz"))
 
 
 def test_means_by_rating_by_hand() -> None:
@@ -59,9 +59,9 @@ def test_a_panel_for_each_set_with_the_cells_that_have_pairs(
     files = stored(plan, tmp_path / "runs")
     for cell, shift in zip(adam[:2], (0.0, 0.5), strict=True):
         files.run(cell.id)
-        contents = pack([pairs("a$", [1.0, 2.0], [0.0 + shift, 0.25 + shift]), pairs("b", [1.0], [NAN])])
-        path = files.evaluation(cell.id, "embeddings", [], files={FILE: hashlib.sha256(contents).hexdigest()})
-        beside(path, FILE).write_bytes(contents)
+        contents = pack_pairs([pairs("a$", [1.0, 2.0], [0.0 + shift, 0.25 + shift]), pairs("b", [1.0], [NAN])])
+        path = files.evaluation(cell.id, "embeddings", [], files={PAIRS: hashlib.sha256(contents).hexdigest()})
+        beside(path, PAIRS).write_bytes(contents)
     files.run(adam[2].id)
     files.evaluation(adam[2].id, "embeddings", [])  # of a version that kept no pairs
     figure = similarity_figure(layout_of(plan), tmp_path / "runs", Shown(list(plan.cells.values()), "N = 1"))

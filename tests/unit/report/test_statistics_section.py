@@ -6,8 +6,9 @@ import pytest
 
 from coupled_adam_bench.report.formats import interval
 from coupled_adam_bench.report.statistics import StatisticsSection, statistics_section
-from coupled_adam_bench.results.comparisons import read_paired, read_summary
+from coupled_adam_bench.results.comparisons import read_paired
 from coupled_adam_bench.results.study_results import load_results
+from coupled_adam_bench.statistics.summary import read_summary
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +59,8 @@ def test_the_same_text_and_its_gaps(section: StatisticsSection) -> None:
 
 def test_summaries_have_all_optimizers(section: StatisticsSection) -> None:
     large = next(each for each in section.summaries if each.table.name == "table7")
-    assert (large.reference, len(large.optimizers)) == ("Adam", 8)
-    label, means, improvements = large.optimizers[0]
-    assert (label, len(means), improvements) == ("Adam", 8, {})
-    assert len(large.optimizers[1][2]) == 8
+    assert (large.reference, len(large.optimizers)) == ("Adam", 7)
+    assert all(len(improvements) == 8 for _, improvements in large.optimizers)
     assert [each.has_intervals for each in section.summaries] == [True, False, True]
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sections import write_page
 
 from coupled_adam_bench.evaluation.embedding_geometry import VARIANTS
-from coupled_adam_bench.report.page import write_report
 from coupled_adam_bench.report.variants import TREATMENTS, variant_section
 from coupled_adam_bench.results.collect import read_results, write_results
 from coupled_adam_bench.results.groups import layout_of
@@ -55,7 +55,7 @@ def render(fake: Any, results: pd.DataFrame, folder: Path, templates: Path) -> s
     study_dir = folder / fake.plan.name
     shutil.copytree(fake.study_dir, study_dir)
     write_results(results, study_dir / "results.csv")
-    write_report(fake.plan, study_dir, templates, fake.root / "runs")
+    write_page(fake.plan, study_dir, templates, fake.root / "runs")
     return section_of((study_dir / "report" / "index.html").read_text())
 
 

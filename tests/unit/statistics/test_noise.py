@@ -8,11 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coupled_adam_bench.evaluation.window_losses import FILE, WindowLosses, pack
-from coupled_adam_bench.results.noise import EVALUATION, INIT, ORDER, REST, SEEDS, read_noise, write_noise_rows
+from coupled_adam_bench.evaluation.kept import WINDOWS, WindowLosses, pack_windows
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics import sampling
-from coupled_adam_bench.statistics.noise import noise_rows, seed_parts
+from coupled_adam_bench.statistics.noise import (
+    EVALUATION,
+    INIT,
+    ORDER,
+    REST,
+    SEEDS,
+    noise_rows,
+    read_noise,
+    seed_parts,
+    write_noise_rows,
+)
 from coupled_adam_bench.statistics.sampling import variance_of_mean_loss
 from coupled_adam_bench.statistics.variance_components import two_way
 from coupled_adam_bench.store.files import write_bytes
@@ -141,10 +150,10 @@ def test_sampling_variances_come_from_windows_and_standard_errors(tiny_plan: Pla
     first, second, *others = tiny_plan.cells
     for cell in (first, second):
         files.run(cell)
-    contents = pack(windows([16, 16, 8], [3.0, 3.5, 4.0]))
-    sums = {FILE: hashlib.sha256(contents).hexdigest()}
+    contents = pack_windows(windows([16, 16, 8], [3.0, 3.5, 4.0]))
+    sums = {WINDOWS: hashlib.sha256(contents).hexdigest()}
     path = files.evaluation(first, "test_loss", [("test", "loss", 3.4, "nat/token")], files=sums)
-    write_bytes(path.with_name(f"{path.stem}.{FILE}"), contents)
+    write_bytes(path.with_name(f"{path.stem}.{WINDOWS}"), contents)
     files.evaluation(second, "test_loss", [("test", "loss", 3.4, "nat/token")])
     results = pd.DataFrame({"cell": [first], "task": ["average"], "metric": ["acc_stderr"], "value": [0.02]})
     found = sampling.sampling_variances(tiny_plan, results, tmp_path)

@@ -12,9 +12,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from coupled_adam_bench.evaluation import documents, window_losses
-from coupled_adam_bench.evaluation.documents import Document, documents_bytes
-from coupled_adam_bench.evaluation.window_losses import WindowLosses, pack
+from coupled_adam_bench.evaluation.kept import DOCUMENTS, WINDOWS, Document, WindowLosses, pack_documents, pack_windows
 from coupled_adam_bench.results.comparisons import PAIRED_COLUMNS, read_paired
 from coupled_adam_bench.statistics.paired_text import compare_text, write_paired
 from coupled_adam_bench.statistics.units import of_held_out
@@ -57,8 +55,8 @@ def write_cell(files: Any, cell: Cell, starts: np.ndarray | None = None) -> list
         for index, value in enumerate(values)
     ] + [Document("lambada", 0, "ab", "text", {"perplexity": 3.0}, [])]
     return [
-        keep(files, cell, "test_loss", window_losses.FILE, pack(windows)),
-        keep(files, cell, "downstream", documents.FILE, documents_bytes(lines)),
+        keep(files, cell, "test_loss", WINDOWS, pack_windows(windows)),
+        keep(files, cell, "downstream", DOCUMENTS, pack_documents(lines)),
     ]
 
 
@@ -182,7 +180,7 @@ def test_other_documents_and_damaged_files_are_gaps(
     measured()
     files = stored(tiny_plan, tmp_path)
     first, second, *_ = tiny_plan.cells.values()
-    keep(files, first, "downstream", documents.FILE, documents_bytes([Document("race", 9, "ff", 0, {"acc": 1.0}, [])]))
+    keep(files, first, "downstream", DOCUMENTS, pack_documents([Document("race", 9, "ff", 0, {"acc": 1.0}, [])]))
     write_cell(files, second)[0].write_bytes(b"damaged")
     frame = compare_text(tiny_plan, tmp_path)
     assert "documents of" in row(frame, "1", "average")["reason"]

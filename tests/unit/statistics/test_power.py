@@ -1,7 +1,5 @@
 import math
 from collections.abc import Callable
-from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -9,19 +7,17 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestIndPower, TTestPower
 
-from coupled_adam_bench.results.collect import write_results
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.power import (
     DESIGNS,
     PAIRED,
+    STATISTIC,
     UNPAIRED,
     cautious,
     detectable_effect,
     power_of,
     power_rows,
-    read_power,
     seeds_needed,
-    write_power,
 )
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -104,30 +100,9 @@ def rows(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> Callable
         tables = {"mine": {"title": "Mine", "comparison": "single_runs", "columns": ["loss"]}}
         plan = make_plan(parse_study(tiny_study(tables=tables, grid=[block | {"seeds": seeds}])))
         study = results_of(plan, lambda cell, metric: samples[cell.optimizer.key][cell.seed - 1])
-        return study, power_rows(study).set_index("design")
+        return study, STATISTIC.frame(power_rows(study)).set_index("design")
 
     return build
-
-
-def test_a_pair_of_optimizers_by_hand(rows: Callable[..., Any], tmp_path: Path) -> None:
-    adam, coupled = [3.00, 3.05, 3.10], [2.97, 3.01, 3.08]
-    study, found = rows({"adamw": adam, "coupled_adam": coupled})
-    unpaired, paired = found.loc[UNPAIRED], found.loc[PAIRED]
-    pooled = math.sqrt((stdev(adam) ** 2 + stdev(coupled) ** 2) / 2)
-    differences = [b - a for a, b in zip(adam, coupled, strict=True)]
-    assert (unpaired["optimizer"], unpaired["reference"]) == ("coupled_adam", "adamw")
-    assert unpaired["difference"] == pytest.approx(fmean(differences)) == paired["difference"]
-    assert (unpaired["sd"], paired["sd"]) == pytest.approx((pooled, stdev(differences)))
-    effect = abs(fmean(differences)) / pooled
-    assert unpaired["seeds"] == math.ceil(
-        TTestIndPower().solve_power(effect, power=0.8, alpha=0.05, alternative="larger")
-    )
-    assert unpaired["seeds"] > paired["seeds"]  # the seeds go together
-    assert unpaired["seeds_cautious"] > unpaired["seeds"]
-    assert unpaired["detectable"] == pytest.approx(detectable_effect(3, UNPAIRED) * pooled)
-    write_results(study.results, tmp_path / "results.csv")
-    write_power(study.plan, tmp_path / "results.csv", tmp_path / "power.csv")
-    assert read_power(tmp_path / "power.csv").equals(power_rows(study))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from coupled_adam_bench.statistics.seed_correlation import N_DRAWS, consequence, sd_factor
+from coupled_adam_bench.statistics.seeds import N_DRAWS, consequence, sd_factor
 from coupled_adam_bench.statistics.t_test import t_test
 
 

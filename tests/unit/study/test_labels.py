@@ -34,6 +34,13 @@ CLASHES: dict[str, tuple[dict[str, Any], str]] = {
         {"grid": [block(optimizers=[custom("a", "Lion")]), block(optimizers=["adamw", custom("b", " Lion")])]},
         "grid.0.optimizers.0 and grid.1.optimizers.1: both are printed as ' Lion'",
     ),
+    "the key of a built-in one": (
+        {
+            "models": [model("nano"), model("wide", d_model=16)],
+            "grid": [block(), block(models=["wide"], optimizers=[custom("adamw", "Mine")])],
+        },
+        "grid.0.optimizers.0 and grid.1.optimizers.0: both are printed as 'adamw'",
+    ),
     "the label of a built-in one": (
         {"grid": [block(optimizers=["coupled_adam", custom("a", "Coupled  Adam")])]},
         "grid.0.optimizers.0 and grid.0.optimizers.1: both are printed as 'Coupled  Adam'",
@@ -89,6 +96,11 @@ def test_one_thing_may_stand_in_many_places(tiny_study: TinyStudy) -> None:
         block(optimizers=optimizers, tokens=[{"steps": 60}, {"steps": 70}], seeds=[2]),
     ]
     make_plan(parse_study(tiny_study(grid=twice)))
+
+
+def test_a_key_stays_right_after_a_built_in_optimizer_has_its_name(tiny_study: TinyStudy) -> None:
+    plan = make_plan(parse_study(tiny_study(grid=[block(optimizers=["coupled_adam", custom("adamw", "Mine")])])))
+    assert [cell.optimizer.key for cell in plan.cells.values()] == ["coupled_adam", "adamw"]
 
 
 def test_parts_of_a_composite_study(tiny_study: TinyStudy, tmp_path: Path) -> None:

@@ -160,8 +160,8 @@ def test_the_command_line_finds_the_parts_beside_the_file(write: Any, plan_of: M
 
 @pytest.mark.fault(
     "results",
-    "`plan.json` is edited while jobs run, or written anew by a start while jobs of a killed one wait in a queue.",
-    "A job refuses any plan but that of its own start. The next start writes it anew and keeps an edited one.",
+    "`plan.json` is edited while jobs run, or written anew while jobs of a killed start wait",
+    "a job refuses any plan but that of its own start",
 )
 def test_a_job_takes_no_plan_but_its_own(
     write: Any, plan_of: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

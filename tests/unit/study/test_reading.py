@@ -39,7 +39,7 @@ def message(path: Path, text: str | bytes) -> str:
         ("a:\n  - b: 1\n    c: 1\n    'b': 2\n    \"b\": 3\n", "lines 2 and 4 and 5: the key 'b' is given 3 times"),
         ("a: {b: 1, b: 1}", "lines 1 and 1: the key 'b' is given 2 times"),
         ("a: &x {b: 1}\nc:\n  <<: *x\n  <<: *x\n", "lines 3 and 4: the key '<<' is given 2 times"),
-        ('{"a": {"b": 1, "b": 2}}', "the key 'b' is given more than once in one object"),
+        ('{"a": {"b": 1, "b": 2}}', "lines 1 and 1: the key 'b' is given 2 times"),
     ],
 )
 def test_a_key_that_is_given_twice(text: str, expected: str, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_what_is_right_is_read_as_before(kind: str, tiny_study: Any, tmp_path: P
     path = tmp_path / f"study.{kind}"
     path.write_text(yaml.safe_dump(values) if kind == "yaml" else json.dumps(values, indent="\t"))
     assert read_study_file(path) == values
-    shared = "a: &x {k: 1, l: -2.5}\nb: {<<: *x, k: 1_000}\nc: [*x, 0, .5, null, on, 'on', 1e-8, 1.0e-8]\n"
+    shared = "a: &x {k: 1, l: -2.5}\nb: {<<: *x, k: 1_000}\nc: [*x, 0, .5, null, true, 'on', 1e-8, 1.0e-8]\n"
     path.write_text("\ufeff" + shared)
     assert read_study_file(path) == yaml.safe_load(shared)
 
@@ -92,6 +92,8 @@ def test_shipped_studies_are_read_as_before(path: Path) -> None:
         ("limit: 1:30", "line 1: 1:30 is 90 to YAML"),
         ("limit: 0x1f", "line 1: 0x1f is 31 to YAML"),
         ("label: 2024-01-01", "line 1: 2024-01-01 is a date to YAML; put it in quotes"),
+        ("try_tasks: yes", "line 1: yes is true to YAML; write true, or put it in quotes"),
+        ("a: [on, off]", "line 1: on is true to YAML"),
         ("arguments: {on: 1}", "line 1: the key on is of the kind 'bool' to YAML; keys must be text"),
         ("? [a]\n: 1", "line 1: the key here is of the kind 'seq' to YAML"),
         ("models: !!set {a, b}", "line 1: a study has no values of the kind 'set'"),
@@ -124,8 +126,8 @@ def test_files_that_are_no_mapping(text: str, tmp_path: Path) -> None:
 def test_files_that_are_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("link")
-    for name, expected in (("pipe", "not a file"), ("", "not a file"), ("none", "no such"), ("x" * 300, "too long")):
+    for name, expected in (("pipe", "no such"), ("", "no such"), ("none", "no such"), ("link", "no such")):
         with pytest.raises(ValueError, match=expected):
             read_study_file(tmp_path / name)
-    with pytest.raises(ValueError, match="link: cannot be read: Too many levels"):
-        read_study_file(tmp_path / "link")
+    with pytest.raises(ValueError, match="cannot be read: File name too long"):
+        read_study_file(tmp_path / ("x" * 300))

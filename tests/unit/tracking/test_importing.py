@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from coupled_adam_bench.evaluation.documents import Document, documents_bytes
+from coupled_adam_bench.evaluation.kept import Document, pack_documents
 from coupled_adam_bench.store.files import write_json, write_sealed
 from coupled_adam_bench.store.outputs import write_checksums
 from coupled_adam_bench.store.stored import beside
@@ -352,7 +352,7 @@ def test_documents_windows_and_pairs_are_artifacts(plan, database, tmp_path, eva
     earlier = evaluate(folder, "test", loss=2.0).stat()
     import_study(plan, database, "files", tmp_path)  # as by an older version, without the files
 
-    first = {"documents.jsonl.gz": documents_bytes([document(0.0)])}
+    first = {"documents.jsonl.gz": pack_documents([document(0.0)])}
     same = evaluate(folder, "test", {"windows.csv.gz": gzip.compress(b"windows")}, loss=2.0)
     os.utime(same, ns=(earlier.st_atime_ns, earlier.st_mtime_ns))
     evaluate(folder, "embeddings", {"pairs.csv.gz": gzip.compress(b"pairs")}, kappa=0.5)
@@ -370,7 +370,7 @@ def test_documents_windows_and_pairs_are_artifacts(plan, database, tmp_path, eva
     assert runs_of(database, "files")[1][cell.id].to_dictionary() == before
 
     # Other documents can have the same mean.
-    second = {"documents.jsonl.gz": documents_bytes([document(-1.0)])}
+    second = {"documents.jsonl.gz": pack_documents([document(-1.0)])}
     evaluate(folder, "hellaswag", second, acc=0.0)
     assert counts(import_study(plan, database, "files", tmp_path)) == {"updated": 1, "waiting": 1}
     copy = client.download_artifacts(run_id, "downstream.documents.jsonl.gz", str(tmp_path))

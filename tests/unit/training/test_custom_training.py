@@ -180,8 +180,8 @@ class Sign(torch.optim.Optimizer):
 
 @pytest.mark.fault(
     "training",
-    "The file of a study's own optimizer is edited after the start of the workflow, or between two attempts of a job.",
-    "The job stops with a sentence that names the file, and leaves the run as it is. The next start trains new cells.",
+    "the file of a study's own optimizer is edited between two attempts of a job",
+    "the job stops with a sentence that names the file; the next start trains new cells",
 )
 def test_a_stopped_cell_does_not_go_on_with_other_code(tiny_data, tiny_study, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))

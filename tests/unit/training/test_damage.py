@@ -287,7 +287,7 @@ def replace_by_a_folder(checkpoint: Path) -> None:
 
 @pytest.mark.fault(
     "training",
-    "the checksums in a checkpoint are empty, cut, edited or no list, or a file stands in the checkpoint's place",
+    "the checksums in a checkpoint are empty, cut or edited",
     "the checkpoint is named and passed over for the one before it; the cell ends with the same bytes",
 )
 @pytest.mark.parametrize(
@@ -325,8 +325,8 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(
 
 @pytest.mark.fault(
     "training",
-    "The checkpoints of another cell, which had got further, lie beside or in place of those of a stopped cell.",
-    "They are named and passed over, those of the cell are kept, and the cell ends with the same bytes.",
+    "checkpoints of another cell lie beside or in place of those of a stopped cell",
+    "they are named and passed over, and the cell ends with the same bytes",
 )
 def test_checkpoints_of_another_cell(
     stopped: Cell, trained: Cell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from fractions import Fraction
 from functools import cache
+from math import isfinite
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
@@ -114,6 +115,43 @@ def _dotted_path(path: str) -> str:
 
 DottedPath = Annotated[str, Field(max_length=300), AfterValidator(_dotted_path)]
 """The dotted path of a user's own code: its module, and the name in it."""
+
+
+Scalar = bool | int | float | str | None
+"""What a keyword argument may be, or a list of it."""
+_NO_ARGUMENTS = {
+    "params": "the embedding is passed as params",
+    "lr": "it is the model's learning_rate times lr_factor",
+    "weight_decay": "it has a field of its own, beside arguments",
+}
+
+
+def checked_arguments(values: Any) -> Any:
+    """Return the keyword arguments of a custom optimizer, lists as tuples; ``ValueError`` names what cannot be one."""
+    if not isinstance(values, dict):
+        return values
+    for name, value in values.items():
+        if name in _NO_ARGUMENTS:
+            raise ValueError(f"{name}: not among the arguments; {_NO_ARGUMENTS[name]}")
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"{name!s:.50}: not a valid name for an argument")
+        for entry in value if isinstance(value, list | tuple) else (value,):
+            if not isinstance(entry, Scalar) or (isinstance(entry, float) and not isfinite(entry)):
+                raise ValueError(f"{name}: must be a finite number, text, true, false or null, or a list of these")
+            if isinstance(entry, str) and _has_a_number(entry):
+                # Given as text, the number would fail inside the optimizer or, worse, would not fail.
+                raise ValueError(
+                    f"{name}: {entry!r} is text to YAML, whose numbers have a point: write 1.0e-8, not 1e-8"
+                )
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def _has_a_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def as_list(value: Any) -> Any:

@@ -7,10 +7,9 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from coupled_adam_bench.study.config.base import Line, PathText, Settings, duplicates
-from coupled_adam_bench.study.config.budget import Budget
 from coupled_adam_bench.study.config.data import Paths
 from coupled_adam_bench.study.config.errors import validate
-from coupled_adam_bench.study.config.execution import Execution
+from coupled_adam_bench.study.config.execution import Budget, Execution
 from coupled_adam_bench.study.config.protocols import Protocol
 from coupled_adam_bench.study.config.reading import read_study_file
 from coupled_adam_bench.study.config.statistics import StatisticsSettings

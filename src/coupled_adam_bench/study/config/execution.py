@@ -1,10 +1,11 @@
-"""The section ``execution`` of a study: how the work is done."""
+"""The sections ``execution`` and ``budget`` of a study: how the work is done, and what ``plan`` computes with."""
 
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from coupled_adam_bench.study.config.base import MAX_SEQUENCES, MAX_STEPS, Settings
+from coupled_adam_bench.machine.gpus import GPUS
+from coupled_adam_bench.study.config.base import MAX_SEQUENCES, MAX_STEPS, Label, Settings
 
 _MAX_THREADS = 1024
 """Largest number of threads, processes or GPUs; it stops a typing error from overloading the machine."""
@@ -121,3 +122,21 @@ class Execution(Settings):
                 "memory with one cell; name a number of sequences"
             )
         return self
+
+
+class Budget(Settings):
+    """Machines and prices for ``plan``. No setting here changes a number, and none starts or stops a job.
+
+    All studies of a results folder have the same budget.
+    """
+
+    gpu: Literal[tuple(GPUS)] = "H200"  # type: ignore[valid-type]
+    """Kind of GPU for which time is estimated until runs have measured it."""
+    gpus: int = Field(8, gt=0, le=10**6)
+    """Number of GPUs that work at the same time, for the wall time; what one cell takes is ``execution.gpus``."""
+    mfu: float | None = Field(None, gt=0, le=1)
+    """Share of the GPU's peak that training reaches; by default an estimate for each model, which no GPU has measured.
+    Finished runs replace both."""
+    price_per_gpu_hour: float | None = Field(None, ge=0, le=10**6)
+    """Price of a GPU for an hour; without one there is no cost."""
+    currency: Annotated[Label, Field(max_length=10)] = "USD"

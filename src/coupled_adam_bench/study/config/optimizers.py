@@ -4,11 +4,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from coupled_adam_bench.store.files import digest
-from coupled_adam_bench.study.config.arguments import Scalar, checked_arguments
-from coupled_adam_bench.study.config.base import NAME_LENGTH, DottedPath, Label, LaterSettings
+from coupled_adam_bench.study.config.base import (
+    NAME_LENGTH,
+    DottedPath,
+    Label,
+    LaterSettings,
+    Scalar,
+    checked_arguments,
+)
 
 OWN_HEAD = ("head_lr_factor", "head_beta1", "head_beta2", "head_weight_decay", "coupled")
 """The fields with which an optimizer treats the matrix of an untied head in another way than the embedding."""
@@ -226,12 +232,6 @@ class SgdSettings(_BuiltIn):
         return rows * width if self.momentum else 0
 
 
-def _not_taken(key: str) -> str:
-    if key in PLAIN:
-        raise ValueError(f"{key} is taken; results tell optimizers apart by it")
-    return key
-
-
 class CustomSettings(HeadSettings):
     """A user's own optimizer for the embedding: any subclass of torch.optim.Optimizer (docs/optimizers.md).
 
@@ -244,10 +244,8 @@ class CustomSettings(HeadSettings):
     name: Literal["custom"]
     path: DottedPath
     """Module and class, in an installed package or in a file of the folder where the study is started."""
-    key: Annotated[
-        str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._\-]*$", max_length=NAME_LENGTH), AfterValidator(_not_taken)
-    ]
-    """Name in results, in cell ids and in the keys of tables."""
+    key: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._\-]*$", max_length=NAME_LENGTH)
+    """Name in results, in cell ids and in the keys of tables. No other optimizer of the study may have it."""
     label: Label
     """Name in tables."""
     arguments: Annotated[

@@ -52,33 +52,24 @@ class Hypothesis(Settings):
         return self
 
 
-class Stopping(Settings):
-    """A rule by which a study may stop before all its seeds are run: group-sequential, for success only."""
-
-    looks: tuple[int, ...] = Field(min_length=1, max_length=50)
-    """Numbers of seeds at which the hypotheses are tested, ascending; the last is the number of all stated seeds."""
-    spending: Literal["obrien_fleming", "pocock"] = "obrien_fleming"
-    """How the error is spent over the looks (Lan and DeMets 1983): late as O'Brien and Fleming, or evenly as Pocock."""
-
-
 class StatedPlan(Settings):
     """What is stated before the first run."""
 
     title: Line = ""
     hypotheses: tuple[Hypothesis, ...] = Field(min_length=1, max_length=1000)
     seeds: tuple[Seed, ...] = Field(min_length=1, max_length=10_000)
-    """The seeds that are run, in this order, and no others."""
+    """The seeds that are run, and no others."""
     alpha: float = Field(0.05, gt=0, lt=0.5)
     """Level of significance, one-sided [P]."""
     correction: Literal["none", "holm", "bonferroni"] = "holm"
-    """How the level is shared by several hypotheses; with looks it is not Holm's."""
-    stopping: Stopping | None = None
-    """The rule for stopping early; without one all seeds are run, and tested once."""
+    """How the level is shared by several hypotheses."""
 
-    @property
-    def looks(self) -> tuple[int, ...]:
-        """The numbers of seeds at which the hypotheses are tested."""
-        return self.stopping.looks if self.stopping else (len(self.seeds),)
+    @model_validator(mode="before")
+    @classmethod
+    def _has_one_look(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "stopping" in values:
+            raise ValueError("stopping: all stated seeds are run, and tested once; leave it out")
+        return values
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -93,16 +84,6 @@ class StatedPlan(Settings):
             yield f"seeds: {', '.join(twice)} given more than once"
         if len(self.seeds) < 2:
             yield f"seeds: {self.seeds[0]} alone; a test needs at least 2"
-        if self.stopping is None:
-            return
-        looks = self.stopping.looks
-        if list(looks) != sorted(set(looks)) or looks[0] < 2 or looks[-1] != len(self.seeds):
-            yield (
-                f"stopping.looks: {', '.join(map(str, looks))} must ascend from at least 2 to {len(self.seeds)}, the "
-                "number of the stated seeds"
-            )
-        if self.correction == "holm" and len(self.hypotheses) > 1 and len(looks) > 1:
-            yield "correction: holm does not go with several looks; use bonferroni or none"
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ from coupled_adam_bench.study.config.base import (
     Settings,
     duplicates,
 )
-from coupled_adam_bench.study.config.budget import Budget
 from coupled_adam_bench.study.config.data import CONTINUATION_WORDS, Data, Paths
 from coupled_adam_bench.study.config.errors import validate
 from coupled_adam_bench.study.config.evaluation import EvaluationSettings
-from coupled_adam_bench.study.config.execution import Execution
+from coupled_adam_bench.study.config.execution import Budget, Execution
 from coupled_adam_bench.study.config.grid import GridBlock
 from coupled_adam_bench.study.config.protocols import (
     PROTOCOLS,
@@ -74,7 +73,7 @@ class Study(Settings):
     execution: Execution = Execution()
     budget: Budget = Budget()
     stated: PathText | None = None
-    """A file that states the study's hypotheses, seeds and stopping rule before its first run; see
+    """A file that states the study's hypotheses and seeds before its first run; see
     ``config/stated.py``. It changes no run, and its SHA-256 goes into the manifest."""
     statistics: StatisticsSettings = StatisticsSettings()
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from coupled_adam_bench.study.config.base import Name, Seed, Settings, Steps, StepsOrCount, Term, duplicates
+from coupled_adam_bench.study.config.base import Name, Scalar, Seed, Settings, Steps, StepsOrCount, Term, duplicates
 from coupled_adam_bench.study.config.errors import describe_errors
 from coupled_adam_bench.study.config.optimizers import CustomSettings, Optimizer
 from coupled_adam_bench.study.config.training import Model
@@ -19,20 +19,11 @@ _NAMES = {"name", "path", "key", "label", "arguments", "code"}
 
 Values = dict[str, Any]
 """A value for each field that is tuned, such as ``{"learning_rate": 0.01, "lr_factor": 0.5}``."""
-_Scalar = bool | int | float | str | None
-
-
-def _is_value(value: Any) -> bool:
-    entries = value if isinstance(value, list | tuple) else [value]
-    return all(isinstance(entry, bool | int | float | str | None) for entry in entries)
 
 
 def _values(values: Any) -> Any:
     if not isinstance(values, list | tuple):
         raise ValueError("must be a list of values")
-    for index, value in enumerate(values):
-        if not _is_value(value):
-            raise ValueError(f"{index}: must be a number, text, true, false or null, or a list of these")
     return tuple(tuple(value) if isinstance(value, list) else value for value in values)
 
 
@@ -40,7 +31,7 @@ Grid = dict[
     Term,
     Annotated[
         tuple[Any, ...],
-        BeforeValidator(_values, json_schema_input_type=tuple[_Scalar | tuple[_Scalar, ...], ...]),
+        BeforeValidator(_values, json_schema_input_type=tuple[Scalar | tuple[Scalar, ...], ...]),
         Field(min_length=1),
     ],
 ]

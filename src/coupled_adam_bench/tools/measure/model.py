@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDINGS, variant_rows
-from coupled_adam_bench.evaluation.matrix_geometry import matrix_geometry
-from coupled_adam_bench.evaluation.word_similarity import similarities, word_similarity_rows
-from coupled_adam_bench.evaluation.words import TokenPairs, single_token_pairs, subword_pairs
-from coupled_adam_bench.store.record import ResultRow
+from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDINGS, matrix_geometry, variant_rows
+from coupled_adam_bench.evaluation.word_similarity import (
+    TokenPairs,
+    similarities,
+    single_token_pairs,
+    subword_pairs,
+    word_similarity_rows,
+)
+from coupled_adam_bench.store.stored import ResultRow
 from coupled_adam_bench.study.catalog.names import HEAD
 from coupled_adam_bench.tools.measure.checkpoint import Matrices, find_matrices
 from coupled_adam_bench.tools.measure.inputs import WordLists, count_tokens

@@ -21,7 +21,7 @@ from torch.distributed import device_mesh
 from torch.distributed.tensor import DTensor
 
 from coupled_adam_bench.data.bins import SPLITS, Bin, Meta, token_dtype, write_meta
-from coupled_adam_bench.evaluation.logit_sums import LogitSums
+from coupled_adam_bench.evaluation.calibration import LogitSums
 from coupled_adam_bench.evaluation.test_loss import mean_loss
 from coupled_adam_bench.machine.device import LOGITS_CHUNK
 from coupled_adam_bench.machine.garbage import collected_among_new_objects

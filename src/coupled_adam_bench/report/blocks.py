@@ -1,0 +1,199 @@
+"""What a section of the report is made of: text, lists, folds, figures, and tables of declared columns.
+
+Plain text is escaped where it is printed; :class:`markupsafe.Markup` is HTML already, and escapes what is formatted in.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Generic, Literal, TypeVar
+
+from markupsafe import Markup
+
+from coupled_adam_bench.study.catalog.metrics import Metric
+
+R = TypeVar("R")
+Kind = Literal["text", "wrap", "number", "row", "rows"]
+"""Text, long text, numbers, the name of a row, and the name of neighbouring rows that have it in common."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A text in a table; ``padding`` characters behind it align its column, ``tone`` is a class of style.css."""
+
+    text: str
+    tone: str = ""
+    title: str = ""
+    padding: int = 0
+    span: int = 1
+
+
+@dataclass(frozen=True)
+class Column(Generic[R]):
+    """A column of a table: its heading, and the function that gives a row's text; ``over`` heads several columns."""
+
+    heading: str
+    text: Callable[[R], str | Cell]
+    kind: Kind = "text"
+    over: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Head:
+    """A heading of one or several columns, as it is printed."""
+
+    text: str
+    number: bool
+    title: str = ""
+    colspan: int = 1
+    rowspan: int = 1
+
+
+@dataclass(frozen=True)
+class Grid(Generic[R]):
+    """A table with a line for each row; ``label`` is read aloud, a ``tall`` one scrolls, a ``dense`` one is tight."""
+
+    label: str
+    columns: Sequence[Column[R]]
+    rows: Sequence[R]
+    caption: str = ""
+    tall: bool = False
+    dense: bool = False
+    block: str = field(default="grid", init=False)
+
+    def head(self) -> list[list[Head]]:
+        """Return the lines of headings: two where some head several columns."""
+        lines: list[list[Head]] = [[], []]
+        both = 2 if any(column.over for column in self.columns) else 1
+        for over, columns in groupby(self.columns, key=lambda column: column.over):
+            heads = [Head(c.heading, c.kind == "number", c.title, rowspan=1 if over else both) for c in columns]
+            if over:
+                lines[0].append(Head(over, number=False, colspan=len(heads)))
+            lines[1 if over else 0] += heads
+        return [line for line in lines if line]
+
+    def bodies(self) -> list[list[list[tuple[Kind, Cell]]]]:
+        """Return the lines of cells in parts, between which the table has a rule: by the names of several rows."""
+        cells = [
+            [
+                (column.kind, text if isinstance(text := column.text(row), Cell) else Cell(text))
+                for column in self.columns
+            ]
+            for row in self.rows
+        ]
+        names = [index for index, column in enumerate(self.columns) if column.kind == "rows"]
+        bodies = []
+        for _, lines in groupby(cells, key=lambda line: [line[index][1].text for index in names]):
+            body = list(lines)
+            rest = [[cell for cell in line if cell[0] != "rows"] for line in body[1:]]
+            first = [(kind, _over(cell, len(body)) if kind == "rows" else cell) for kind, cell in body[0]]
+            bodies.append([first, *rest])
+        return bodies
+
+
+def _over(cell: Cell, n_rows: int) -> Cell:
+    return Cell(cell.text, cell.tone, cell.title, cell.padding, n_rows)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; a ``small`` one is a note."""
+
+    text: str
+    small: bool = False
+    block: str = field(default="text", init=False)
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading within a section."""
+
+    text: str
+    level: int = 3
+    block: str = field(default="heading", init=False)
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list; a ``small`` one is of notes."""
+
+    items: Sequence[str]
+    small: bool = False
+    block: str = field(default="items", init=False)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A list of names with what they stand for; a line without a name belongs to the one before."""
+
+    terms: Sequence[tuple[str, str]]
+    block: str = field(default="terms", init=False)
+
+
+@dataclass(frozen=True)
+class Code:
+    """Text that is shown as it is."""
+
+    text: str
+    block: str = field(default="code", init=False)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Figures of the study by name; one that the study does not have is left out."""
+
+    names: Iterable[str]
+    block: str = field(default="figures", init=False)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a template of its own shows, given ``variables``."""
+
+    template: str
+    variables: Mapping[str, Any]
+    block: str = field(default="part", init=False)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Blocks behind a line that opens them."""
+
+    summary: str
+    blocks: "Sequence[Block]"
+    is_open: bool = False
+    block: str = field(default="fold", init=False)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Blocks beside each other, as far as the page is wide."""
+
+    blocks: "Sequence[Block]"
+    block: str = field(default="beside", init=False)
+
+
+Block = Grid[Any] | Text | Heading | Items | Terms | Code | Figures | Part | Fold | Beside
+
+
+def symbol(metric: Metric) -> Markup:
+    """Return the symbol of a metric."""
+    return Markup(metric.html)
+
+
+def symbols(metrics: Iterable[Metric], last: str = ", ") -> Markup:
+    """Return the symbols of metrics, with ``last`` before the last one."""
+    *others, end = map(symbol, metrics)
+    return Markup(last).join([Markup(", ").join(others), end]) if others else end
+
+
+def with_arrow(metric: Metric) -> Markup:
+    """Return the symbol of a metric with an arrow to its better side."""
+    arrow = "↑" if metric.higher_is_better else "↓"
+    return Markup('{}<span class="arrow" aria-hidden="true">{}</span>').format(symbol(metric), arrow)
+
+
+def metric_column(metric: Metric, text: Callable[[R], str | Cell], heading: str = "") -> Column[R]:
+    """Return the column of a metric, which says what it is where the pointer rests."""
+    return Column(heading or symbol(metric), text, "number", title=metric.description)
