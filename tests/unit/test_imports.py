@@ -48,7 +48,6 @@ ONLY_IN = {
     "transformers": {"models", "training", "evaluation", "tools"},
     "datasets": {"data", "evaluation"},
     "pyarrow": {"data"},
-    "zstandard": {"data"},
     "matplotlib": {"report"},
     "jinja2": {"report"},
 }

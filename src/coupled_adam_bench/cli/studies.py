@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coupled_adam_bench.cli.command import AddCommand, plan_of, positive
-from coupled_adam_bench.data.mirror import BYTES_PER_TOKEN
+from coupled_adam_bench.data.sources import BYTES_PER_TOKEN
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.config import Paths
 from coupled_adam_bench.study.plan import Plan

@@ -1,4 +1,7 @@
-"""Reads the documents of a file of text, one by one, in bounded memory: .txt, .jsonl and .parquet, packed or not."""
+"""Reads the documents of a file of text, one by one, in bounded memory: .txt, .jsonl and .parquet, packed or not.
+
+What unpacks to more than text does is refused.
+"""
 
 import codecs
 import gzip
@@ -8,12 +11,11 @@ import lzma
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
-from coupled_adam_bench.data.packed import CHUNK_BYTES, Unpacked, unpack
 from coupled_adam_bench.study.inputs import PACKINGS
 
 MAX_DOCUMENT_BYTES = 8 * 2**20
@@ -23,11 +25,16 @@ MAX_LINE_BYTES = 128 * 2**20
 MAX_EMPTY_LINES = 10**6
 """In a row; more are no text, and a packed file of a few MB can hold billions of them."""
 _PARQUET_ROWS = 64
+MAX_RATIO = 200
+"""Largest compression ratio of text, which is usually 3 to 10; more means a damaged file or an attack."""
+FREE_BYTES = 64 * 2**20
+"""Unpacked size up to which any ratio is allowed, because short repetitive files compress very well."""
+CHUNK_BYTES = 2**20
 
 
 def file_documents(path: Path, origin: str, text_field: str, txt_document: str) -> Iterator[str]:
     """Yield the documents of a file; messages call it ``origin``."""
-    kind = path.with_suffix("").suffix if path.suffix in PACKINGS else path.suffix
+    kind = kind_of(path)
     with ExitStack() as stack:
         try:
             packed = stack.enter_context(path.open("rb"))
@@ -41,10 +48,17 @@ def file_documents(path: Path, origin: str, text_field: str, txt_document: str) 
                 yield from _parquet_documents(path, origin, stream, text_field)
             else:
                 yield from _txt_documents(origin, stream, txt_document)
-        except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+        except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # the disk's; those of gzip and zstd have none
+                raise
             raise ValueError(
                 f"{origin}: truncated or damaged {path.suffix} file ({error}); fetch it again or remove it"
             ) from None
+
+
+def kind_of(path: Path) -> str:
+    """Return the ending of a file, without that of its packing."""
+    return path.with_suffix("").suffix if path.suffix in PACKINGS else path.suffix
 
 
 def text_bytes(path: Path, field: str) -> int:
@@ -170,3 +184,58 @@ def _parquet_documents(path: Path, origin: str, stream: IO[bytes], field: str) -
         raise ValueError(
             f"{origin}: truncated or damaged .parquet file ({error}); fetch it again or remove it"
         ) from None
+
+
+class Unpacked:
+    """Counts the unpacked bytes of a file; raises ``ValueError`` when they are too many for what was read of it.
+
+    These are the bytes of ``packed`` that were read so far; without it, as of .parquet, those of the whole file.
+    """
+
+    def __init__(self, path: Path, packed: IO[bytes] | None = None) -> None:
+        self._path, self._packed = path, packed
+        self._n_bytes = 0
+
+    def add(self, n_bytes: int) -> None:
+        """Count bytes more."""
+        self._n_bytes += n_bytes
+        if self._n_bytes <= FREE_BYTES:
+            return
+        n_packed = self._path.stat().st_size if self._packed is None else self._packed.tell()
+        if self._n_bytes > MAX_RATIO * n_packed:
+            raise ValueError(
+                f"{self._path}: unpacks to more than {MAX_RATIO} times the {n_packed:,} bytes read of it and to more "
+                f"than {FREE_BYTES:,}, as no text does; remove it, or, if it is right, unpack it yourself"
+            )
+
+
+def unpack(packed: IO[bytes], path: Path) -> IO[bytes]:
+    """Return what a packed file holds; reading a damaged one raises EOFError or an error of its format's library."""
+    readers: dict[str, Callable[[IO[bytes]], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".zst": _zst_open}
+    reader = _CountingReader(readers[path.suffix](packed), Unpacked(path, packed))
+    return cast("IO[bytes]", io.BufferedReader(reader, CHUNK_BYTES))
+
+
+class _CountingReader(io.RawIOBase):
+    """Passes on the bytes that another reader unpacks, and counts them."""
+
+    def __init__(self, reader: Any, unpacked: Unpacked) -> None:
+        self._reader, self._unpacked = reader, unpacked
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._reader.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        n_bytes = int(self._reader.readinto(buffer))
+        self._unpacked.add(n_bytes)
+        return n_bytes
+
+
+def _zst_open(packed: IO[bytes]) -> Any:
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(packed, "zstd")

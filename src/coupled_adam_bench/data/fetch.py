@@ -1,8 +1,10 @@
 """``fetch``: downloads what a study needs into the folders of ``paths``, for jobs on machines without a network."""
 
 import io
+import json
 import shutil
 import tarfile
+import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -11,18 +13,18 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
-from coupled_adam_bench.data.mirror import corpus_folder, fetch_corpus, open_corpus, text_needed
-from coupled_adam_bench.data.patience import HubAwayError, Patience
+from coupled_adam_bench.data.hub import Listing, download, list_place
+from coupled_adam_bench.data.sources import corpus_folder, fetch_corpus, open_corpus
 from coupled_adam_bench.data.tokenizers import GPT2_REPOSITORY, GPT2_REVISION, mirrored_gpt2, read_gpt2
-from coupled_adam_bench.data.transport import read_at_most, read_url
-from coupled_adam_bench.evaluation.task_data import list_task_data, write_task_data
-from coupled_adam_bench.evaluation.task_files import find_tasks, hub_data, user_folder
+from coupled_adam_bench.data.transport import HubAwayError, Patience, PlaceError, read_at_most, read_url
+from coupled_adam_bench.evaluation.task_files import HubData, find_tasks, hub_data, user_folder
 from coupled_adam_bench.machine.progress import Progress, say
 from coupled_adam_bench.store.files import atomic_path, sha256_file
 from coupled_adam_bench.study.config import HubSource, Study
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.presets import WORD_LISTS, WordList
+from coupled_adam_bench.study.presets import TASK_REVISIONS, WORD_LISTS, Place, WordList
 
 _WATCH_SECONDS = 5.0
 _TOKENIZER_BYTES = 4 * 10**6
@@ -87,7 +89,7 @@ def _items(study: Study, bytes_per_token: float) -> list[Item]:
     if isinstance(source, HubSource):
         folder = corpus_folder(mirror, source)
         listing = open_corpus(folder, source, patience)
-        needed = text_needed(study.data.max_tokens, bytes_per_token)
+        needed = None if study.data.max_tokens is None else study.data.max_tokens * bytes_per_token
         items.append(
             Item(
                 f"{listing.dataset} ({listing.place.license}), commit {listing.commit}",
@@ -178,12 +180,46 @@ def _task_data(study: Study, mirror: Path, patience: Patience) -> list[Item]:
             file = data.file(mirror, split)
             if file.is_file():
                 continue
-            listing = list_task_data(task.name, data, split, mirror, patience)
+            listing = _list_task_data(task.name, data, split, mirror, patience)
 
             name = f"task {task.name}, {data.dataset}, {split}"
             # Lines of JSON are larger than parquet.
-            items.append(Item(name, file, 5 * listing.n_bytes, partial(write_task_data, listing, file, patience)))
+            items.append(Item(name, file, 5 * listing.n_bytes, partial(_write_task_data, listing, file, patience)))
     return items
+
+
+def _list_task_data(name: str, data: HubData, split: str, mirror: Path, patience: Patience) -> Listing:
+    """Return the files of a split of a task's data; ``ValueError`` that says why they cannot be read."""
+    place = Place(data.dataset, TASK_REVISIONS.get(data.dataset), data.config_name, split)
+    try:
+        return list_place(place, patience)
+    except PlaceError as error:
+        raise ValueError(
+            f"evaluation.downstream.tasks: {name}: {error.problem}; put its rows as lines of JSON at "
+            f"{data.file(mirror, split)}, or a task file that reads another data set into paths.tasks"
+        ) from error
+
+
+def _write_task_data(listing: Listing, file: Path, patience: Patience) -> None:
+    """Write the rows of a split as lines of JSON, whole or not at all."""
+    with (
+        tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder,
+        atomic_path(file) as temporary,
+        temporary.open("w", encoding="utf-8") as out,
+    ):
+        for part in listing.files:
+            for row in _rows(download(listing, part, Path(folder), patience)):
+                out.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file, as the library ``datasets`` gives them."""
+    import datasets
+
+    reader = "parquet" if path.suffix == ".parquet" else "json"
+    with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as cache:
+        rows = datasets.load_dataset(reader, data_files=str(path), split="train", streaming=True, cache_dir=cache)
+        yield from rows
 
 
 def _word_lists(study: Study, patience: Patience) -> list[Item]:

@@ -5,11 +5,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from coupled_adam_bench.data.patience import DISK_FULL, HubAwayError, Patience, PlaceError, causes_of, status_of
-from coupled_adam_bench.data.transport import FileAtMost, check_address
+from coupled_adam_bench.data.documents import kind_of
+from coupled_adam_bench.data.transport import (
+    DISK_FULL,
+    FileAtMost,
+    HubAwayError,
+    Patience,
+    PlaceError,
+    causes_of,
+    check_address,
+    status_of,
+)
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import digest, sha256_file
-from coupled_adam_bench.study.config import HubSource
 from coupled_adam_bench.study.inputs import PACKINGS
 from coupled_adam_bench.study.presets import Place
 
@@ -75,33 +83,12 @@ def listing_from_json(values: dict[str, Any]) -> Listing:
     return Listing(Place(**values["place"]), values["dataset"], values["commit"], files)
 
 
-def find_listing(source: HubSource, patience: Patience) -> Listing:
-    """Return the files of the first place that has the dataset; ``ValueError`` that says why none of them has."""
-    problems = []
-    for place in source.places:
-        try:
-            listing = list_place(place, patience)
-            if place.gigabytes is not None and not 0.9 < listing.n_bytes / 1e9 / place.gigabytes < 1.1:
-                known = f"{listing.n_bytes / 1e9:,.1f} GB, and had {place.gigabytes:,} when it was last seen"
-                say(f"{_name(place)} has {known}")
-            return listing
-        except HubAwayError:
-            raise
-        except ValueError as error:
-            problems.append(str(error))
-            if not isinstance(error, PlaceError):
-                break
-            if len(source.places) > 1:
-                say(f"data.source.preset {source.preset}: {error}")
-    raise ValueError("data.source: " + "\n  ".join(problems))
-
-
 def list_place(place: Place, patience: Patience) -> Listing:
     """Return the files of a place; ``PlaceError`` for one that cannot serve, ``ValueError`` if the hub is away."""
     import datasets
 
     datasets.disable_progress_bars()
-    where = _name(place)
+    where = name_of(place)
     try:
         if Path(place.dataset).is_dir():
             return _list_local(place)
@@ -112,7 +99,7 @@ def list_place(place: Place, patience: Patience) -> Listing:
         raise _said(place, error) from error
 
 
-def _name(place: Place) -> str:
+def name_of(place: Place) -> str:
     """Return a place in words."""
     revision = f" at revision {place.revision!r}" if place.revision is not None else ""
     return f"dataset {place.dataset!r}{revision}"
@@ -122,7 +109,7 @@ def _said(place: Place, error: Exception) -> ValueError:
     """Return the error that says in words what the hub's libraries found, and what to set."""
     from huggingface_hub import errors
 
-    where, status = _name(place), status_of(error)
+    where, status = name_of(place), status_of(error)
 
     def is_one_of(kind: type[Exception]) -> bool:
         return any(isinstance(cause, kind) for cause in causes_of(error))
@@ -161,7 +148,7 @@ def _list_remote(place: Place) -> Listing:
     info = api.dataset_info(place.dataset, revision=place.revision)
     assert info.sha is not None
     if info.id != place.dataset:
-        say(f"{_name(place)} is now {info.id!r}: set data.source.dataset to that")
+        say(f"{name_of(place)} is now {info.id!r}: set data.source.dataset to that")
     tree = {
         entry.path: entry
         for entry in api.list_repo_tree(info.id, recursive=True, revision=info.sha, repo_type="dataset")
@@ -170,7 +157,7 @@ def _list_remote(place: Place) -> Listing:
     script = f"{info.id.split('/')[-1]}.py"
     if script in tree:
         raise PlaceError(
-            f"{_name(place)} has a loading script, {script}, which the library `datasets` refuses since version 4",
+            f"{name_of(place)} has a loading script, {script}, which the library `datasets` refuses since version 4",
             "set data.source.revision to 'refs/convert/parquet', or data.source.dataset to a copy in parquet",
         )
     # Anybody may list the files of a gated dataset, and the library `datasets` hides the status: one file is asked for.
@@ -202,19 +189,19 @@ def _data_files(place: Place, dataset: str, revision: str | None) -> list[str]:
     except ValueError as error:
         if "onfig" in str(error):
             raise PlaceError(
-                f"{_name(place)}: {error}", f"set data.source.config_name, now {place.config_name!r}"
+                f"{name_of(place)}: {error}", f"set data.source.config_name, now {place.config_name!r}"
             ) from None
         raise
     except datasets.exceptions.DatasetNotFoundError:
         raise
     except FileNotFoundError as error:
         raise PlaceError(
-            f"{_name(place)} has no files of text ({error})", "set data.source.dataset to another"
+            f"{name_of(place)} has no files of text ({error})", "set data.source.dataset to another"
         ) from None
     found = builder.config.data_files or {}
     if place.split not in found:
         raise PlaceError(
-            f"{_name(place)} has no split {place.split!r}, only {', '.join(map(str, found)) or 'none'}",
+            f"{name_of(place)} has no split {place.split!r}, only {', '.join(map(str, found)) or 'none'}",
             "set data.source.split",
         )
     return [str(path) for path in found[place.split]]
@@ -224,16 +211,15 @@ def _checked(place: Place, files: list[HubFile]) -> tuple[HubFile, ...]:
     """Return the files if all can be read and none says that it is a part only; else ``PlaceError``."""
     for file in files:
         path = Path(file.path)
-        kind = path.with_suffix("").suffix if path.suffix in PACKINGS else path.suffix
-        if kind not in FORMATS:
+        if kind_of(path) not in FORMATS:
             raise PlaceError(
-                f"{_name(place)}: {file.path} is none of {', '.join(FORMATS)}, plain or as {', '.join(PACKINGS)}",
+                f"{name_of(place)}: {file.path} is none of {', '.join(FORMATS)}, plain or as {', '.join(PACKINGS)}",
                 "set data.source.dataset or data.source.revision to a copy in parquet",
             )
         # The hub's own conversion stops at 5 GB and calls the split's folder so.
         if any(part.startswith("partial-") for part in path.parts):
             raise PlaceError(
-                f"{_name(place)} has only a part of the text ({file.path})",
+                f"{name_of(place)} has only a part of the text ({file.path})",
                 "set data.source.dataset or data.source.revision to a whole copy",
             )
     return tuple(files)
@@ -248,7 +234,7 @@ def download(listing: Listing, file: HubFile, folder: Path, patience: Patience) 
     if listing.is_local:
         return Path(file.path)
     target, part = folder / file.path, folder / ".incomplete" / file.path
-    what = f"{file.path} of {_name(listing.place)}"
+    what = f"{file.path} of {name_of(listing.place)}"
     for _ in range(2):
         if target.is_file() and (problem := damage(target, file)) is None:
             return target

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from coupled_adam_bench.data.bins import SPLITS, UNIGRAM, Bin, Meta, meta_from_json, token_dtype, write_meta
 from coupled_adam_bench.data.bpe import Bpe, learn_bpe
 from coupled_adam_bench.data.check import DAMAGED, META, TOKENIZER, TREES, data_is_damaged, file_damage, read_meta
-from coupled_adam_bench.data.patience import DISK_FULL
 from coupled_adam_bench.data.shards import (
     Shard,
     ShardJob,
@@ -29,6 +28,7 @@ from coupled_adam_bench.data.sources import Corpus
 from coupled_adam_bench.data.synthetic import language
 from coupled_adam_bench.data.synthetic_sets import write_evaluation_sets
 from coupled_adam_bench.data.tokenizers import load_encoder, save_tokenizer
+from coupled_adam_bench.data.transport import DISK_FULL
 from coupled_adam_bench.machine.progress import Progress, say
 from coupled_adam_bench.store.files import atomic_path, digest, remove
 from coupled_adam_bench.store.locks import folder_lock

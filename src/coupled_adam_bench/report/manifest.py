@@ -72,7 +72,9 @@ def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESUL
         "title": plan.title,
         # No path changes a number.
         "studies": [study.model_dump(mode="json", exclude={"paths", "stated"}) for study in plan.studies.values()],
-        "stated": None if plan.stated is None else {**plan.stated.to_json(), "seen": read_record(study_dir)},
+        "stated": None
+        if plan.stated is None
+        else {**plan.stated.model_dump(mode="json"), "seen": read_record(study_dir)},
         "protocol": {"name": plan.protocol_label, "versions": of_stages},
         "git_revision": git_revision(),
         "packages": _versions(),

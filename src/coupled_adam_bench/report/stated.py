@@ -20,8 +20,7 @@ from coupled_adam_bench.statistics.stated import (
     read_stated_csv,
 )
 from coupled_adam_bench.study.catalog.metrics import Metric
-from coupled_adam_bench.study.config.stated import Hypothesis, Stated, StatedPlan
-from coupled_adam_bench.study.stated import read_record
+from coupled_adam_bench.study.stated import Hypothesis, Stated, StatedPlan, read_record
 from coupled_adam_bench.tools.estimate.study import Estimate
 from coupled_adam_bench.tools.estimate.text import align, count
 

@@ -22,9 +22,8 @@ from coupled_adam_bench.statistics.regression import upper_tail
 from coupled_adam_bench.statistics.student import one_sided_p, statistic
 from coupled_adam_bench.statistics.t_test import t_test
 from coupled_adam_bench.statistics.trend import TOKENS, trend_of
-from coupled_adam_bench.study.config.stated import Hypothesis, StatedPlan
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.stated import is_meant
+from coupled_adam_bench.study.stated import Hypothesis, StatedPlan, is_meant
 
 CONFIRMED, NOT_CONFIRMED, OPEN = "confirmed", "not confirmed", "not yet decided"
 """What becomes of a hypothesis."""

@@ -1,6 +1,7 @@
 """The plan: validated studies and the cells that they make, the one file that every stage is given."""
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,12 +12,20 @@ from typing import Any
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, seal
 from coupled_adam_bench.study.cells import Cell, Trunk, block_cells, data_digest, data_id, find_trunks
-from coupled_adam_bench.study.config import Budget, Composite, GridBlock, StatisticsSettings, Study, parse_study
-from coupled_adam_bench.study.config.stated import Stated, read_stated, stated_from_json
+from coupled_adam_bench.study.config import (
+    Budget,
+    Composite,
+    GridBlock,
+    Settings,
+    StatisticsSettings,
+    Study,
+    parse_study,
+)
+from coupled_adam_bench.study.config.errors import validate
 from coupled_adam_bench.study.config.tune import Values
 from coupled_adam_bench.study.inputs import with_code
 from coupled_adam_bench.study.labels import check_labels
-from coupled_adam_bench.study.stated import check_stated
+from coupled_adam_bench.study.stated import Stated, check_stated, read_stated
 from coupled_adam_bench.study.tuning import Tuning, chosen_values, fill_slot, tune_block
 
 PLAN_SHA256 = "COUPLED_ADAM_BENCH_PLAN_SHA256"
@@ -53,9 +62,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Check that the studies go together."""
-        _check_protocols(self)
-        _check_budgets(self)
-        _check_statistics(self)
+        _check_together(self.studies)
         check_labels(self.blocks)
         if self.stated is not None:
             check_stated(self.stated, self.blocks)
@@ -182,7 +189,7 @@ class Plan:
         studies = [
             {"study": study.model_dump(mode="json"), "data": self.data[name]} for name, study in self.studies.items()
         ]
-        stated = None if self.stated is None else self.stated.to_json()
+        stated = None if self.stated is None else self.stated.model_dump(mode="json")
         return {"name": self.name, "title": self.title, "studies": studies, "stated": stated}
 
     def describe(self) -> str:
@@ -213,35 +220,22 @@ def study_of(cells: Iterable[Cell]) -> Study:
     return next(iter(studies.values()))
 
 
-def _check_protocols(plan: Plan) -> None:
-    """Raise ``ValueError`` if two studies have different protocols: all tables of a folder have one."""
-    labels = {study.protocol_label: name for name, study in plan.studies.items()}
-    if len(labels) > 1:
-        named = ", ".join(f"{name} has {label!r}" for label, name in labels.items())
-        raise ValueError(f"protocol: {named}; a results folder has one: set `protocol` beside `studies`")
-
-
-def _check_budgets(plan: Plan) -> None:
-    """Raise ``ValueError`` if two studies have different budgets: the cells of a folder share the machines."""
-    for setting in Budget.model_fields:
-        _check_equal("budget", setting, {name: getattr(study.budget, setting) for name, study in plan.studies.items()})
-
-
-def _check_statistics(plan: Plan) -> None:
-    """Raise ``ValueError`` if two studies have different rules of bold type, targets, or margins of a metric."""
-    sections = {name: study.statistics for name, study in plan.studies.items()}
-    for setting in ("bold", "target_loss"):
-        _check_equal("statistics", setting, {name: getattr(section, setting) for name, section in sections.items()})
-    for metric in {metric for section in sections.values() for metric in section.margins}:
-        given = {name: section.margins[metric] for name, section in sections.items() if metric in section.margins}
-        _check_equal("statistics", f"margins.{metric}", given)
-
-
-def _check_equal(section: str, setting: str, values: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` if the ``values`` of a setting, by study, are not all the same."""
-    if len(set(values.values())) > 1:
-        named = ", ".join(f"{name} has {value!r}" for name, value in values.items())
-        raise ValueError(f"{section}.{setting}: {named}; a results folder has one: set `{section}` beside `studies`")
+def _check_together(studies: Mapping[str, Study]) -> None:
+    """Raise ``ValueError`` if two studies of a folder differ in what its tables, costs or tests have once."""
+    given: dict[str, dict[str, Any]] = defaultdict(dict)  # setting -> study -> value
+    for name, study in studies.items():
+        given["protocol"][name] = study.protocol_label
+        for metric, margin in study.statistics.margins.items():
+            given[f"statistics.margins.{metric}"][name] = margin
+        sections: dict[str, Settings] = {"budget": study.budget, "statistics": study.statistics}
+        for section, settings in sections.items():
+            for setting, value in settings.model_dump(exclude={"margins"}).items():
+                given[f"{section}.{setting}"][name] = value
+    for setting, values in given.items():
+        if len(set(values.values())) > 1:
+            named = ", ".join(f"{name} has {value!r}" for name, value in values.items())
+            section = setting.partition(".")[0]
+            raise ValueError(f"{setting}: {named}; a results folder has one: set `{section}` beside `studies`")
 
 
 def _plan_blocks(study: Study, data: str) -> list[PlannedBlock]:
@@ -278,7 +272,7 @@ def plan_from_json(values: Any, origin: str) -> Plan:
     try:
         planned = [(entry["study"], entry["data"]) for entry in values["studies"]]
         name, title, given = values["name"], values["title"], values["stated"]
-        stated = None if given is None else stated_from_json(given)
+        stated = None if given is None else validate(Stated, given, origin)
     except (KeyError, TypeError):
         raise ValueError(f"{origin}: not a plan of this version; write it anew") from None
     return _plan(name, title, [(parse_study(study, origin), data) for study, data in planned], stated)

@@ -125,7 +125,7 @@ BOMBS = {
 def test_bombs(
     name: str, packing: str, files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{DATA}.packed.FREE_BYTES", 2**16)
+    monkeypatch.setattr(f"{DATA}.documents.FREE_BYTES", 2**16)
     packed = PACK[packing](BOMBS[name])
     # Of .xz and .zst the first 128 KiB shrink so far that they are a bomb; .gz shrinks to a thousandth.
     assert len(BOMBS[name]) > 200 * len(packed)
@@ -134,7 +134,7 @@ def test_bombs(
         ValueError, match=rf"{name}{packing}: unpacks to more than 200 times the [\d,]+ bytes read of it and to more"
     ):
         list(Corpus(files_study(tmp_path)))
-    monkeypatch.setattr(f"{DATA}.packed.FREE_BYTES", 2**18)
+    monkeypatch.setattr(f"{DATA}.documents.FREE_BYTES", 2**18)
     if name == "line.jsonl":
         assert list(Corpus(files_study(tmp_path))) == ["a" * 2**17]
 
@@ -143,7 +143,7 @@ def test_bombs(
 def test_a_bomb_is_found_before_the_end_of_its_file(
     packing: str, files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{DATA}.packed.FREE_BYTES", 2**16)
+    monkeypatch.setattr(f"{DATA}.documents.FREE_BYTES", 2**16)
     rest = random.Random(0).randbytes(2**20)
     packed = PACK[packing]((b"a" * 1023 + b"\n") * 2**15 + rest)
     assert len(packed) > 2**20  # a ratio of 32
@@ -175,11 +175,11 @@ def test_empty_lines_without_end(
 def test_a_bomb_within_a_parquet_file(files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its columns are packed themselves, and equal rows are stored once."""
     for rows in (["a" * 2**20], ["a"] * 10**6):
-        monkeypatch.setattr(f"{DATA}.packed.FREE_BYTES", 2**16)
+        monkeypatch.setattr(f"{DATA}.documents.FREE_BYTES", 2**16)
         pq.write_table(pa.table({"text": rows}), tmp_path / "x.parquet", compression="zstd")
         with pytest.raises(ValueError, match=r"x\.parquet: unpacks to more than 200 times"):
             list(Corpus(files_study(tmp_path)))
-        monkeypatch.setattr(f"{DATA}.packed.FREE_BYTES", 2**22)
+        monkeypatch.setattr(f"{DATA}.documents.FREE_BYTES", 2**22)
         assert len(list(Corpus(files_study(tmp_path)))) == len(rows)
 
 

@@ -74,7 +74,7 @@ class Study(Settings):
     budget: Budget = Budget()
     stated: PathText | None = None
     """A file that states the study's hypotheses and seeds before its first run; see
-    ``config/stated.py``. It changes no run, and its SHA-256 goes into the manifest."""
+    ``study/stated.py``. It changes no run, and its SHA-256 goes into the manifest."""
     statistics: StatisticsSettings = StatisticsSettings()
 
     @property
