@@ -287,7 +287,7 @@ rule figures_of_study:
     params:
         folder=STUDY_DIR / "figures",
     shell:
-        "{PYTHON:q} -m coupled_adam_bench figures --plan {PLAN_FILE:q} --results {input.results:q} --noise {input.noise:q}"
+        "{PYTHON:q} -m coupled_adam_bench figures --plan {PLAN_FILE:q} --results {input.results:q}"
         " --out {params.folder:q} --given {input.given:q} --checksums {output.checksums:q}"
         " --made-for {MADE_FOR} > {log:q} 2>&1"
 
@@ -355,7 +355,6 @@ rule report_page:
                 "frequency.html.j2",
                 "variants.html.j2",
                 "word_similarity.html.j2",
-                "theory.html.j2",
                 "seeds.html.j2",
                 "noise.html.j2",
                 "cost.html.j2",

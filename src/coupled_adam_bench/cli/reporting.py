@@ -82,7 +82,7 @@ def _figures(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.report.figures import FIGURE_ENDINGS, write_figures
 
     wanted = ("svg",) if arguments.svg_only else FIGURE_ENDINGS
-    write_figures(plan_of(arguments), arguments.results, paths.RUNS, arguments.out, arguments.noise, wanted)
+    write_figures(plan_of(arguments), arguments.results, paths.RUNS, arguments.out, wanted)
 
 
 def _manifest(arguments: argparse.Namespace) -> None:
@@ -163,7 +163,6 @@ def add_commands(add: AddCommand) -> None:
     sub.add_checksums(_in_folder)
     sub = stage("figures", _figures, "draw the figures of a study as SVG and PDF")
     sub.add_results()
-    sub.add_argument("--noise", type=Path, help="noise.csv; without it, its figure is empty")
     sub.add_argument("--svg-only", action="store_true", help="draw only what the report shows, in a third of the time")
     sub.add_out("folder")
     sub.add_checksums(_in_folder)

@@ -81,9 +81,9 @@ def _measure(arguments: argparse.Namespace) -> int:
         if arguments.json is not None:
             write_json(arguments.json, compare.to_json(models))
         if arguments.figure is not None:
-            from coupled_adam_bench.report.spectrum_figure import write_spectrum_figure
+            from coupled_adam_bench.report.figures.curves import write_spectra
 
-            write_spectrum_figure(compare.details_of(models), arguments.figure)
+            write_spectra(compare.details_of(models), arguments.figure)
     return 1 if failed else 0
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from coupled_adam_bench.report.figures import largest_size
 from coupled_adam_bench.report.formats import MISSING, fixed, p_value, with_interval
-from coupled_adam_bench.report.history_figures import largest_size
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, Layout, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics import power

@@ -7,7 +7,7 @@ import yaml
 
 from coupled_adam_bench.report.answers import answer_section
 from coupled_adam_bench.report.blocks import Block, Figures, Part
-from coupled_adam_bench.report.figures import TREND_FIGURE, figures_of
+from coupled_adam_bench.report.figures import FIGURES, figures_in, figures_of
 from coupled_adam_bench.report.frequency import frequency_section
 from coupled_adam_bench.report.noise import noise_section
 from coupled_adam_bench.report.published import published_section
@@ -16,11 +16,8 @@ from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.stated import stated_section
 from coupled_adam_bench.report.statistics import statistics_section
 from coupled_adam_bench.report.table import build_tables
-from coupled_adam_bench.report.theory.figures import THEORY_FIGURES
-from coupled_adam_bench.report.theory.section import theory_section
 from coupled_adam_bench.report.trend import trend_section
 from coupled_adam_bench.report.tuning import tuning_section
-from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE
 from coupled_adam_bench.report.variants import variant_section
 from coupled_adam_bench.report.word_similarity import word_similarity_section
 from coupled_adam_bench.results.comparisons import read_paired
@@ -41,6 +38,7 @@ from coupled_adam_bench.statistics.scores import (
 )
 from coupled_adam_bench.statistics.summary import read_summary
 from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.stored import named
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.tools.estimate.study import Estimate
@@ -126,15 +124,14 @@ def _tables(material: Material) -> Iterator[Block]:
 
 
 def _figures(material: Material) -> Iterator[Block]:
-    shown_elsewhere = THEORY_FIGURES | TREND_FIGURE | TUNING_FIGURE
-    yield Figures([name for name in figures_of(material.plan) if name not in shown_elsewhere])
+    yield Figures([name for name in figures_of(material.plan) if not FIGURES[name].section])
 
 
 def _tuning(material: Material) -> Iterator[Block]:
     if material.plan.tunings:
         tried = read_tuning(material.study_dir / paths.TUNING_CSV)
         yield Part("tuning.html.j2", {"tuning": tuning_section(material.plan, tried)})
-        yield Figures(TUNING_FIGURE)
+        yield Figures(figures_in("tuning"))
 
 
 def _statistics(material: Material) -> dict[str, Any]:
@@ -164,7 +161,7 @@ CONTENTS: tuple[Section | Statistic, ...] = (
         _of(
             "trend.html.j2",
             lambda material: _if(
-                "trend", trend_section(material.study, material.study_dir), figures=Figures(TREND_FIGURE)
+                "trend", trend_section(material.study, material.study_dir), figures=Figures(figures_in("trend"))
             ),
         ),
     ),
@@ -195,14 +192,7 @@ CONTENTS: tuple[Section | Statistic, ...] = (
         "Noise",
     ),
     Section("seeds", "Seeds", _of("seeds.html.j2", lambda m: _if("seeds", seeds_section(m.study_dir / "seeds.csv")))),
-    Section(
-        "theory",
-        "Theory",
-        _of(
-            "theory.html.j2",
-            lambda m: _if("theory", theory_section(m.study.layout, m.runs), figures=Figures(THEORY_FIGURES)),
-        ),
-    ),
+    Section("theory", "Theory", lambda material: named("tools.theory.section:theory")(material)),
     Section("statistics", "Statistics", _of("statistics.html.j2", _statistics)),
     power.STATISTIC,
     Section(

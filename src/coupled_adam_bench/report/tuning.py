@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from coupled_adam_bench.report.figures import place_of
 from coupled_adam_bench.report.formats import MISSING, Shorthand, fixed, plural, shorthand
-from coupled_adam_bench.report.tuning_figure import place_of
 from coupled_adam_bench.statistics.sensitivity import learning_rate_sensitivity
 from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.study.cells import readable_count

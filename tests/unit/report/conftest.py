@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,8 @@ from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.figures import write_figures
 from coupled_adam_bench.report.manifest import write_manifest
 from coupled_adam_bench.report.render import write_tables
-from coupled_adam_bench.report.style import RC
-from coupled_adam_bench.report.theory.records import theory_cells
 from coupled_adam_bench.results.collect import collect, write_results
+from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.statistics.compare import write_tests
 from coupled_adam_bench.statistics.paired_text import write_paired
 from coupled_adam_bench.statistics.summary import write_summary
@@ -216,8 +216,9 @@ def build(plan: Plan, root: Path, stored: Any) -> Path:
     files = stored(plan, root / "runs")
     for cell in plan.cells.values():
         write_fake_run(cell, files)
-    for cell in theory_cells(plan):
-        write_fake_theory(cell, files)
+    for cell in plan.cells.values():
+        if cell.study.evaluation.theory is not None:
+            write_fake_theory(cell, files)
     study_dir = root / plan.name
     write_sealed(study_dir / "plan.json", plan.to_json())
     results, tests = study_dir / "results.csv", study_dir / "tests.csv"
@@ -237,7 +238,7 @@ def build(plan: Plan, root: Path, stored: Any) -> Path:
 def svg_alone() -> Iterator[None]:
     """Draw figures without their PDF files, which cut the fonts anew and take two thirds of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "_WIDTHS", ((RC, ("svg",)),))
+        patch.setattr(figures, "FIGURE_ENDINGS", ("svg",))
         yield
 
 
@@ -257,6 +258,18 @@ def run_all_stages(stored: Any) -> Callable[[Plan, Path], Path]:
             return build(plan, root, stored)
 
     return run
+
+
+def source_of(plan: Plan, runs: Path, study: Any = None, study_dir: Path = Path()) -> Any:
+    """Return what figures are drawn from, without results where no ``study`` is given."""
+    return SimpleNamespace(
+        plan=plan, runs=runs, study=study or SimpleNamespace(layout=layout_of(plan)), study_dir=study_dir
+    )
+
+
+@pytest.fixture(scope="session")
+def drawn_from() -> Callable[..., Any]:
+    return source_of
 
 
 @dataclass(frozen=True)

@@ -11,26 +11,34 @@ import pytest
 from matplotlib import rc_context
 
 from coupled_adam_bench.report import figures
-from coupled_adam_bench.report.band_figure import differences
 from coupled_adam_bench.report.figures import (
     FIGURE_ENDINGS,
     FIGURES,
-    GEOMETRY_FIGURE,
-    _drawn,
+    drawn,
     figures_of,
+    scaled_places,
     write_figures,
 )
-from coupled_adam_bench.report.history_figures import Shown, _draw, geometry, row_steps, training
-from coupled_adam_bench.report.plane_figure import plane
-from coupled_adam_bench.report.scale_figure import scale, scaled_places
-from coupled_adam_bench.report.similarity_figure import SIMILARITY_FIGURE
-from coupled_adam_bench.report.spectrum_figure import spectrum_of_study
-from coupled_adam_bench.report.style import IN_COLUMN, RC, optimizer_styles
+from coupled_adam_bench.report.figures.curves import differences, spectrum
+from coupled_adam_bench.report.figures.histories import draw_mean, geometry, row_steps, training
+from coupled_adam_bench.report.figures.sizes import plane, scale
+from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, optimizer_styles
 from coupled_adam_bench.results.collect import collect, write_results
-from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import load_results
+from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.store.stored import named
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+
+OF_ALL = {
+    "loss_accuracy", "embeddings", "loss_by_frequency", "calibration", "noise", "spectrum", "training", "plane",
+}  # fmt: skip
+"""The figures of every study."""
+
+
+def test_every_declared_figure_is_a_function_with_a_caption() -> None:
+    for figure in FIGURES.values():
+        assert callable(named(figure.draw)) and figure.caption.endswith(".")
 
 
 def test_all_figures_in_both_formats_the_same_bytes_again(
@@ -48,7 +56,7 @@ def test_all_figures_in_both_formats_the_same_bytes_again(
         else:
             assert b"CreationDate" not in (first / name).read_bytes()
     # PDFs take most of the time, so of the figures one is drawn again.
-    monkeypatch.setattr(figures, "figures_of", lambda plan: {"training": FIGURES["training"]})
+    monkeypatch.setattr(figures, "figures_of", lambda plan: {"training": FIGURES["training"].caption})
     write_figures(fake.plan, fake.study_dir / "results.csv", fake.root / "runs", tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"training.{e}" for e in FIGURE_ENDINGS)
     for path in tmp_path.iterdir():
@@ -69,13 +77,14 @@ def test_partial_results_and_studies_without_tables_are_drawn(
 
 @pytest.mark.usefixtures("no_pdf")
 def test_the_geometry_is_drawn_where_a_study_measures_it(
-    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path
+    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path, drawn_from: Any
 ) -> None:
     settings = tiny_study()
-    assert figures_of(make_plan(parse_study(settings))) == FIGURES | SIMILARITY_FIGURE
+    without = figures_of(make_plan(parse_study(settings)))
+    assert set(without) == OF_ALL | {"similarity"}
     settings["execution"]["geometry_per_decade"] = 4
     plan = make_plan(parse_study(settings))
-    assert figures_of(plan) == FIGURES | GEOMETRY_FIGURE | SIMILARITY_FIGURE
+    assert set(figures_of(plan)) - set(without) == {"geometry", "row_steps"}
     for index, cell_id in enumerate(plan.cells):
         (tmp_path / "runs" / cell_id).mkdir(parents=True)
         rows = [
@@ -86,14 +95,14 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
         lines = [*rows, {"step": 7, "loss": 4.0, "mean_norm_ratio": 0.99}]  # a step without geometry
         (tmp_path / "runs" / cell_id / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     with rc_context(RC):
-        isotropy, ratio = geometry(layout_of(plan), tmp_path / "runs").axes
+        isotropy, ratio = geometry(drawn_from(plan, tmp_path / "runs")).axes
     # The mean over seeds, whose index is 0, 1 and 2, and a band for each of the two optimizers.
     for ax, values in ((isotropy, [0.91, 0.1, 0.025]), (ratio, [0.0, 0.9, 1 - 1 / 60])):
         assert ax.get_xscale() == "log" and len(ax.lines) == len(ax.collections) == 2
         np.testing.assert_array_equal(ax.lines[0].get_xdata(), [1, 10, 60])
         np.testing.assert_allclose(ax.lines[0].get_ydata(), values, atol=1e-15)
     with rc_context(RC):
-        rarest, ratio = row_steps(layout_of(plan), tmp_path / "runs").axes
+        rarest, ratio = row_steps(drawn_from(plan, tmp_path / "runs")).axes
     for ax, values in ((rarest, [0.5, 0.05, 0.5 / 60]), (ratio, [4.0, 40.0, 240.0])):
         assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
         np.testing.assert_allclose(ax.lines[0].get_ydata(), values)
@@ -102,15 +111,15 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
     assert (tmp_path / "figures/geometry.svg").is_file()
 
 
-def test_differences_are_between_equal_seeds() -> None:
-    losses, reference = {1: [5.0, 2.0], 3: [math.nan, 1.0]}, {1: [4.0, 2.5], 2: [0.0, 0.0]}
-    assert differences(losses, reference) == {1: [1.0, -0.5]}
-    assert differences(reference, reference) == {1: [0.0, 0.0], 2: [0.0, 0.0]}
+def test_differences_are_at_the_places_that_both_have() -> None:
+    found, reference = [(1, 5.0), (2, 2.0), (4, 1.0)], [(1, 4.0), (2, 2.5), (3, 0.0)]
+    assert differences(found, reference) == [(1, 1.0), (2, -0.5)]
+    assert differences(reference, reference) == [(1, 0.0), (2, 0.0), (3, 0.0)]
 
 
-def test_validation_losses_are_points_beside_the_training_loss(fake: Any) -> None:
+def test_validation_losses_are_points_beside_the_training_loss(fake: Any, drawn_from: Any) -> None:
     with rc_context(RC):
-        losses, _ = training(layout_of(fake.plan), fake.root / "runs").axes
+        losses, _ = training(drawn_from(fake.plan, fake.root / "runs")).axes
     lines, points = losses.lines[0::2], losses.lines[1::2]
     assert len(lines) == len(points) == 2
     for line, point in zip(lines, points, strict=True):
@@ -139,14 +148,14 @@ def test_labels_are_text_and_not_formulas(tiny_study: Callable[..., dict[str, An
         (tmp_path / "runs" / cell_id / "history.jsonl").write_text('{"step": 1, "loss": 2.5, "mean_norm_ratio": 0.1}\n')
     write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
     write_figures(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / "figures")
-    for name in FIGURES.keys() - {"calibration", "spectrum", "plane", "noise"}:  # without a line here
+    for name in OF_ALL - {"calibration", "spectrum", "plane", "noise"}:  # without a line here
         text = (tmp_path / "figures" / f"{name}.svg").read_text()
         ElementTree.fromstring(text)
         assert r"<!-- $\frac{$ -->" in text  # matplotlib's note of what it drew
 
 
 def test_spectrum_and_norms_of_the_cells_that_are_measured(
-    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path, stored: Any
+    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path, stored: Any, drawn_from: Any
 ) -> None:
     plan = make_plan(parse_study(tiny_study()))
     first, second, diverged = list(plan.cells)[:3]
@@ -158,10 +167,8 @@ def test_spectrum_and_norms_of_the_cells_that_are_measured(
         files.evaluation(cell, "embeddings", [], matrices={"embeddings": detail})
     files.run(diverged, status="diverged")
     files.evaluation(diverged, "embeddings", [])
-    shown = Shown([plan.cells[cell] for cell in (first, second, diverged)], "N = 1$")
-    figure = spectrum_of_study(layout_of(plan), tmp_path / "runs", shown)
-    spectrum, norms = figure.axes
-    (line,) = spectrum.get_lines()  # a matrix of zeros has no spectrum
+    singular, norms = spectrum(drawn_from(plan, tmp_path / "runs")).axes
+    (line,) = singular.get_lines()  # a matrix of zeros has no spectrum
     assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([1, 2, 3], [1.0, 0.5, 0.25])
     # Tokens that never occur have no place on a logarithmic axis.
     assert [line.get_xdata().tolist() for line in norms.get_lines()] == [[3.0, 20.0]] * 2
@@ -174,7 +181,7 @@ def test_the_band_is_one_standard_deviation_where_all_seeds_are_there() -> None:
     seeds = [{1: 4.0, 2: 3.0, 3: 2.0}, {1: 6.0, 2: 3.5, 3: math.nan}, {1: 5.0, 2: 2.5}]
     histories = [[{"step": step, "loss": value} for step, value in seed.items()] for seed in seeds]
     ax = Figure().subplots()
-    _draw(ax, [*histories, [], [{"step": 1, "val_loss": 9.0}]], "loss", "A$", {"color": "#000000"})
+    draw_mean(ax, [*histories, [], [{"step": 1, "val_loss": 9.0}]], "loss", "A", {"color": "#000000"})
     mean, rest = ax.lines
     assert (list(mean.get_xdata()), list(mean.get_ydata())) == ([1, 2], [5.0, 3.0])
     # A seed that goes on alone is drawn alone, and is no mean.
@@ -196,10 +203,10 @@ def test_pdf_figures_have_the_width_of_the_page_and_no_type_3_font(fake: Any) ->
 
 
 def test_legends_and_labels_stay_within_the_figure(fake: Any) -> None:
-    study = load_results(fake.plan, fake.study_dir / "results.csv")
+    source = Material(load_results(fake.plan, fake.study_dir / "results.csv"), fake.root / "runs", fake.study_dir)
     for settings in (RC, IN_COLUMN):
         with rc_context(settings):
-            for name, figure in _drawn(study, fake.root / "runs").items():
+            for name, figure in drawn(source).items():
                 figure.draw_without_rendering()
                 width, height = figure.get_size_inches()
                 box = figure.get_tightbbox()
@@ -207,9 +214,9 @@ def test_legends_and_labels_stay_within_the_figure(fake: Any) -> None:
                 assert box.x1 < width + 0.02 and box.y1 < height + 0.02, name
 
 
-def test_the_plane_has_each_place_once_beside_the_line_of_the_paper(fake: Any) -> None:
+def test_the_plane_has_each_place_once_beside_the_line_of_the_paper(fake: Any, drawn_from: Any) -> None:
     with rc_context(RC):
-        (ax,) = plane(layout_of(fake.plan)).axes
+        (ax,) = plane(drawn_from(fake.plan, fake.root / "runs")).axes
     *points, line = ax.lines
     found = {(x, y) for part in points for x, y in zip(part.get_xdata(), part.get_ydata(), strict=True)}
     assert found == {(cell.n_tokens, cell.n_params) for cell in fake.plan.cells.values()}
@@ -224,15 +231,15 @@ def test_more_optimizers_than_colours_differ(fake: Any) -> None:
 
 
 def test_scales_of_coupled_adam_are_drawn_with_their_spread(
-    tiny_study: Callable[..., dict[str, Any]], results_of: Any
+    tiny_study: Callable[..., dict[str, Any]], results_of: Any, drawn_from: Any
 ) -> None:
-    assert scaled_places(make_plan(parse_study(tiny_study()))) == {}
+    assert scaled_places(make_plan(parse_study(tiny_study()))) == []
     settings = tiny_study()
     scaled = [{"name": "coupled_adam", "scale_exponent": n} for n in (2, -1)]
     settings["grid"] = [settings["grid"][0] | {"table": None, "optimizers": ["adamw", "coupled_adam", *scaled]}]
     plan = make_plan(parse_study(settings))
-    assert set(figures_of(plan)) == set(FIGURES) | {"scale", "similarity"}
-    (exponents,) = scaled_places(plan).values()
+    assert set(figures_of(plan)) == OF_ALL | {"scale", "similarity"}
+    (exponents,) = scaled_places(plan)
     assert list(exponents) == [-1, 0, 2] and [len(cells) for cells in exponents.values()] == [3, 3, 3]
 
     def value(cell: Any, metric: Any) -> float:
@@ -240,7 +247,7 @@ def test_scales_of_coupled_adam_are_drawn_with_their_spread(
         return math.nan if (n, cell.seed) == (2, 1) else 3.0 + 0.1 * n + 0.01 * cell.seed
 
     with rc_context(RC):
-        losses, isotropy = scale(results_of(plan, value)).axes
+        losses, isotropy = scale(drawn_from(plan, Path(), results_of(plan, value))).axes
     for ax in (losses, isotropy):
         line = ax.lines[0]
         np.testing.assert_array_equal(line.get_xdata(), [-1, 0, 2])

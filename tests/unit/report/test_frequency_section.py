@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.report.calibration_figure import calibration_by_frequency, differences, points
+from coupled_adam_bench.report.figures.curves import calibration, differences, seen
 from coupled_adam_bench.report.frequency import frequency_section
-from coupled_adam_bench.report.history_figures import largest_size
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
@@ -94,20 +93,20 @@ CURVE = {"count": [0.0, 2.0, 30.0, 400.0], "mean_log_ratio": [None, -1.0, None, 
 
 
 def test_points_of_the_curve_leave_out_what_is_not_there() -> None:
-    assert points(CURVE, "pooled_log_ratio") == [(2.0, -0.5), (30.0, 0.0), (400.0, 0.125)]
+    assert seen(CURVE, "pooled_log_ratio") == [(2.0, -0.5), (30.0, 0.0), (400.0, 0.125)]
     other = CURVE | {"mean_log_ratio": [None, -1.5, 3.0, None]}
-    assert differences(CURVE, other, "mean_log_ratio") == [(2.0, 0.5)]
+    assert differences(seen(CURVE, "mean_log_ratio"), seen(other, "mean_log_ratio")) == [(2.0, 0.5)]
 
 
 @pytest.mark.parametrize("measured", [True, False])
-def test_the_figure_has_a_line_for_each_seed(tiny_plan: Plan, stored: Any, tmp_path: Any, measured: bool) -> None:
+def test_the_figure_has_a_line_for_each_seed(
+    tiny_plan: Plan, stored: Any, tmp_path: Any, measured: bool, drawn_from: Any
+) -> None:
     files = stored(tiny_plan, tmp_path)
     for cell in tiny_plan.cells:
         files.run(cell)
         files.evaluation(cell, "test_loss", [], **({"calibration": CURVE} if measured else {}))
-    whole, difference = calibration_by_frequency(
-        layout_of(tiny_plan), tmp_path, largest_size(layout_of(tiny_plan))
-    ).axes
+    whole, difference = calibration(drawn_from(tiny_plan, tmp_path)).axes
     lines = [[line for line in ax.lines if str(line.get_label())[0] != "_"] for ax in (whole, difference)]
     assert [len(found) for found in lines] == ([6, 6] if measured else [0, 0])
     if measured:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from coupled_adam_bench.report.figures.sizes import noise
 from coupled_adam_bench.report.noise import noise_section, root
-from coupled_adam_bench.report.noise_figure import noise_figure
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.noise import noise_rows, write_noise_rows
@@ -75,10 +75,10 @@ def test_an_estimate_below_zero_is_said() -> None:
     assert math.isnan(root(math.nan))
 
 
-def test_the_figure_has_a_point_for_every_part(study: StudyResults, tmp_path: Path) -> None:
-    figure = noise_figure(study, tmp_path / "noise.csv")
+def test_the_figure_has_a_point_for_every_part(study: StudyResults, tmp_path: Path, drawn_from: Any) -> None:
+    figure = noise(drawn_from(study.plan, Path(), study, tmp_path))
     assert len(figure.axes) == 4
     figure.savefig(tmp_path / "noise.svg")  # hostile labels are printed, not read
     labels = {name for ax in figure.axes for name in ax.get_legend_handles_labels()[1]}
     assert labels == {"seeds", "initial weights", "order of the data", "rest", "evaluation"}
-    assert not any(ax.has_data() for ax in noise_figure(study, None).axes)
+    assert not any(ax.has_data() for ax in noise(drawn_from(study.plan, Path(), study, tmp_path / "none")).axes)

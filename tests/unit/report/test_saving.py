@@ -12,8 +12,7 @@ from fontTools.ttLib import TTFont
 from matplotlib import get_data_path, rc_context
 from matplotlib.figure import Figure
 
-from coupled_adam_bench.report.saving import fonts_of_outlines, lay_out
-from coupled_adam_bench.report.style import RC
+from coupled_adam_bench.report.figures.style import RC, fonts_of_outlines, lay_out
 
 
 def draw() -> Figure:

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coupled_adam_bench.evaluation.kept import PAIRS, PairSimilarities, pack_pairs, unpack_pairs
-from coupled_adam_bench.report.history_figures import Shown
-from coupled_adam_bench.report.similarity_figure import means_by_rating, similarity_figure
-from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.report.figures.curves import means_by_rating, similarity
 from coupled_adam_bench.store.stored import beside
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -52,7 +50,7 @@ def test_means_by_rating_by_hand() -> None:
 
 
 def test_a_panel_for_each_set_with_the_cells_that_have_pairs(
-    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path, stored: Any
+    tiny_study: Callable[..., dict[str, Any]], tmp_path: Path, stored: Any, drawn_from: Any
 ) -> None:
     plan = make_plan(parse_study(tiny_study()))
     adam = [cell for cell in plan.cells.values() if cell.optimizer.key == "adamw"]
@@ -64,11 +62,11 @@ def test_a_panel_for_each_set_with_the_cells_that_have_pairs(
         beside(path, PAIRS).write_bytes(contents)
     files.run(adam[2].id)
     files.evaluation(adam[2].id, "embeddings", [])  # of a version that kept no pairs
-    figure = similarity_figure(layout_of(plan), tmp_path / "runs", Shown(list(plan.cells.values()), "N = 1"))
+    figure = similarity(drawn_from(plan, tmp_path / "runs"))
     first, second = figure.axes
     assert first.get_title() == r"a\$, 2 pairs"
     dots, line = first.get_lines()
     assert dots.get_ydata().tolist() == [0.0, 0.25]  # of the first seed
     assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([1.0, 2.0], [0.25, 0.5])  # of both
     assert len(second.get_lines()) == 1  # dots alone: no cosine is known
-    assert not similarity_figure(layout_of(plan), tmp_path / "none", Shown(adam, "N = 1")).axes[0].has_data()
+    assert not similarity(drawn_from(plan, tmp_path / "none")).axes[0].has_data()

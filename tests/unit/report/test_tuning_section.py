@@ -4,20 +4,23 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from coupled_adam_bench.report.figures import figures_of
+from coupled_adam_bench.report.figures.style import IN_COLUMN, RC
+from coupled_adam_bench.report.figures.tuning import tuning
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.report.setup_tables import setup_tables
-from coupled_adam_bench.report.style import IN_COLUMN, RC
 from coupled_adam_bench.report.tuning import at_edge, tuning_section
-from coupled_adam_bench.report.tuning_figure import TUNING_FIGURE, tuning_figure
-from coupled_adam_bench.results.tuning import tuning_frame
+from coupled_adam_bench.results.tuning import tuning_frame, write_tuning
 from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.store.paths import TUNING_CSV
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.study.tuning import choice_file, chosen_values
@@ -25,6 +28,11 @@ from coupled_adam_bench.study.tuning import choice_file, chosen_values
 TEMPLATES = Path(__file__).parents[3] / "templates"
 NAN = math.nan
 Make = Callable[..., Plan]
+
+
+def draw(plan: Plan, folder: Path) -> Figure:
+    write_tuning(plan, folder, folder / TUNING_CSV)
+    return tuning(SimpleNamespace(plan=plan, study_dir=folder))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -130,14 +138,14 @@ def test_hostile_labels_are_printed_as_text(plan_of, tmp_path):
     html = page.render(tuning=tuning_section(plan, tried), tuning_figures={})
     assert "&lt;script&gt;" in html
     assert "<script>" not in html
-    FigureCanvasAgg(tuning_figure(plan, tried)).draw()
+    FigureCanvasAgg(draw(plan, tmp_path)).draw()
 
 
 def test_the_figure_shows_candidates_and_the_choice(plan_of, tmp_path):
     plan = plan_of()
     for name in plan.tunings:
         choose(plan, name, [(5, 5), (3.25, 3.35), (NAN, 4)], 1, tmp_path)
-    figure = tuning_figure(plan, tuning_frame(plan, tmp_path))
+    figure = draw(plan, tmp_path)
     axes = figure.axes
     assert [ax.get_title() for ax in axes] == ["N = 1.43K, D = 30_%&", "N = 1.43K, D = 60"]
     for ax in axes:
@@ -156,7 +164,7 @@ def test_the_figure_holds_its_labels(settings, plan_of, tmp_path):
     for name in plan.tunings:
         choose(plan, name, [(5, 5), (3.25, 3.35), (NAN, 4)], 1, tmp_path)
     with rc_context(settings):
-        figure = tuning_figure(plan, tuning_frame(plan, tmp_path))
+        figure = draw(plan, tmp_path)
         figure.draw_without_rendering()
         box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
     assert min(box.x0, box.y0) > -0.02
@@ -166,9 +174,9 @@ def test_the_figure_holds_its_labels(settings, plan_of, tmp_path):
 
 def test_a_figure_of_nothing_and_a_candidate_that_blows_up(plan_of, tmp_path):
     plan = plan_of()
-    FigureCanvasAgg(tuning_figure(plan, tuning_frame(plan, tmp_path))).draw()
+    FigureCanvasAgg(draw(plan, tmp_path)).draw()
     choose(plan, next(iter(plan.tunings)), [(3, 3), (900, 900), (NAN, NAN)], 0, tmp_path)
-    figure = tuning_figure(plan, tuning_frame(plan, tmp_path))
+    figure = draw(plan, tmp_path)
     assert figure.axes[0].get_ylim()[1] == pytest.approx(1.5 * math.log(64))
 
 
@@ -179,7 +187,7 @@ def test_the_table_of_models_says_that_their_learning_rate_is_tuned(field, peak,
 
 
 def test_only_a_study_that_tunes_has_the_figure_and_the_section(plan_of, tiny_plan, tmp_path):
-    assert TUNING_FIGURE.items() <= figures_of(plan_of()).items()
-    assert not TUNING_FIGURE.keys() & figures_of(tiny_plan)
+    assert "tuning" in figures_of(plan_of())
+    assert "tuning" not in figures_of(tiny_plan)
     assert tuning_section(tiny_plan, None) is None
     assert json.dumps(tiny_plan.to_json()).count("tune") == 0

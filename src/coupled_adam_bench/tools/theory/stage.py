@@ -21,10 +21,15 @@ from coupled_adam_bench.study.catalog.names import EMBEDDING, HEAD
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import AdamWSettings, Study
 from coupled_adam_bench.tools.theory.drift import second_moment
-from coupled_adam_bench.tools.theory.gradients import mean_square, relative_sum, side_gradients, whole_gradients
+from coupled_adam_bench.tools.theory.gradients import (
+    against_probability,
+    mean_square,
+    relative_sum,
+    side_gradients,
+    whole_gradients,
+)
+from coupled_adam_bench.tools.theory.records import largest_after_warmup
 from coupled_adam_bench.tools.theory.replay import Replay, relative_loss_difference
-from coupled_adam_bench.tools.theory.second_moment import against_probability
-from coupled_adam_bench.tools.theory.summary import largest_after_warmup
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.trainer import Trainer
 

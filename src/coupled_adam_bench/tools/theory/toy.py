@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+ZERO_FLOAT64 = 1e-12
+"""The sum of vectors over the sum of their norms that counts as zero: rounding alone leaves about 1e-16."""
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from coupled_adam_bench.report.theory.figures import THEORY_FIGURES, draw_drift, draw_toy, theory_figures
-from coupled_adam_bench.report.theory.moments import draw_second_moment, draw_slopes
-from coupled_adam_bench.report.theory.records import TheoryGroup, read_theory
+from coupled_adam_bench.report.figures import FIGURES, figures_in
 from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.store.stored import named
+from coupled_adam_bench.tools.theory.figures import draw_drift, draw_second_moment, draw_slopes, draw_toy
+from coupled_adam_bench.tools.theory.records import TheoryGroup, read_theory
 from coupled_adam_bench.tools.theory.toy import toy
 
 
@@ -32,7 +33,7 @@ def data(line: Any) -> np.ndarray:
 
 def test_toy_has_an_arrow_for_each_update_and_a_sum_only_for_adam() -> None:
     example = toy()
-    figure = draw_toy(example)
+    figure = draw_toy()
     assert [ax.get_title() for ax in figure.axes] == ["SGD", "Adam", "Coupled Adam"]
     scales = []
     for ax in figure.axes:
@@ -150,10 +151,9 @@ def test_the_size_run_tied_and_untied_is_drawn(groups: tuple[TheoryGroup, ...]) 
     assert title == "N = 4M / 4Mu, D = D<1>"
 
 
-def test_nothing_measured(fake_theory: Any, tmp_path: Path) -> None:
-    figures = theory_figures(layout_of(fake_theory.plan), tmp_path)
-    assert list(figures) == list(THEORY_FIGURES)
-    for name in ("second_moment", "second_moment_slope", "drift"):
-        assert figures[name].axes
-        assert not any(ax.has_data() for ax in figures[name].axes)
-        figures[name].savefig(tmp_path / "figure.svg")
+def test_nothing_measured(fake_theory: Any, tmp_path: Path, drawn_from: Any) -> None:
+    for name in set(figures_in("theory")) - {"toy"}:
+        figure = named(FIGURES[name].draw)(drawn_from(fake_theory.plan, tmp_path))
+        assert figure.axes
+        assert not any(ax.has_data() for ax in figure.axes)
+        figure.savefig(tmp_path / "figure.svg")

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sections import grids, lines
 
-from coupled_adam_bench.report.figures import FIGURES, TREND_FIGURE, figures_of
-from coupled_adam_bench.report.theory.checks import Check, answer_open_question, checks_of
-from coupled_adam_bench.report.theory.records import Record, TheoryGroup, read_record, read_theory
-from coupled_adam_bench.report.theory.section import theory_section
+from coupled_adam_bench.report.blocks import Items, Text
+from coupled_adam_bench.report.figures import figures_in, figures_of
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.tools.theory.records import Record, TheoryGroup, read_record, read_theory
+from coupled_adam_bench.tools.theory.section import Check, answer_open_question, checks_of, theory
 
 OUTPUT, INPUT, BALANCED, ADAM, LINE = range(5)
 
@@ -162,7 +163,7 @@ def test_page_shows_the_section(fake_theory: Any) -> None:
     assert '<a href="#theory">Theory</a>' in page
     assert section.count("Holds here") == 5
     assert "80.0 % of the mean embedding&#39;s displacement comes from the input side" in section
-    assert section.count("<img") == len(figures_of(fake_theory.plan)) - len(FIGURES) == 4
+    assert section.count("<img") == len(figures_in("theory")) == 4
     tables = re.findall(r"<tbody>.*?</tbody>", section, flags=re.DOTALL)
     assert [table.count("<tr>") for table in tables] == [5, 24, 12 + 2 * 12]
     assert "D&lt;1&gt;" in tables[1]
@@ -170,45 +171,45 @@ def test_page_shows_the_section(fake_theory: Any) -> None:
     assert "&lt;b&gt;is not split&lt;/b&gt;" in section
     diverged = [cell.id for cell in fake_theory.plan.cells.values() if (cell.optimizer.name, cell.seed) == ("sgd", 2)]
     assert len(diverged) == 8
-    (line,) = re.findall(r"<li>loss not finite in step 60 \(8 runs\):\n(.*)</li>", section)
+    (line,) = re.findall(r"<li>loss not finite in step 60 \(8 runs\): (.*)</li>", section)
     assert sorted(re.findall(r"<code>(.*?)</code>", line)) == sorted(diverged)
-    assert "at most\n2e\u221207 (relative)" in section
+    assert "at most 2e\u221207 (relative)" in section
 
 
-def test_rows_show_what_is_missing(fake_theory: Any) -> None:
-    section = theory_section(layout_of(fake_theory.plan), fake_theory.root / "runs")
-    assert section is not None
-    assert [len(cells) for cells in section.remarks.values()] == [8, 8]  # of SGD, one seed not split, one diverged
-    adam, coupled, sgd = section.gradients[:3]
-    assert (adam.runs, sgd.runs) == ("2", "1 of 2")
-    assert adam.sums == ("6e\u221208", "4e\u221216", "0.31", "0.3")
-    assert (adam.adam_r_squared, coupled.adam_r_squared) == ("0.915", "-")
-    tied, tied_sgd, embedding, head = (section.drifts[index] for index in (1, 2, 5, 6))
-    assert (tied.matrix, tied.shares, tied.update_sum) == ("tied", ("80.0", "20.0", "0.0"), "0.1")
-    assert (embedding.matrix, embedding.shares) == ("embedding", ("100.0", "0.0", "0.0"))
-    assert (head.matrix, head.shares) == ("head", ("0.0", "100.0", "0.0"))
-    assert tied_sgd.shares == ("-", "-", "-")
-    assert (tied_sgd.residual, tied_sgd.displacement) == ("-", "0.00138")
+def test_rows_show_what_is_missing(fake_theory: Any, drawn_from: Any) -> None:
+    blocks = list(theory(drawn_from(fake_theory.plan, fake_theory.root / "runs")))
+    _, gradients, drift = map(lines, grids(blocks))
+    remarks = blocks[-1]
+    assert isinstance(remarks, Items)
+    assert [item.count("<code>") for item in remarks.items] == [8, 8]  # of SGD, one seed not split, one diverged
+    assert gradients[0][4:9] == ["2", "6e\u221208", "4e\u221216", "0.31", "0.3"]
+    assert (gradients[0][-1], gradients[1][-1], gradients[2][4]) == ("0.915", "-", "1 of 2")
+    assert [drift[1][index] for index in (2, 7, 8, 9, 10)] == ["tied", "0.1", "80.0", "20.0", "0.0"]
+    assert drift[2][5] == "0.00138"
+    assert drift[2][8:] == ["-", "-", "-", "-"]
+    assert [drift[5][index] for index in (2, 8, 9, 10)] == ["embedding", "100.0", "0.0", "0.0"]
+    assert [drift[6][index] for index in (2, 8, 9, 10)] == ["head", "0.0", "100.0", "0.0"]
 
 
 def test_a_study_without_theory_has_no_section(fake: Any) -> None:
-    assert theory_section(layout_of(fake.plan), fake.root / "runs") is None
-    assert figures_of(fake.plan) == FIGURES | TREND_FIGURE
+    assert not set(figures_in("theory")) & set(figures_of(fake.plan))
     page = (fake.study_dir / "report" / "index.html").read_text()
     assert 'id="theory"' not in page
     assert "#theory" not in page
 
 
-def test_partial_results(fake_theory: Any, tmp_path: Path) -> None:
+def test_partial_results(fake_theory: Any, tmp_path: Path, drawn_from: Any) -> None:
     """Nothing was measured: everything says so."""
-    section = theory_section(layout_of(fake_theory.plan), tmp_path)
-    assert section is not None
-    assert {check.verdict for check in section.checks} == {"Not measured"}
-    assert list(section.remarks) == ["not measured"]
-    assert sorted(section.remarks["not measured"]) == sorted(fake_theory.plan.cells)
-    assert section.gradients[0].runs == "0 of 2"
-    assert set(section.gradients[0].sums) == {"-"}
-    assert section.replay == "-"
+    blocks = list(theory(drawn_from(fake_theory.plan, tmp_path)))
+    checks, gradients, _ = map(lines, grids(blocks))
+    assert {line[1] for line in checks} == {"Not measured"}
+    assert gradients[0][4:] == ["0 of 2", *7 * ["-"]]
+    *_, replay, _, remarks = blocks
+    assert isinstance(replay, Text) and isinstance(remarks, Items)
+    assert "at most - (relative)" in replay.text
+    (remark,) = remarks.items
+    assert remark.startswith("not measured (")
+    assert all(f"<code>{cell}</code>" in remark for cell in fake_theory.plan.cells)
 
 
 def test_broken_files(fake_theory: Any, tmp_path: Path, stored: Any) -> None:

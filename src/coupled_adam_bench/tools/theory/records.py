@@ -1,6 +1,6 @@
 """Reads what the stage ``theory`` measured, and groups it over seeds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from math import isnan
 from pathlib import Path
@@ -9,8 +9,6 @@ from typing import Any
 from coupled_adam_bench.results.groups import Layout, Setup
 from coupled_adam_bench.store.stored import Measurement, measured_cells
 from coupled_adam_bench.study.cells import Cell, readable_count
-from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.tools.theory.summary import largest_after_warmup
 
 
 @dataclass(frozen=True)
@@ -89,6 +87,11 @@ class TheoryGroup:
         return self.cell.model.tied
 
     @property
+    def size(self) -> tuple[int, str]:
+        """What groups that differ in optimizer and tying only have in common."""
+        return self.cell.n_tokens, self.shape
+
+    @property
     def tokens_label(self) -> str:
         """D as tables print it."""
         return self.cell.tokens_label or readable_count(self.cell.n_tokens)
@@ -96,11 +99,6 @@ class TheoryGroup:
     def values(self, choose: Choose) -> list[float]:
         """Return what ``choose`` finds in the records, those without it or with NaN left out."""
         return [value for record in self.records if (value := choose(record)) is not None and not isnan(value)]
-
-
-def theory_cells(plan: Plan) -> list[Cell]:
-    """Return the cells on which the theory is checked: those of studies with ``evaluation.theory``."""
-    return [cell for cell in plan.cells.values() if cell.study.evaluation.theory is not None]
 
 
 def _read_fields(kind: type[Any], values: dict[str, Any] | None) -> Any:
@@ -157,9 +155,30 @@ def read_theory(layout: Layout, runs: Path) -> tuple[TheoryGroup, ...]:
     return tuple(TheoryGroup(place[1], place[-1], tuple(members[place])) for place in sorted(members))
 
 
+def slope(record: Record) -> float | None:
+    """Return the slope of the line through the second moments."""
+    return None if record.moment is None else record.moment.slope
+
+
+def r_squared(record: Record) -> float | None:
+    """Return how much of the variance of the second moments that line explains."""
+    return None if record.moment is None else record.moment.r_squared
+
+
+def adam_r_squared(record: Record) -> float | None:
+    """Return the same of Adam's own second moments."""
+    return None if record.adam_moment is None else record.adam_moment.r_squared
+
+
 def gradient_sum(side: str, precision: str) -> Choose:
     """Return what finds the relative sum of the gradients of one side, ``input`` or ``output``."""
     return lambda record: None if record.gradient_sum is None else record.gradient_sum[side][precision]
+
+
+def largest_after_warmup(steps: Sequence[int], update_sums: Sequence[float], warmup: int) -> float | None:
+    """Return the largest relative sum of updates of the steps after the warmup, in which updates are tiny."""
+    settled = [value for step, value in zip(steps, update_sums, strict=True) if step > warmup]
+    return max(settled, default=None)
 
 
 def largest_update_sum(matrix: str) -> Choose:

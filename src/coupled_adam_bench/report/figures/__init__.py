@@ -1,0 +1,252 @@
+"""The figures of a study, each declared here once: its name, the function that draws it, its caption and who has it."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coupled_adam_bench.results.groups import Layout, layout_of
+from coupled_adam_bench.results.study_results import load_results
+from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.store.files import atomic_path
+from coupled_adam_bench.store.stored import named
+from coupled_adam_bench.study.catalog.names import COUPLED_ADAM
+from coupled_adam_bench.study.cells import Cell, readable_count
+from coupled_adam_bench.study.config.optimizers import CoupledAdamSettings
+from coupled_adam_bench.study.plan import Plan
+
+if TYPE_CHECKING:  # rules read the declarations, and matplotlib takes longer than they
+    from matplotlib.figure import Figure
+
+FIGURE_ENDINGS = ("svg", "pdf", "column.pdf")
+"""The files of a figure: for both columns of an article and for the report, and for one column."""
+_DATES = {"svg": "Date", "pdf": "CreationDate"}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure: the function ``module:function`` of this package that draws it, and its caption.
+
+    A study has the figure unless ``is_of`` refuses the plan. ``section`` is the id of the section of the report that
+    shows it, if it is not the one of all other figures.
+    """
+
+    draw: str
+    caption: str
+    is_of: Callable[[Plan], bool] = lambda plan: True  # noqa: ARG005
+    section: str = ""
+
+
+def plain(text: str) -> str:
+    """Return a study's label so that matplotlib prints it and does not read formulas in it."""
+    return text.replace("$", r"\$")
+
+
+def place_of(cell: Cell) -> str:
+    """Return what candidates that are drawn together have in common, as a title."""
+    size = cell.model.label or readable_count(cell.n_params)
+    return f"N = {size}, D = {cell.tokens_label or readable_count(cell.n_tokens)}"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The cells of the largest size at most tokens; of several sizes alike, those of the first."""
+
+    cells: Sequence[Cell]
+    title: str
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of the optimizers by their key."""
+        return {cell.optimizer.key: plain(cell.optimizer.label) for cell in self.cells}
+
+
+def largest_size(layout: Layout) -> Shown:
+    """Return the cells that figures of single runs show; of crossed seeds, those whose data have the same seed."""
+    plan, setups = layout.plan, layout.setups
+    largest = max(plan.cells.values(), key=lambda cell: (cell.n_params, cell.n_tokens))
+    place = (setups[largest.id], largest.n_tokens)
+    cells = [cell for cell in plan.cells.values() if (setups[cell.id], cell.n_tokens) == place]
+    cells = [cell for cell in cells if cell.data_seed == cell.seed] or cells
+    tokens = largest.tokens_label or readable_count(largest.n_tokens)
+    return Shown(cells, plain(f"N = {layout.labels[setups[largest.id]]}, D = {tokens}"))
+
+
+def trend_table(layout: Layout) -> str | None:
+    """Return the name of the first table that has several numbers of tokens for the same model, None without one."""
+    for name, groups in layout.groups.items():
+        if len({group.setup for group in groups}) < len(groups):
+            return name
+    return None
+
+
+def scaled_places(plan: Plan) -> list[dict[int, list[Cell]]]:
+    """Return for each place with at least two exponents n its cells of Coupled Adam by their exponent.
+
+    A place is data, model and tokens: cells that differ in optimizer and seed only have it in common.
+    """
+    places: dict[tuple[str, str, int], dict[int, list[Cell]]] = {}
+    for cell in plan.cells.values():
+        optimizer = cell.optimizer
+        if cell.tuning is not None:  # its exponent is not known before the choice
+            continue
+        # The exponent is all that sets these cells apart.
+        is_scaled = optimizer.names(leave_out=["scale_exponent"])[0] == COUPLED_ADAM
+        if is_scaled and isinstance(optimizer, CoupledAdamSettings):
+            exponents = places.setdefault((cell.data_id, cell.model.name, cell.n_tokens), {})
+            exponents.setdefault(optimizer.scale_exponent, []).append(cell)
+    return [dict(sorted(exponents.items())) for exponents in places.values() if len(exponents) > 1]
+
+
+def _has_geometry(plan: Plan) -> bool:
+    return any(study.execution.geometry_per_decade for study in plan.studies.values())
+
+
+def _has_theory(plan: Plan) -> bool:
+    return any(study.evaluation.theory is not None for study in plan.studies.values())
+
+
+FIGURES = {
+    "loss_accuracy": Drawn(
+        "report.figures.sizes:loss_accuracy",
+        "Loss and mean accuracy against training tokens (App. G.1); bars: standard deviation over seeds.",
+    ),
+    "embeddings": Drawn(
+        "report.figures.sizes:embeddings",
+        "Isotropy and mean embedding against training tokens; bars: standard deviation over seeds.",
+    ),
+    "loss_by_frequency": Drawn(
+        "report.figures.curves:loss_by_frequency",
+        "Test loss by frequency of the predicted token, and its difference to that of the first optimizer with the "
+        "same seed; bars: standard deviation over seeds.",
+    ),
+    "calibration": Drawn(
+        "report.figures.curves:calibration",
+        "Log of how probable tokens are over how often they are there, by their count in the training text: all tokens "
+        "of a count together, and the mean over tokens minus that of the first optimizer; a line per seed.",
+    ),
+    "noise": Drawn(
+        "report.figures.sizes:noise",
+        "Standard deviation of a run's numbers by where it comes from; bars: 95 % intervals of seeds.",
+    ),
+    "spectrum": Drawn(
+        "report.figures.curves:spectrum",
+        "Singular values of the embeddings, and their norms against the frequency of tokens; a line per seed.",
+    ),
+    "training": Drawn(
+        "report.figures.histories:training",
+        "Training loss (up to 1.5 times that of guessing), validation loss (points) and mean embedding at each step; "
+        "bands: standard deviation over seeds.",
+    ),
+    "plane": Drawn(
+        "report.figures.sizes:plane",
+        "The runs of the study in the plane of training tokens and parameters (Fig. 6); the line is N = D/20.",
+    ),
+    "geometry": Drawn(
+        "report.figures.histories:geometry",
+        "Isotropy and mean embedding at steps that are evenly spaced on a log scale; bands: standard deviation over "
+        "seeds.",
+        _has_geometry,
+    ),
+    "row_steps": Drawn(
+        "report.figures.histories:row_steps",
+        "How far one step moves the embeddings of the rarest tokens, over their norms, and how many times as far as "
+        "the most frequent ones; bands: standard deviation over seeds.",
+        _has_geometry,
+    ),
+    "trend": Drawn(
+        "report.figures.sizes:trend",
+        "Difference in loss, paired by seed, against training tokens; bars: 95 % intervals over seeds; lines: the mean "
+        "of the lines of the seeds, each over all sizes, with 95 % intervals.",
+        lambda plan: trend_table(layout_of(plan)) is not None,
+        section="trend",
+    ),
+    "scale": Drawn(
+        "report.figures.sizes:scale",
+        "Loss and isotropy of Coupled Adam against the exponent n, its second moment times 2^-n (Sec. 6.1); bars: "
+        "standard deviation over seeds.",
+        lambda plan: bool(scaled_places(plan)),
+    ),
+    "similarity": Drawn(
+        "report.figures.curves:similarity",
+        "Cosine of each word pair against its human rating, a dot per pair of the first seed; lines: mean over all "
+        "seeds, in fifths of the pairs.",
+        lambda plan: any(study.evaluation.word_similarity for study in plan.studies.values()),
+    ),
+    "tuning": Drawn(
+        "report.figures.tuning:tuning",
+        "Mean validation loss of each candidate (up to 1.5 times that of guessing) against the peak learning rate of "
+        "the embedding; the line joins the best of each learning rate, a ring is what was chosen, and a cross at the "
+        "top is a candidate of which a seed has diverged; bars: standard deviation over seeds.",
+        lambda plan: bool(plan.tunings),
+        section="tuning",
+    ),
+    "toy": Drawn(
+        "tools.theory.figures:draw_toy",
+        "A toy in two dimensions (Fig. 1): embeddings (dots, with the probability of their tokens), one update of each "
+        "by three optimizers, and in black the mean embedding and the sum of the updates. Tokens, probabilities and "
+        "hidden state are ours.",
+        _has_theory,
+        section="theory",
+    ),
+    "second_moment": Drawn(
+        "tools.theory.figures:second_moment",
+        "Mean squared gradient of each vocabulary row against its token's unigram probability in the largest run of "
+        "Adam (Fig. 4), and the straight line fitted to it; the same points and line on linear axes, where the fit is "
+        "made and frequent tokens decide R², and on logarithmic ones, where rare tokens can be seen.",
+        _has_theory,
+        section="theory",
+    ),
+    "second_moment_slope": Drawn(
+        "tools.theory.figures:second_moment_slope",
+        "Slope of that line against parameters and against tokens (Fig. 5), logarithmic axes; bars: standard deviation "
+        "over seeds.",
+        _has_theory,
+        section="theory",
+    ),
+    "drift": Drawn(
+        "tools.theory.figures:drift",
+        "Norm of the mean embedding's displacement since the start, and of its parts by origin, on a logarithmic axis "
+        "that all panels share; a line per seed. The parts are vectors: their norms do not add up.",
+        _has_theory,
+        section="theory",
+    ),
+}
+"""The figures by name, in the order of the report."""
+
+
+def figures_of(plan: Plan) -> dict[str, str]:
+    """Return names and captions of the figures of a plan."""
+    return {name: figure.caption for name, figure in FIGURES.items() if figure.is_of(plan)}
+
+
+def figures_in(section: str) -> tuple[str, ...]:
+    """Return the names of the figures that a section of the report shows."""
+    return tuple(name for name, figure in FIGURES.items() if figure.section == section)
+
+
+def drawn(material: Material) -> "dict[str, Figure]":
+    """Return the figures of a study by name, in the width of matplotlib's current settings."""
+    return {name: named(FIGURES[name].draw)(material) for name in figures_of(material.plan)}
+
+
+def write_figures(
+    plan: Plan, results_csv: Path, runs: Path, out_dir: Path, wanted: Collection[str] = FIGURE_ENDINGS
+) -> None:
+    """Write every name in :func:`figures_of` with each ending that is ``wanted``, atomically and without a date."""
+    from matplotlib import rc_context
+
+    from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, fonts_of_outlines, lay_out, say_no_data
+
+    material = Material(load_results(plan, results_csv), runs, results_csv.parent)
+    for settings, all_endings in ((RC, FIGURE_ENDINGS[:2]), (IN_COLUMN, FIGURE_ENDINGS[2:])):
+        kinds = {ending: ending.rpartition(".")[2] for ending in all_endings if ending in wanted}
+        if not kinds:
+            continue
+        with rc_context(settings), fonts_of_outlines():
+            for name, figure in drawn(material).items():
+                say_no_data(figure.axes)
+                lay_out(figure, next(iter(kinds.values())))
+                for ending, kind in kinds.items():
+                    with atomic_path(out_dir / f"{name}.{ending}") as temporary:
+                        figure.savefig(temporary, format=kind, metadata={_DATES[kind]: None})

@@ -1,0 +1,199 @@
+"""Figures of the curves that evaluations of the runs of one size keep: by frequency, of matrices and of word pairs."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from coupled_adam_bench.evaluation.kept import PairSimilarities, read_pair_similarities
+from coupled_adam_bench.report.figures import largest_size, plain
+from coupled_adam_bench.report.figures.style import (
+    RC,
+    STYLES,
+    Style,
+    add_legend,
+    bars,
+    curve,
+    optimizer_styles,
+    panels,
+    say_no_data,
+    thin,
+    zero_line,
+)
+from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.store.files import atomic_path
+from coupled_adam_bench.store.stored import Measurement, measured_cells
+from coupled_adam_bench.study.catalog.bands import BANDS
+from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.cells import Cell
+
+Seeds = tuple[int, int]
+"""The seed of the initial weights and that of the order of the data."""
+Points = list[tuple[float, float]]
+_BESIDE = 0.12  # distance of the optimizers' points in a band
+
+
+def _measured(material: Material, cells: Collection[Cell], stage: str) -> Iterator[tuple[Cell, Measurement]]:
+    """Yield those of some cells that a stage has measured; the report's list of runs says why others are not."""
+    wanted = {cell.id for cell in cells}
+    for cell, measurements in measured_cells(material.plan, material.runs):
+        for measurement in measurements:
+            if measurement.stage.name == stage and cell.id in wanted and measurement.is_there(cell.id):
+                yield cell, measurement
+
+
+def _details(material: Material, cells: Collection[Cell], stage: str, field: str) -> Iterator[tuple[Cell, Any]]:
+    """Yield some cells with a field of their evaluation by a stage; one that has diverged has none."""
+    for cell, measurement in _measured(material, cells, stage):
+        record = measurement.read(cell.id)
+        if field in record:
+            yield cell, record[field]
+
+
+def differences(found: Points, reference: Points) -> Points:
+    """Return (place, difference to the reference) at the places that both have."""
+    theirs = dict(reference)
+    return [(place, value - theirs[place]) for place, value in found if place in theirs]
+
+
+def loss_by_frequency(material: Material) -> Figure:
+    """Draw the loss of each band, and its difference to the first optimizer's, for the largest size at most tokens."""
+    shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
+    values = material.study.values_of({band.metric: METRICS[band.metric].task for band in BANDS})
+    losses: dict[str, dict[Seeds, Points]] = {key: {} for key in shown.labels}
+    for cell in shown.cells:
+        found: Points = [(place, values.get((cell.id, band.metric), math.nan)) for place, band in enumerate(BANDS)]
+        losses[cell.optimizer.key][cell.seed, cell.data_seed] = found
+    first = next(iter(losses))
+    figure, axes = panels(1, 2)
+    for index, (key, by_seed) in enumerate(losses.items()):
+        places = [place + _BESIDE * (index - (len(losses) - 1) / 2) for place in range(len(BANDS))]
+        pairs = [differences(found, losses[first][seed]) for seed, found in by_seed.items() if seed in losses[first]]
+        for ax, curves in zip(axes, (list(by_seed.values()), pairs), strict=True):
+            samples = [[value for _, value in of_band] for of_band in zip(*curves, strict=True)]
+            bars(ax, places[: len(samples)], samples, shown.labels[key], **{**styles[key], "linestyle": ""})
+    zero_line(axes[1])
+    for ax, label in zip(axes, ("test loss", f"difference to {shown.labels[first]}"), strict=True):
+        ax.set_xticks(range(len(BANDS)), labels=[band.label for band in BANDS], fontsize=8)
+        ax.set(xlabel="share of the text, rarest tokens first", ylabel=f"{label} (nat/token)", title=shown.title)
+    add_legend(figure)
+    return figure
+
+
+def seen(calibration: Mapping[str, Sequence[Any]], kind: str) -> Points:
+    """Return (count, value) of the bins of seen tokens that have a value of this kind."""
+    pairs = zip(calibration["count"], calibration[kind], strict=True)
+    return [(count, value) for count, value in pairs if count and value is not None]
+
+
+def calibration(material: Material) -> Figure:
+    """Draw the pooled calibration, and the mean over tokens against that of the first optimizer, of the largest size.
+
+    Cells that were measured on the same text have the same bins, and the frequencies in it cancel.
+    """
+    shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
+    found: dict[str, dict[Seeds, Any]] = {key: {} for key in shown.labels}
+    for cell, detail in _details(material, shown.cells, "test_loss", "calibration"):
+        found[cell.optimizer.key][cell.seed, cell.data_seed] = detail
+    first = next(iter(found))
+    figure, axes = panels(1, 2)
+    for key, by_seed in found.items():
+        label, style = shown.labels[key], thin(styles[key])
+        for seed, detail in by_seed.items():
+            curve(axes[0], seen(detail, "pooled_log_ratio"), label, **style)
+            if seed in found[first]:
+                means = (seen(each, "mean_log_ratio") for each in (detail, found[first][seed]))
+                curve(axes[1], differences(*means), label, **style)
+    labels = (r"log $\bar{p} / \bar{f}$ (0: calibrated)", f"mean log p, minus {shown.labels[first]}")
+    for ax, label in zip(axes, labels, strict=True):
+        zero_line(ax)
+        ax.set_xscale("log")
+        ax.set(xlabel="occurrences of the token in the training text", ylabel=label, title=shown.title)
+    add_legend(figure)
+    return figure
+
+
+def _draw_spectra(lines: Sequence[tuple[str, Style, Mapping[str, Any]]], title: str = "") -> Figure:
+    """Draw the singular values over the largest one, and the mean norm of tokens against their count if it is known.
+
+    A line is a label, a style, and what ``evaluation/matrix_geometry.py`` keeps of a matrix.
+    """
+    figure, (spectrum, norms) = panels(1, 2)
+    for label, style, detail in lines:
+        singular = detail["singular_values"]
+        if singular and singular[0] > 0:  # neither NaN nor all zero
+            shares = [(place, value / singular[0]) for place, value in enumerate(singular, 1) if value > 0]
+            curve(spectrum, shares, plain(label), **thin(style))
+        by_count = detail.get("norm_frequency", {"count": [], "mean_norm": []})
+        counted = zip(by_count["count"], by_count["mean_norm"], strict=True)
+        curve(norms, [point for point in counted if point[0] > 0], plain(label), **thin(style))
+    for ax, label in ((spectrum, "singular value / largest"), (norms, r"mean $\|e\|$")):
+        ax.set(xscale="log", ylabel=label, title=title)
+    say_no_data((spectrum, norms))
+    spectrum.set(yscale="log", xlabel="number of the singular value")
+    norms.set_xlabel("occurrences of the token in the text")
+    add_legend(figure)
+    return figure
+
+
+def spectrum(material: Material) -> Figure:
+    """Draw the embeddings of the largest size; a cell that is not measured, or diverged, has no line."""
+    shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
+    found = _details(material, shown.cells, "embeddings", "matrices")
+    matrices = [(cell.optimizer, detail["embeddings"]) for cell, detail in found if "embeddings" in detail]
+    return _draw_spectra([(each.label, styles[each.key], detail) for each, detail in matrices], shown.title)
+
+
+def write_spectra(details: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """Draw matrices by their labels into a file, whose ending says its format: png, svg or pdf."""
+    lines = [(label, STYLES[index % len(STYLES)], detail) for index, (label, detail) in enumerate(details.items())]
+    with rc_context(RC), atomic_path(path) as temporary:
+        _draw_spectra(lines).savefig(temporary, format=path.suffix.removeprefix("."), dpi=150)
+
+
+_PARTS = 5  # of the pairs, by their rating: the scatter of single pairs hides the trend
+_COLUMNS = 3
+
+
+def means_by_rating(ratings_P: NDArray[np.float64], cosines_SP: NDArray[np.float64]) -> Points:
+    """Return mean rating and mean cosine of equally many pairs, in the order of their ratings.
+
+    Sets of few different ratings have a part for each. Cosines that are NaN are left out, and parts without any other.
+    S: seeds, P: pairs.
+    """
+    values = np.unique(ratings_P)
+    if len(values) <= _PARTS:
+        parts = [np.flatnonzero(ratings_P == value) for value in values]
+    else:
+        parts = np.array_split(np.argsort(ratings_P, kind="stable"), min(_PARTS, len(ratings_P)))
+    known = [(part, cosines_SP[:, part][np.isfinite(cosines_SP[:, part])]) for part in parts]
+    return [(float(ratings_P[part].mean()), float(cosines.mean())) for part, cosines in known if len(cosines)]
+
+
+def similarity(material: Material) -> Figure:
+    """Draw a panel for each set of pairs; a cell that is not measured, or has no pairs on file, is left out."""
+    shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
+    by_set: dict[str, dict[str, list[PairSimilarities]]] = {}
+    for cell, measurement in _measured(material, shown.cells, "embeddings"):
+        for found in read_pair_similarities(measurement, cell.id):
+            by_set.setdefault(found.name, {}).setdefault(cell.optimizer.key, []).append(found)
+    columns = min(max(len(by_set), 1), _COLUMNS)
+    figure, axes = panels(max(-(-len(by_set) // columns), 1), columns)
+    for ax, (name, by_optimizer) in zip(axes, by_set.items(), strict=False):
+        for key, seeds in by_optimizer.items():
+            dots = {"color": styles[key]["color"], "marker": styles[key]["marker"], "linestyle": ""}
+            ax.plot(seeds[0].ratings, seeds[0].cosines, markersize=2, alpha=0.2, markeredgewidth=0, **dots)
+            means = means_by_rating(seeds[0].ratings, np.array([found.cosines for found in seeds]))
+            curve(ax, means, shown.labels[key], **{"markersize": 4, **styles[key]})
+        n_pairs = len(next(iter(by_optimizer.values()))[0].ratings)
+        place = f"{n_pairs:,} pairs" if len(by_set) > 1 else shown.title
+        ax.set(title=f"{plain(name)}, {place}", xlabel="human rating", ylabel="cosine")
+    for ax in axes[len(by_set) :] if by_set else []:
+        ax.remove()
+    add_legend(figure)
+    return figure

@@ -1,0 +1,194 @@
+"""What all figures share: colours and fonts, panels, legends, bars over seeds, and how a figure is saved."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from fontTools import subset
+from matplotlib import rcParams
+from matplotlib.axes import Axes
+from matplotlib.backend_bases import get_registered_canvas_class
+from matplotlib.figure import Figure
+
+from coupled_adam_bench.report.figures import plain
+from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.plan import Plan
+
+TEXT_INCHES, COLUMN_INCHES = 6.9, 3.3
+"""The widths of a figure for both columns of an article, and for one of them."""
+
+Style = Mapping[str, Any]
+# Okabe and Ito's palette, safe for colour-blind readers; markers and line styles tell lines apart in print.
+STYLES = (
+    {"color": "#0072B2", "marker": "o", "linestyle": "-"},
+    {"color": "#D55E00", "marker": "s", "linestyle": "--"},
+    {"color": "#009E73", "marker": "^", "linestyle": ":"},
+    {"color": "#CC79A7", "marker": "D", "linestyle": "-."},
+    {"color": "#E69F00", "marker": "v", "linestyle": "-"},
+    {"color": "#56B4E9", "marker": "P", "linestyle": "--"},
+    {"color": "#000000", "marker": "X", "linestyle": ":"},
+)
+RC = {
+    "svg.hashsalt": "coupled-adam-bench",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": "medium",
+    "pdf.fonttype": 42,  # TrueType: conferences refuse Type 3, and editors cannot change its text
+    "figure.figsize": (TEXT_INCHES, 3.2),
+    # Whatever the user's own matplotlibrc says: labels are no LaTeX, and figures say how they are laid out.
+    "text.usetex": False,
+    "figure.autolayout": False,
+    "figure.constrained_layout.use": False,
+}
+IN_COLUMN = RC | {"figure.figsize": (COLUMN_INCHES, 2.4), "font.size": 8}
+"""The settings of a figure for one column."""
+
+
+def page_width() -> float:
+    """Return the width in inches that figures have under matplotlib's current settings."""
+    return float(rcParams["figure.figsize"][0])
+
+
+def is_narrow() -> bool:
+    """Tell whether figures are drawn for one column, where panels stand below each other."""
+    return page_width() < (TEXT_INCHES + COLUMN_INCHES) / 2
+
+
+def grid(n_rows: int, n_columns: int, inches: float, **shared: Any) -> tuple[Figure, Any]:
+    """Return a figure of the page's width and a height in ``inches``, and its axes as an array of two dimensions."""
+    figure = Figure(figsize=(page_width(), inches), layout="constrained")
+    return figure, figure.subplots(n_rows, n_columns, squeeze=False, **shared)
+
+
+def panels(n_rows: int, n_columns: int, height: float = 2.6, **shared: Any) -> tuple[Figure, Sequence[Any]]:
+    """Return a figure of the page's width and its panels row by row, each of about ``height`` inches.
+
+    In one column all panels stand below each other.
+    """
+    if is_narrow():
+        n_rows, n_columns, height = n_rows * n_columns, 1, 0.8 * height
+    figure, axes = grid(n_rows, n_columns, 0.5 + height * n_rows, **shared)
+    return figure, list(axes.flat)
+
+
+def _style(index: int) -> dict[str, str]:
+    """Return the style of an optimizer by its number; after as many as there are colours, markers are hollow."""
+    cycle, place = divmod(index, len(STYLES))
+    if cycle % 2 == 0:
+        return STYLES[place]
+    return STYLES[place] | {"markerfacecolor": "white", "linestyle": STYLES[(place + 1) % len(STYLES)]["linestyle"]}
+
+
+def optimizer_styles(plan: Plan) -> dict[str, dict[str, str]]:
+    """Return a style per optimizer of the study, the same in all figures."""
+    keys = dict.fromkeys(cell.optimizer.key for cell in plan.cells.values())
+    return {key: _style(index) for index, key in enumerate(keys)}
+
+
+def thin(style: Style) -> dict[str, Any]:
+    """Return the style of a thin line without markers."""
+    return {name: value for name, value in style.items() if name != "marker"} | {"linewidth": 0.8}
+
+
+def axis_label(metric: Metric, arrow: bool = False) -> str:
+    """Return the symbol of a metric with its unit, and with the arrow of its direction if it is asked for."""
+    label = metric.latex if metric.unit == "1" else f"{metric.latex} ({metric.unit})"
+    return label if not arrow else label + (r" $\uparrow$" if metric.higher_is_better else r" $\downarrow$")
+
+
+def curve(ax: Axes, points: Sequence[tuple[float, float]], label: str | None = None, **style: Any) -> None:
+    """Draw points as a line, nothing if there are none."""
+    if points:
+        ax.plot(*zip(*points, strict=True), label=label, **style)
+
+
+def bars(ax: Axes, x: Sequence[float], samples: Sequence[Sequence[float]], label: str | None, **style: Any) -> None:
+    """Draw the means of samples over seeds, each with a bar of its standard deviation."""
+    found = [summarize(sample) for sample in samples]
+    drawn = {"yerr": [sample.sd for sample in found], "markersize": 4, "capsize": 2, **style}
+    ax.errorbar(x, [sample.mean for sample in found], label=label, **drawn)
+
+
+def zero_line(ax: Axes) -> None:
+    """Draw a thin grey line where there is no difference."""
+    ax.axhline(0, color="0.7", linewidth=0.8, zorder=0)
+
+
+def tokens_axis(ax: Axes, groups: Sequence[Group]) -> None:
+    """Let an axis have the numbers of tokens of groups as tables print them, on a log scale."""
+    ticks = {group.n_tokens: plain(group.tokens_label) for group in groups}
+    ax.set_xscale("log")
+    ax.set_xticks(list(ticks), labels=list(ticks.values()))
+    ax.minorticks_off()
+
+
+def cut_off(ax: Axes, guessing: float) -> None:
+    """Cut an axis of losses off at 1.5 times the loss of ``guessing``: a run that blows up would squeeze the others."""
+    low, high = ax.dataLim.intervaly
+    if low < guessing and high > 1.5 * guessing:
+        ax.set_ylim(0.97 * low, 1.5 * guessing)
+
+
+def say_no_data(axes: Sequence[Axes]) -> None:
+    """Say in axes without data that there are none."""
+    for ax in axes:
+        if not ax.has_data():
+            ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center")
+
+
+def add_legend(figure: Figure, title: str | None = None) -> None:
+    """Put one legend above a figure, each label of its axes once, under a title that holds for all of them."""
+    labels: dict[str, Any] = {}
+    for ax in figure.axes:
+        handles, names = ax.get_legend_handles_labels()
+        labels.update(zip(names, handles, strict=True))
+    if labels:
+        # A line and its gaps take 0.6 in, and a letter 0.08 in.
+        fitting = int(figure.get_figwidth() / (0.6 + 0.08 * max(map(len, labels))))
+        columns = min(len(labels), max(fitting, 1))
+        figure.legend(
+            labels.values(), labels.keys(), loc="outside upper center", ncols=columns, frameon=False, title=title
+        )
+
+
+_POINTS = 72  # of an inch: the resolution at which matplotlib draws SVG and PDF
+# matplotlib places each glyph of a PDF by its number, so that a viewer never reads these tables: of the layout of text,
+# and of the characters and the names of glyphs. In DejaVu they are large: fontTools would take most of its time to cut
+# them to the few glyphs of a figure.
+_UNREAD_TABLES = ("GDEF", "GPOS", "GSUB", "MATH", "OS/2", "cmap", "kern", "post")
+
+
+@contextmanager
+def fonts_of_outlines() -> Iterator[None]:
+    """Let matplotlib embed fonts in PDF files without the tables that no viewer of a PDF reads."""
+    load_font = subset.load_font
+
+    def load_without(*arguments: Any, **options: Any) -> Any:
+        font = load_font(*arguments, **options)
+        for table in _UNREAD_TABLES:
+            if table in font:
+                del font[table]
+        return font
+
+    subset.load_font = load_without
+    try:
+        yield
+    finally:
+        subset.load_font = load_font
+
+
+def lay_out(figure: Figure, kind: str) -> None:
+    """Place the parts of a figure for good, by the sizes that its texts have in the format ``kind``: svg or pdf.
+
+    ``savefig`` would do it anew for each format, and draw the figure twice for that.
+    """
+    dpi, layout_engine = figure.dpi, figure.get_layout_engine()
+    assert layout_engine is not None
+    get_registered_canvas_class(kind)(figure)
+    figure.dpi = _POINTS
+    layout_engine.execute(figure)
+    figure.set_layout_engine(None)
+    figure.dpi = dpi
