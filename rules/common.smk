@@ -21,7 +21,7 @@ from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.config import parse_any_study
 from coupled_adam_bench.study.config.reading import read_study_file
 from coupled_adam_bench.study.plan import make_plan, read_plan_file
-from coupled_adam_bench.tools.estimate.resources import LONGEST_MINUTES
+from coupled_adam_bench.tools.estimate.speed import LONGEST_MINUTES
 
 # No Python that a job starts takes a user's `random.py` in the working folder for its own.
 os.environ["PYTHONSAFEPATH"] = "1"
