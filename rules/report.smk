@@ -30,7 +30,7 @@ MADE_FOR = digest(
             study.model_dump(mode="json", exclude={"budget", "evaluation", "execution", "paths", "stated"})
             for study in PLAN.studies.values()
         ],
-        "stated": PLAN.stated and PLAN.stated.to_json(),
+        "stated": PLAN.stated and PLAN.stated.model_dump(mode="json"),
         "tables": [vars(table) for table in LAYOUT.tables.values()],
         "cells": CELLS,
         "partial": PARTIAL,
