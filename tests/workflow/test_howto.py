@@ -61,16 +61,16 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
     assert shares() == {cell: value + 0.5 for cell, value in before.items()}
 
 
-def test_a_metric_an_optimizer_and_a_stage_for_everybody(tmp_path, monkeypatch):
+def test_a_metric_an_optimizer_a_stage_and_a_figure_for_everybody(tmp_path, monkeypatch):
     project = tmp_path / "project"
     for name in ("Snakefile", "rules", "templates", "workflow", "profiles", "src", "docs"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
         project.mkdir(exist_ok=True)
         copy(ROOT / name, project / name)
     touched = [set(re.findall(r"^\+\+\+ b/(\S+)$", change, re.MULTILINE)) for change in changes()]
-    metric, optimizer, stage = touched
+    metric, optimizer, stage, figure = touched
     new = {name for name in files() if name.startswith("src/")}
-    assert (len(metric), len(optimizer), len(stage | new)) == (2, 2, 2)
+    assert (len(metric), len(optimizer), len(stage | new), len(figure)) == (2, 2, 2, 2)
     for change in changes():
         apply = ["git", "apply", "-"]
         subprocess.run(apply, cwd=project, input=change, text=True, check=True)
@@ -91,7 +91,7 @@ def test_a_metric_an_optimizer_and_a_stage_for_everybody(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "study.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(project / "src"))
-    made = snakemake(folder, "tables", snakefile=str(project / "Snakefile"))
+    made = snakemake(folder, "tables", "figures", snakefile=str(project / "Snakefile"))
     assert made.returncode == 0, made.stdout
     study = folder / "results/geometry"
     found = rows(study / "results.csv")
@@ -106,3 +106,5 @@ def test_a_metric_an_optimizer_and_a_stage_for_everybody(tmp_path, monkeypatch):
         assert values[cell, "largest_length"] == pytest.approx(np.linalg.norm(embedding, axis=1).max(), rel=1e-12)
     table = (study / "tables/mine.tex").read_text()
     assert "Adagrad" in table and r"\max" in table
+    drawn = {path.name for path in (study / "figures").glob("words.*")}
+    assert drawn == {"words.svg", "words.pdf", "words.column.pdf"}
