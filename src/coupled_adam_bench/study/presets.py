@@ -43,17 +43,6 @@ class Place:
     """Size of the files of the split when it was last seen."""
 
 
-HUB_PRESETS: dict[str, dict[str, Any]] = {
-    "openwebtext": {"dataset": "Skylion007/openwebtext"},
-    "slimpajama": {"dataset": "cerebras/SlimPajama-627B"},
-    "slimpajama-6b": {"dataset": "DKYoon/SlimPajama-6B"},
-    "fineweb-edu-10bt": {"dataset": "HuggingFaceFW/fineweb-edu", "config_name": "sample-10BT"},
-    "fineweb-100bt": {"dataset": "HuggingFaceFW/fineweb", "config_name": "sample-100BT"},
-    "dclm": {"dataset": "mlfoundations/dclm-baseline-1.0"},
-    "c4-en": {"dataset": "allenai/c4", "config_name": "en"},
-}
-"""What a preset fills into a source; it is part of the data id."""
-
 # Where a preset's text lies, tried in turn; this is no part of the data id. Commits, sizes and licenses are from public
 # pages and code, seen in November 2026: docs/data.md has them, with what could not be seen.
 HUB_PLACES: dict[str, tuple[Place, ...]] = {
@@ -96,6 +85,11 @@ HUB_PLACES: dict[str, tuple[Place, ...]] = {
     ),
     "c4-en": (Place("allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2", "en", license="odc-by", gigabytes=305),),
 }
+
+HUB_PRESETS: dict[str, dict[str, Any]] = {
+    name: {"dataset": places[0].dataset, "config_name": places[0].config_name} for name, places in HUB_PLACES.items()
+}
+"""What a preset fills into a source; it is part of the data id."""
 
 # Commits of the task data that lm-eval 0.4.13 names, all parquet; of EleutherAI/race none is known (docs/data.md).
 TASK_REVISIONS = {

@@ -480,14 +480,10 @@ def test_a_hub_preset_can_be_refined():
     assert parsed.places == (Place("Skylion007/openwebtext", "abc"),)
 
 
-@pytest.mark.parametrize("preset", HUB_PRESETS)
-def test_a_preset_has_places_and_says_nothing_of_them_in_the_data_id(preset):
-    source = HubSource(kind="hub", preset=preset)
-    assert source.places == HUB_PLACES[preset]
-    assert {"dataset": source.places[0].dataset, "config_name": source.places[0].config_name} == {
-        "dataset": source.dataset,
-        "config_name": source.config_name,
-    }
+def test_a_preset_has_places_and_says_nothing_of_them_in_the_data_id():
+    assert {name: HubSource(kind="hub", preset=name).places for name in HUB_PRESETS} == HUB_PLACES
+    source = HubSource(kind="hub", preset="fineweb-edu-10bt")
+    assert (source.dataset, source.config_name) == ("HuggingFaceFW/fineweb-edu", "sample-10BT")
     assert source.revision is None
 
 

@@ -1,8 +1,9 @@
 """The study as a whole."""
 
-import itertools
 import math
+from collections.abc import Iterator
 from fractions import Fraction
+from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -123,51 +124,59 @@ class Study(Settings):
         return with_defaults(values, preset(protocol)) if protocol in PROTOCOLS else values
 
     @model_validator(mode="after")
-    def _tables_fit(self) -> Self:
-        for message in problems(self.tables, self.metrics, {block.table for block in self.grid if block.table}):
+    def _fits_together(self) -> Self:
+        for message in chain(
+            self._table_errors(),
+            self._grid_errors(),
+            self._tuning_errors(),
+            self._cap_errors(),
+            self._key_errors(),
+            self._source_errors(),
+        ):
             raise ValueError(message)
+        return self
+
+    def _table_errors(self) -> Iterator[str]:
+        yield from problems(self.tables, self.metrics, {block.table for block in self.grid if block.table})
         if unknown := [name for name in self.statistics.margins if name not in self.metrics]:
-            raise ValueError(
+            yield (
                 f"statistics.margins: {', '.join(unknown)} is nothing that this study measures; there are "
                 f"{', '.join(self.metrics)}"
             )
         if self.statistics.target_loss is not None and self.execution.eval_every is None:
-            raise ValueError(
+            yield (
                 f"statistics.target_loss: {self.statistics.target_loss} is compared with the validation loss, which "
                 "is not measured; give execution.eval_every a number of steps, or leave out the target"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _grid_fits(self) -> Self:
+    def _grid_errors(self) -> Iterator[str]:
         names = [model.name for model in self.models]
         if twice := duplicates(names):
-            raise ValueError(f"models: {', '.join(twice)} defined more than once")
+            yield f"models: {', '.join(twice)} defined more than once"
         known = {*names, *MODEL_PRESETS}  # a protocol has entries for presets that the study may not use
         if unknown := sorted(set(self.evaluation.test_loss.batch_sequences_of) - known):
-            raise ValueError(
+            yield (
                 f"evaluation.test_loss.batch_sequences_of: {', '.join(unknown)} is not among the study's models "
                 f"{', '.join(names)}"
             )
         batch_tokens = self.training.batch_sequences * self.training.seq_len
         for index, block in enumerate(self.grid):
             for message in block.errors(batch_tokens, names, all_tables(self.tables)):
-                raise ValueError(f"grid.{index}.{message}")
+                yield f"grid.{index}.{message}"
             if tied := [model.name for model in self.models if model.name in block.models and model.tied]:
                 for field in block.settings_of_own_heads():
-                    raise ValueError(
+                    yield (
                         f"grid.{index}.optimizers: {field} is for the matrix of a head that is not tied, and that of "
                         f"{', '.join(tied)} is the embedding; leave it out, or set `tied: false`"
                     )
             for position, count in enumerate(block.steps(batch_tokens)):
                 if problem := self._run_error(count):
-                    raise ValueError(f"grid.{index}.tokens.{position}: {problem}")
+                    yield f"grid.{index}.tokens.{position}: {problem}"
         if self.training.batch_sequences % self.execution.processes:
-            raise ValueError(
+            yield (
                 f"execution.train_processes: {self.execution.processes} (or gpus) does not divide "
                 f"training.batch_sequences {self.training.batch_sequences}"
             )
-        return self
 
     def _run_error(self, steps: int) -> str | None:
         """Return what is wrong with a run of ``steps`` under the study's training settings, or None."""
@@ -188,8 +197,7 @@ class Study(Settings):
             )
         return None
 
-    @model_validator(mode="after")
-    def _tuning_fits(self) -> Self:
+    def _tuning_errors(self) -> Iterator[str]:
         batch_tokens = self.training.batch_sequences * self.training.seq_len
         used = {seed for block in self.grid for seed in block.seeds}
         for index, block in enumerate(self.grid):
@@ -198,68 +206,59 @@ class Study(Settings):
             place = f"grid.{index}.tune"
             models = {model.name: model for model in self.models}
             for message in tune.errors(block.optimizers, models, batch_tokens, min(block.steps(batch_tokens))):
-                raise ValueError(f"{place}.{message}")
+                yield f"{place}.{message}"
             if shared := sorted(used & set(tune.seeds)):
-                raise ValueError(
+                yield (
                     f"{place}.seeds: {', '.join(map(str, shared))} is a seed of the grid too; what is compared must "
                     "not have been trained to choose: take other seeds"
                 )
             if (steps := tune.steps(batch_tokens)) is not None and (problem := self._run_error(steps)):
-                raise ValueError(f"{place}.tokens: {problem}")
+                yield f"{place}.tokens: {problem}"
             if self.evaluation.test_loss.split == "val":
-                raise ValueError(
+                yield (
                     f"{place}: chooses by the split val, on which evaluation.test_loss.split measures the loss of the "
                     "chosen too; set evaluation.test_loss.split: test"
                 )
-        return self
 
-    @model_validator(mode="after")
-    def _cap_holds_the_largest_run(self) -> Self:
+    def _cap_errors(self) -> Iterator[str]:
         cap, split = self.data.max_tokens, self.data.split
         if cap is None:
-            return self
+            return
         largest = self.largest_tokens
         fraction = 1 - Fraction(str(split.val_fraction)) - Fraction(str(split.test_fraction))
         if cap * fraction < largest:
-            raise ValueError(
+            yield (
                 f"data.max_tokens: {cap:,} leaves {int(cap * fraction):,} tokens to train on without the splits "
                 f"val and test, but the largest run of the grid trains on {largest:,}; set at least "
                 f"{math.ceil(largest / fraction):,}, or leave it out"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _keys_tell_optimizers_apart(self) -> Self:
+    def _key_errors(self) -> Iterator[str]:
         settings: dict[tuple[str, str], Any] = {}
         for index, block in enumerate(self.grid):
-            for model, (optimizer, row) in itertools.product(
-                block.models, zip(block.optimizers, block.rows, strict=True)
-            ):
+            for model, (optimizer, row) in product(block.models, zip(block.optimizers, block.rows, strict=True)):
                 trial = block.tune and block.tune.trial_of(optimizer)
                 if settings.setdefault((model, row.key), (optimizer, trial)) != (optimizer, trial):
-                    raise ValueError(
+                    yield (
                         f"grid.{index}.optimizers: {row.key} stands for two different settings, and results tell "
                         "optimizers apart by it; make them the same, or use two studies"
                     )
-        return self
 
-    @model_validator(mode="after")
-    def _sources_fit(self) -> Self:
+    def _source_errors(self) -> Iterator[str]:
         if self.evaluation.downstream.tasks == "synthetic" and self.training.seq_len < CONTINUATION_WORDS:
-            raise ValueError(
+            yield (
                 f"training.seq_len: {self.training.seq_len}, but the answers of the generated tasks have "
                 f"{CONTINUATION_WORDS} words; raise it, or name other evaluation.downstream.tasks"
             )
         if self.data.source.kind == "files" and not self.paths.text:
-            raise ValueError("paths.text: missing; the source 'files' needs folders, files or globs")
+            yield "paths.text: missing; the source 'files' needs folders, files or globs"
         if self.data.tokenizer == "file" and self.paths.tokenizer is None:
-            raise ValueError("paths.tokenizer: missing; data.tokenizer 'file' needs a tokenizer.json")
+            yield "paths.tokenizer: missing; data.tokenizer 'file' needs a tokenizer.json"
         if self.data.source.kind != "synthetic" and "synthetic" in (
             self.evaluation.word_similarity,
             self.evaluation.downstream.tasks,
         ):
-            raise ValueError("evaluation: 'synthetic' sets exist for the data source 'synthetic' only")
-        return self
+            yield "evaluation: 'synthetic' sets exist for the data source 'synthetic' only"
 
 
 def parse_study(values: Any, origin: str = "study") -> Study:

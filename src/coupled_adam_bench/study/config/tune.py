@@ -105,17 +105,12 @@ class Tune(Settings):
         by_key = {self._key_of(optimizer) or optimizer.key: optimizer for optimizer in optimizers}
         if unknown := sorted(set(self.grids) - set(by_key)):
             yield f"grids: {', '.join(unknown)} is no key of the block's optimizers, which are {', '.join(by_key)}"
-        tuned = [models[self.model]] if self.model is not None else list(models.values())
-        problems = [
-            f"grids.{key}{problem}"
-            for key, optimizer in by_key.items()
-            if key in self.grids
-            for problem in _grid_errors(self.grids[key], tuned[0], optimizer)
-        ]
-        yield from problems
-        counts = {key: prod(len(values) for values in self.grids.get(key, {}).values()) for key in by_key}
-        counts = {key: count if self.grids.get(key) else 0 for key, count in counts.items()}
-        if self.equal_budgets and len(set(counts.values())) > 1 and not problems:
+        model = models[self.model] if self.model is not None else next(iter(models.values()))
+        for key, optimizer in by_key.items():
+            if key in self.grids:
+                yield from (f"grids.{key}{problem}" for problem in _grid_errors(self.grids[key], model, optimizer))
+        counts = {key: prod(map(len, self.grids[key].values())) if key in self.grids else 0 for key in by_key}
+        if self.equal_budgets and len(set(counts.values())) > 1:
             named = ", ".join(f"{key} has {count}" for key, count in counts.items())
             yield (
                 f"grids: {named} candidates; in a fair trial all optimizers have the same number; make them the same, "
