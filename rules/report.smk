@@ -84,7 +84,7 @@ rule rehearse:
 
 def measured_so_far():
     """Name the evaluations that are there."""
-    now = chosen(PLAN)
+    now = JOBS.chosen()
     return [
         measurement.find(cell.id)
         for (stage, study), measurement in MEASUREMENTS.items()
@@ -119,7 +119,7 @@ rule collect:
 
 
 # Choices that are there: all of them, or with `partial` those that have been made.
-CHOSEN = [chosen_marker(tuning) for tuning in PLAN.tunings if not PARTIAL or chosen_marker(tuning).exists()]
+CHOSEN = [JOBS.choice(tuning) for tuning in PLAN.tunings if not PARTIAL or JOBS.choice(tuning).exists()]
 TUNING_FILES = [STUDY_DIR / paths.TUNING_CSV] if PLAN.tunings else []
 TUNING_CHECKSUMS = [checksums("tuning")] if PLAN.tunings else []
 

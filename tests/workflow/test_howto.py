@@ -61,7 +61,7 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
     assert shares() == {cell: value + 0.5 for cell, value in before.items()}
 
 
-def test_a_metric_an_optimizer_a_stage_and_a_statistic_for_everybody(tmp_path, monkeypatch):
+def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
     project = tmp_path / "project"
     for name in ("Snakefile", "rules", "templates", "workflow", "profiles", "src", "docs"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
@@ -69,7 +69,8 @@ def test_a_metric_an_optimizer_a_stage_and_a_statistic_for_everybody(tmp_path, m
         copy(ROOT / name, project / name)
     touched = [set(re.findall(r"^\+\+\+ b/(\S+)$", change, re.MULTILINE)) for change in changes()]
     new = {name for name in files() if name.startswith("src/")}
-    assert [len(one) for one in touched] == [2, 2, 1, 1]
+    # A metric, an optimizer, a stage with a module, a statistic with a module, a figure.
+    assert sorted(len(one) for one in touched) == [1, 1, 2, 2, 2]
     assert {Path(name).parent.name for name in new} == {"evaluation", "statistics"}
     for change in changes():
         apply = ["git", "apply", "-"]
@@ -91,7 +92,7 @@ def test_a_metric_an_optimizer_a_stage_and_a_statistic_for_everybody(tmp_path, m
     folder.mkdir()
     (folder / "study.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(project / "src"))
-    made = snakemake(folder, "tables", snakefile=str(project / "Snakefile"))
+    made = snakemake(folder, "tables", "figures", snakefile=str(project / "Snakefile"))
     assert made.returncode == 0, made.stdout
     study = folder / "results/geometry"
     found = rows(study / "results.csv")
@@ -113,3 +114,5 @@ def test_a_metric_an_optimizer_a_stage_and_a_statistic_for_everybody(tmp_path, m
         own = [loss for cell, loss in losses.items() if cells[cell] == row["optimizer"]]
         assert float(row["range"]) == pytest.approx(max(own) - min(own))
     assert "The range is the largest loss" in (study / "report/index.html").read_text()
+    drawn = {path.name for path in (study / "figures").glob("words.*")}
+    assert drawn == {"words.svg", "words.pdf", "words.column.pdf"}

@@ -69,12 +69,12 @@ def _rehearse(arguments: argparse.Namespace) -> int:
 
 def _measure(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.store.files import write_json
-    from coupled_adam_bench.tools.measure import compare, inputs
+    from coupled_adam_bench.tools.measure import compare, model
 
     if arguments.figure is not None and arguments.figure.suffix not in _FIGURE_ENDINGS:
         raise ValueError(f"--figure: {arguments.figure} must end in {' or '.join(_FIGURE_ENDINGS)}")
-    lists = inputs.read_word_lists(arguments.word_similarity, Path(Paths().word_similarity))
-    counts = None if arguments.counts is None else inputs.read_counts(arguments.counts)
+    lists = model.read_word_lists(arguments.word_similarity, Path(Paths().word_similarity))
+    counts = None if arguments.counts is None else model.read_counts(arguments.counts)
     models, failed = compare.measure_models(arguments.models, lists, arguments.text, counts)
     if models:
         print(compare.table_of(models), end="")

@@ -9,8 +9,7 @@ from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.stored import measurement_of
 from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.tools.measure.inputs import read_counts, read_word_lists
-from coupled_adam_bench.tools.measure.model import measure_model
+from coupled_adam_bench.tools.measure.model import measure_model, read_counts, read_word_lists
 
 
 def test_an_exported_cell_has_the_numbers_of_its_evaluation(part):

@@ -13,8 +13,7 @@ from coupled_adam_bench.evaluation.word_similarity import correlations_of, r_bar
 from coupled_adam_bench.store.stored import row
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.names import HEAD, SUBWORDS
-from coupled_adam_bench.tools.measure.inputs import WordLists
-from coupled_adam_bench.tools.measure.model import Counts, Measured, measure_model
+from coupled_adam_bench.tools.measure.model import Counts, Measured, WordLists, measure_model
 
 SHARED = "_shared"
 """Ending of the tasks over the pairs that all models have."""

@@ -57,7 +57,7 @@ class Difference:
         return f"{self.name}: {self.recorded!r} in the manifest's results, {self.here!r} here ({judged})"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Verdict:
     """The verdict on a cell.
 
@@ -140,18 +140,13 @@ def compare_histories(recorded: list[dict[str, Any]], here: list[dict[str, Any]]
     return differences
 
 
-@dataclass
-class _Evaluations:
-    """The evaluations of a cell here: their numbers, the files beside them that differ, and what is not judged."""
+def _evaluations(recorded: Recorded, cell: Cell, files: RunFiles, verdict: Verdict) -> dict[Number, float]:
+    """Return the numbers of a cell's evaluations here; the verdict is told of files beside them that differ.
 
-    numbers: dict[Number, float] = field(default_factory=dict)
-    differing: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-def _evaluations(recorded: Recorded, cell: Cell, files: RunFiles) -> _Evaluations:
-    """Return the evaluations of a cell; a stage whose mathematics has changed since has a note, and is not judged."""
-    found, then = _Evaluations(), recorded.run(cell.id)
+    A stage whose mathematics has changed since has a note, and is not judged.
+    """
+    found: dict[Number, float] = {}
+    then = recorded.run(cell.id)
     for stage in cell.study.stages:
         measurement = measurement_of(stage, cell.study, cell.data_id, files.folder.parent)
         record = measurement.read(cell.id)
@@ -159,28 +154,19 @@ def _evaluations(recorded: Recorded, cell: Cell, files: RunFiles) -> _Evaluation
         if stage.name in recorded.other_stages:
             known = recorded.values.get(cell.id, {})
             both = [same(value, known[key]) for key, value in numbers.items() if key in known]
-            found.notes.append(
+            verdict.notes.append(
                 f"{stage.name}, whose mathematics has another version here: of {len(both)} numbers that both have, "
                 f"{sum(both)} are the same bit for bit"
             )
             continue
-        found.numbers |= numbers
+        found |= numbers
         file = None if then is None else then.folder / "evaluations" / measurement.find(cell.id).name
         if file is not None and file.is_file():
             others = read_sealed(file).get("files", {})
-            found.differing += [name for name, sha256 in record.get("files", {}).items() if others.get(name) != sha256]
+            verdict.differing += [
+                name for name, sha256 in record.get("files", {}).items() if others.get(name) != sha256
+            ]
     return found
-
-
-def _versions(then: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return what differs between two environments by name, as (then, here)."""
-    names = [name for name in dict.fromkeys((*then, *here)) if then.get(name) != here.get(name)]
-    return {name: (then.get(name), here.get(name)) for name in names}
-
-
-def _sha256_of_weights(model_sha256: str | None, files: RunFiles) -> tuple[str | None, ...]:
-    """Return the SHA-256 that the weights of a run have, and have in manifests of versions that wrote no cell's id."""
-    return (model_sha256,) if model_sha256 is None else (model_sha256, sha256_without_cell(files.weights))
 
 
 def judge(recorded: Recorded, cell: Cell, files: RunFiles, own: Mapping[str, float]) -> Verdict:
@@ -189,30 +175,37 @@ def judge(recorded: Recorded, cell: Cell, files: RunFiles, own: Mapping[str, flo
     What is not recorded, such as a history where the recorded run is not there, is named and not judged.
     """
     then, now = recorded.cells[cell.id], read_run(files.record)
-    versions = _versions(then["environment"], now["environment"])
+    verdict = Verdict(cell.id, Word.OTHER)
+    for name in dict.fromkeys((*then["environment"], *now["environment"])):
+        pair = (then["environment"].get(name), now["environment"].get(name))
+        if pair[0] != pair[1]:
+            verdict.versions[name] = pair
     for name in ("status", "reason", "step"):
         if then[name] != now[name]:
-            reason = f"{name}: {then[name]!r} in the manifest, {now[name]!r} here"
-            return Verdict(cell.id, Word.OTHER, reason, versions=versions)
-    found = _evaluations(recorded, cell, files)
+            verdict.reason = f"{name}: {then[name]!r} in the manifest, {now[name]!r} here"
+            return verdict
+    weights = [now["model_sha256"]]
+    if now["model_sha256"] is not None:
+        verdict.compared.append("the weights")
+        weights.append(sha256_without_cell(files.weights))  # that of manifests of versions that wrote no cell's id
+    if not (same_weights := then["model_sha256"] in weights):
+        verdict.differing.append("the weights")
+    found = _evaluations(recorded, cell, files, verdict)
+    verdict.compared.append(f"{len(found)} numbers of evaluations")
     known = recorded.values.get(cell.id, {})
     if recorded.other_stages:  # whose numbers would otherwise be missed here
-        known = {key: value for key, value in known.items() if key in found.numbers}
-    differences = compare_numbers(known, found.numbers, tolerances(cell.study.metrics, recorded.spread(cell), own), own)
-    compared = [f"{len(found.numbers)} numbers of evaluations"]
-    if now["model_sha256"] is not None:
-        compared.insert(0, "the weights")
-    same_weights = then["model_sha256"] in _sha256_of_weights(now["model_sha256"], files)
-    differing = found.differing if same_weights else ["the weights", *found.differing]
-    of_history: list[Difference] = []
+        known = {key: value for key, value in known.items() if key in found}
+    allowed = tolerances(cell.study.metrics, recorded.spread(cell), own)
+    verdict.differences += compare_numbers(known, found, allowed, own)
     if (run := recorded.run(cell.id)) is not None:
         rows = run_history(files.folder)
+        verdict.compared.append(f"{len(rows)} lines of history")
         of_history = compare_histories(run_history(run.folder), rows)
-        compared.append(f"{len(rows)} lines of history")
+        verdict.differences += of_history
+        if same_weights and of_history:
+            verdict.reason = f"the weights are the same, but not their history: {of_history[0]}"
     else:
-        found.notes.append("the history and the files beside evaluations: the recorded run is not there")
-    reason = f"the weights are the same, but not their history: {of_history[0]}" if same_weights and of_history else ""
-    differences += of_history
-    far = bool(reason) or any(difference.is_far for difference in differences)
-    word = Word.OTHER if far else Word.CLOSE if differences or differing else Word.EXACT
-    return Verdict(cell.id, word, reason, compared, differing, differences, found.notes, versions)
+        verdict.notes.append("the history and the files beside evaluations: the recorded run is not there")
+    if not verdict.reason and not any(difference.is_far for difference in verdict.differences):
+        verdict.word = Word.CLOSE if verdict.differences or verdict.differing else Word.EXACT
+    return verdict

@@ -22,8 +22,14 @@ from coupled_adam_bench.embeddings.metrics import embedding_metrics
 from coupled_adam_bench.evaluation.pairs import Pair
 from coupled_adam_bench.evaluation.word_similarity import set_correlations, single_token_pairs
 from coupled_adam_bench.tools.measure import checkpoint, compare
-from coupled_adam_bench.tools.measure.inputs import WordLists, count_tokens, read_counts, read_word_lists
-from coupled_adam_bench.tools.measure.model import Measured, measure_model
+from coupled_adam_bench.tools.measure.model import (
+    Measured,
+    WordLists,
+    count_tokens,
+    measure_model,
+    read_counts,
+    read_word_lists,
+)
 
 NO_LISTS = WordLists({}, ["no lists"])
 
@@ -394,7 +400,7 @@ def test_of_a_model_on_the_hub_only_the_needed_files_are_downloaded(saved, tmp_p
     index = json.loads(files["model.safetensors.index.json"])["weight_map"]
     needed = {index["model.embed_tokens.weight"], index["lm_head.weight"]}
     code = (
-        "import sys\nfrom coupled_adam_bench.tools.measure.places import open_place\n"
+        "import sys\nfrom coupled_adam_bench.tools.measure.checkpoint import open_place\n"
         "folder, file_of = open_place('someone/llama')\n"
         "assert all(file_of(name) for name in sys.argv[1:]) and file_of('none.safetensors') is None\n"
         "print(folder)\n"
