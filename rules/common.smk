@@ -21,7 +21,7 @@ from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.config import parse_any_study
 from coupled_adam_bench.study.config.reading import read_study_file
 from coupled_adam_bench.study.plan import make_plan, read_plan_file
-from coupled_adam_bench.tools.estimate.resources import LONGEST_MINUTES
+from coupled_adam_bench.tools.estimate.speed import LONGEST_MINUTES
 
 # No Python that a job starts takes a user's `random.py` in the working folder for its own.
 os.environ["PYTHONSAFEPATH"] = "1"
@@ -88,11 +88,6 @@ if workflow.is_main_process:
 MISSING = JOBS.find_missing()
 for problem in MISSING.values():
     logger.warning(problem)
-
-
-def checksums(stage):
-    """Return the file with the checksums of what a stage of reporting writes."""
-    return STUDY_DIR / "checksums" / f"{stage}.json"
 
 
 ONE_GPU = JOBS.by_study(lambda study: min(study.execution.gpus, 1))

@@ -17,9 +17,9 @@ from coupled_adam_bench.study.config import Execution, Study
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.tuning import choice_file, chosen_values
 from coupled_adam_bench.tools.estimate.cell import own_parts, trunk_part
-from coupled_adam_bench.tools.estimate.resources import job_mem_mb, stop_seconds, train_minutes
-from coupled_adam_bench.tools.estimate.speed import read_speeds
+from coupled_adam_bench.tools.estimate.speed import read_speeds, train_minutes
 from coupled_adam_bench.training.checks import check_optimizers
+from coupled_adam_bench.training.memory import job_mem_mb, stop_seconds
 
 Wildcards = Any
 """Snakemake's wildcards of a job: its names are attributes."""
