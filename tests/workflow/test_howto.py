@@ -107,5 +107,12 @@ def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
         assert values[cell, "largest_length"] == pytest.approx(np.linalg.norm(embedding, axis=1).max(), rel=1e-12)
     table = (study / "tables/mine.tex").read_text()
     assert "Adagrad" in table and r"\max" in table
+    ranges = rows(study / "ranges.csv")
+    assert [row["optimizer"] for row in ranges] == ["adamw", "coupled_adam", "adagrad"]
+    losses = {cell: value for (cell, metric), value in values.items() if metric == "loss"}
+    for row in ranges:
+        own = [loss for cell, loss in losses.items() if cells[cell] == row["optimizer"]]
+        assert float(row["range"]) == pytest.approx(max(own) - min(own))
+    assert "The range is the largest loss" in (study / "report/index.html").read_text()
     drawn = {path.name for path in (study / "figures").glob("words.*")}
     assert drawn == {"words.svg", "words.pdf", "words.column.pdf"}
