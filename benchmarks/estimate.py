@@ -9,8 +9,8 @@ from pathlib import Path
 
 from coupled_adam_bench.study.config import load_any_study
 from coupled_adam_bench.study.plan import make_plan
-from coupled_adam_bench.tools.estimate.memory import local_sequences, memory_of
 from coupled_adam_bench.tools.estimate.speed import estimated_mfu, step_parts
+from coupled_adam_bench.training.memory import local_sequences, memory_of
 
 CONFIGS = Path(__file__).parents[1] / "workflow" / "config"
 

@@ -9,7 +9,7 @@
 rule data:
     """Target: the data of the study."""
     input:
-        [prepared_marker(data) for data in PLAN.data_ids],
+        [JOBS.prepared(data) for data in PLAN.data_ids],
 
 
 localrules:
@@ -30,10 +30,10 @@ rule prepare:
         STUDY_DIR / "logs" / "{data}.prepare.log",
     benchmark:
         STUDY_DIR / "logs" / "{data}.prepare.tsv"
-    threads: execution("data_threads")
+    threads: JOBS.execution("data_threads")
     resources:
-        mem_mb=memory(4000),
-        runtime=by_study(lambda study: study.execution.train_minutes or LONGEST_MINUTES),
+        mem_mb=JOBS.memory(4000),
+        runtime=JOBS.by_study(lambda study: study.execution.train_minutes or LONGEST_MINUTES),
     params:
         version=versions.DATA,
     shell:

@@ -70,7 +70,7 @@ rule rehearse:
 
 def measured_so_far():
     """Name the evaluations that are there."""
-    now = chosen(PLAN)
+    now = JOBS.chosen()
     return [
         measurement.find(cell.id)
         for (stage, study), measurement in MEASUREMENTS.items()
@@ -88,7 +88,7 @@ DATA_MARKERS = [] if PARTIAL else [ancient(marker) for marker in rules.data.inpu
 
 
 # Choices that are there: all of them, or with `partial` those that have been made.
-CHOSEN = [chosen_marker(tuning) for tuning in PLAN.tunings if not PARTIAL or chosen_marker(tuning).exists()]
+CHOSEN = [JOBS.choice(tuning) for tuning in PLAN.tunings if not PARTIAL or JOBS.choice(tuning).exists()]
 REPORTED = [*DATA_MARKERS, *RUN_MARKERS, *CHOSEN]
 
 

@@ -36,7 +36,7 @@ _PIPELINE = (
     "coupled_adam_bench.report.figures",
     "coupled_adam_bench.report.page",
     "coupled_adam_bench.results.collect",
-    "coupled_adam_bench.training.loop",
+    "coupled_adam_bench.training.jobs",
 )
 LIBRARIES = {
     "pipeline": (
@@ -63,7 +63,7 @@ LIBRARIES = {
     "training": (
         "torch._dynamo",
         "torch._inductor.config",
-        "coupled_adam_bench.training.loop",
+        "coupled_adam_bench.training.jobs",
         "coupled_adam_bench.cli",
     ),
 }

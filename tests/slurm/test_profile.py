@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from coupled_adam_bench.study.catalog.stages import STAGES
+
 pytestmark = pytest.mark.xdist_group("slurm")  # one cluster, in one worker
 ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "slurm" / "config.yaml"
@@ -67,24 +69,19 @@ def test_the_profile_sets_what_rules_of_ours_use():
     site = yaml.safe_load(with_site_settings(PROFILE.read_text(encoding="utf-8")))
     named = set(site["set-resources"])
     assert named == {"train_cells", "train_trunk", "choose", "test_loss", "downstream", "theory"}
-    for name in named:
-        body = re.search(rf"^(?:use )?rule (?:evaluation as )?{name}(?: with)?:\n((?:    .*|)\n)+", rules, re.MULTILINE)
+    for name in named - STAGES.keys():  # the stages share one rule, which sets gpu
+        body = re.search(rf"^rule {name}:\n((?:    .*|)\n)+", rules, re.MULTILINE)
         assert body, f"rule {name} is in the profile and not in rules/"
-        # `use rule evaluation as` takes over what it does not name.
-        inherits = body[0].startswith("use rule") and "resources:" not in body[0]
-        assert inherits or "gpu=" in body[0], f"rule {name} sets no resource gpu"
+        assert "gpu=" in body[0], f"rule {name} sets no resource gpu"
 
 
 def test_stages_of_the_same_cells_are_one_job():
     slurm = yaml.safe_load(PROFILE.read_text(encoding="utf-8"))
-    rules = (ROOT / "rules" / "evaluate.smk").read_text(encoding="utf-8")
     (group,) = set(slurm["groups"].values())
     assert slurm["group-components"] == {group: len(slurm["groups"])}
     assert slurm["resources"] == {"turn": 1}
-    for name in slurm["groups"]:
-        assert f"use rule evaluation as {name} with:" in rules
-    # Each rule with resources of its own takes turns, but theory, which trains once more and is a job of its own.
-    assert rules.count("    resources:\n") == rules.count("        turn=1,\n") + 1
+    # All stages take turns, but theory, which trains once more and is a job of its own.
+    assert set(slurm["groups"]) == {stage.name for stage in STAGES.values() if stage.gpu} - {"theory"}
 
 
 @pytest.mark.parametrize("name", ["gpus", "lsf"])
@@ -92,7 +89,7 @@ def test_other_profiles_name_rules_of_ours(name):
     profile = yaml.safe_load((ROOT / "profiles" / name / "config.yaml").read_text(encoding="utf-8"))
     rules = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "rules").glob("*.smk")))
     for rule in profile.get("set-resources", {}):
-        assert re.search(rf"^(use )?rule (evaluation as )?{rule}\b", rules, re.MULTILINE), rule
+        assert rule in STAGES or re.search(rf"^rule {rule}\b", rules, re.MULTILINE), rule
 
 
 def test_the_default_profile_leaves_the_cluster_alone():

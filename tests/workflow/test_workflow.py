@@ -17,7 +17,7 @@ from finished import ROOT
 from starts import jobs, snakemake, start
 
 from coupled_adam_bench.store.locks import is_held
-from coupled_adam_bench.tracking import live as tracking_live
+from coupled_adam_bench.tracking.importing import LOCK as LIVE_LOCK
 
 # Tests that share a study and write into it run in one worker.
 COMPOSITE = pytest.mark.xdist_group("composite")
@@ -83,7 +83,7 @@ def test_every_run_is_in_mlflow(finished):
 
 def test_the_import_beside_the_jobs_has_begun_and_ended(finished):
     assert (finished / "results/tiny/logs/mlflow-live.log").read_text() == ""
-    assert not is_held(finished / "results/tiny", tracking_live.LOCK)
+    assert not is_held(finished / "results/tiny", LIVE_LOCK)
 
 
 def test_a_server_that_is_away_fails_no_study_and_the_next_start_imports(copy, monkeypatch):

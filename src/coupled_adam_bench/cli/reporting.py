@@ -20,8 +20,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def _track(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.store.files import write_json
-    from coupled_adam_bench.tracking.importing import import_study
-    from coupled_adam_bench.tracking.live import end_live_import
+    from coupled_adam_bench.tracking.importing import end_live_import, import_study
     from coupled_adam_bench.tracking.uri import ServerError
 
     plan = plan_of(arguments)
@@ -37,7 +36,7 @@ def _track(arguments: argparse.Namespace) -> None:
 
 
 def _follow(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.tracking.live import follow_study
+    from coupled_adam_bench.tracking.importing import follow_study
 
     follow_study(arguments.plan, arguments.seconds)
 

@@ -72,8 +72,8 @@ def _train_with(
     its job back into the queue, if it was asked to stop and ``--requeue`` is given.
     """
     from coupled_adam_bench.data.bins import open_tokens
-    from coupled_adam_bench.tools.estimate.resources import stop_seconds
     from coupled_adam_bench.training.distributed import launch
+    from coupled_adam_bench.training.memory import stop_seconds
 
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"--{option}: {', '.join(unknown)} not among the {option} of {arguments.plan}")
@@ -111,8 +111,8 @@ def _shares(cells: Mapping[str, Cell], names: list[str]) -> list[list[str]]:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from coupled_adam_bench.training.at_once import run_at_once
     from coupled_adam_bench.training.checks import is_trained, say_kept
+    from coupled_adam_bench.training.stop_requests import run_at_once
 
     cells = plan_of(arguments).by_job_name
     if waiting := [name for name in arguments.cells if name in cells and not cells[name].is_chosen]:
@@ -131,14 +131,14 @@ def _train(arguments: argparse.Namespace) -> int:
         return _end_training(run_at_once([["train", *options, "--cells", *share] for share in shares]), arguments)
 
     with rarely_collected():
-        from coupled_adam_bench.training.loop import train_cells
+        from coupled_adam_bench.training.jobs import train_cells
 
     return _train_with(train_cells, cells, arguments.cells, arguments, "train", "cells")
 
 
 def _train_trunk(arguments: argparse.Namespace) -> int:
     with rarely_collected():
-        from coupled_adam_bench.training.trunk import train_trunks
+        from coupled_adam_bench.training.jobs import train_trunks
 
     prefixes = [prefix for trunk in plan_of(arguments).trunks.values() for prefix in trunk.prefixes.values()]
     known = {str(paths.branch_file(prefix.id, prefix.steps)): prefix for prefix in prefixes}

@@ -42,16 +42,19 @@ def _describe(arguments: argparse.Namespace) -> None:
 
 def _describe_power(plan: Plan, estimate: "Estimate") -> str:
     """Return what seeds can find, by the stated plan and by the results that are there; without both an empty text."""
-    from coupled_adam_bench.report.stated import describe_stated
-    from coupled_adam_bench.results.groups import layout_of
-    from coupled_adam_bench.statistics import power
-
     power_csv = paths.study_dir(plan.name) / "power.csv"
-    stated = describe_stated(layout_of(plan), estimate) if plan.stated else ""
-    if not power_csv.is_file():
-        return stated
-    rows = power.STATISTIC.read_rows(power_csv)
-    return stated + power.describe_power(layout_of(plan), rows, estimate)
+    stated = found = ""
+    if plan.stated:
+        from coupled_adam_bench.report.stated import describe_stated
+        from coupled_adam_bench.results.groups import layout_of
+
+        stated = describe_stated(layout_of(plan), estimate)
+    if power_csv.is_file():
+        from coupled_adam_bench.results.groups import layout_of
+        from coupled_adam_bench.statistics import power
+
+        found = power.describe_power(layout_of(plan), power.STATISTIC.read_rows(power_csv), estimate)
+    return stated + found
 
 
 def _fetch(arguments: argparse.Namespace) -> None:

@@ -18,11 +18,6 @@ Softmax = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """A function that returns the softmax of logits CV and the losses of targets C1; it may overwrite the logits."""
 
 
-def sequences_of_a_chunk(seq_len: int, device: str) -> int:
-    """Return the fewest sequences with which a chunk of the loss is full."""
-    return -(-LOGITS_CHUNK[device] // seq_len)
-
-
 def _compute_dtype(hidden_TD: Tensor) -> torch.dtype:
     device = hidden_TD.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_TD.dtype

@@ -51,8 +51,9 @@ def save_model(
     and replaces an existing one. For a sharded model, ``state`` is its state dict with whole tensors. With a ``cell``,
     the weights carry its id, and a model card says how it was trained. The same gives the same bytes.
     """
-    families = {name: family_of(name) for name in ARCHITECTURES}
-    ((model_type, family),) = ((name, each) for name, each in families.items() if type(model) is each.model)
+    names = {family_of(name).model: name for name in ARCHITECTURES}
+    model_type = next(names[kind] for kind in type(model).__mro__ if kind in names)  # FSDP2 makes a subclass of it
+    family = family_of(model_type)
     ours = dict(model.state_dict() if state is None else state)
     theirs: dict[str, Tensor] = {}
     for entry in family.weights(model):

@@ -1,14 +1,18 @@
-"""Builds the optimizers of a cell: one for the embedding, and AdamW, perhaps with Muon, for everything else."""
+"""Builds the optimizers of a cell: one for the embedding, and AdamW, perhaps with Muon, for everything else.
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+It also says of each optimizer of the embedding how its update follows from gradients (:func:`rule_of`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
 
 import torch
 from torch import Tensor, nn
 
 from coupled_adam_bench.optim import custom
 from coupled_adam_bench.optim.coupled_adam import CoupledAdam
-from coupled_adam_bench.optim.ember import Ember
+from coupled_adam_bench.optim.ember import Ember, column_factor
 from coupled_adam_bench.optim.mean_row import add_mu_loss_gradient, subtract_mean_row
 from coupled_adam_bench.study.config import Optimizer, Training
 from coupled_adam_bench.study.config import optimizers as settings
@@ -152,3 +156,60 @@ def build_embedding_optimizer(
             return Ember(groups, beta2=optimizer.beta2, eps=optimizer.eps)
         case settings.SgdSettings():
             return torch.optim.SGD(groups, momentum=optimizer.momentum)
+        case _:
+            assert_never(optimizer)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An optimizer as a linear function of gradients: ``m <- keep m + take g``, ``update = -factor m``."""
+
+    keep: float
+    take: float
+    decoupled_decay: bool
+    """Whether weight decay acts directly on the weights (AdamW), instead of through the gradient (SGD)."""
+    factor: Callable[[Mapping[str, Any], Mapping[str, Any]], Tensor | float]
+    """Function of a parameter's state after the step and its group; returns a number, or shape D or VD in float64."""
+
+
+def second_moment(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
+    """Return the bias-corrected second moment that Adam divides by, with AMSGrad the largest so far, in float64."""
+    moment: Tensor = state["max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"].double()
+    return moment / (1 - group["betas"][1] ** state["step"].item())  # type: ignore[no-any-return]
+
+
+def _adam(beta1: float, scale: float) -> Rule:
+    def factor(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
+        lr = group["lr"] / (1 - beta1 ** state["step"].item())
+        denominator = (scale * second_moment(state, group)).sqrt() + group["eps"]
+        return lr / denominator  # type: ignore[no-any-return]
+
+    return Rule(beta1, 1 - beta1, True, factor)
+
+
+def _ember(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
+    exact = {name: value.double() for name, value in state.items()}
+    moment_VD = exact["row_avg_sq"] * column_factor(exact, group["beta2"])
+    return group["lr"] / (moment_VD.sqrt() + group["eps"])  # type: ignore[no-any-return]
+
+
+def rule_of(optimizer: Optimizer, training: Training, head: bool = False) -> Rule | None:
+    """Return the rule of a cell's embedding, or of its untied ``head``; ``None`` if it is not known to be linear.
+
+    Mu-centering and the mu-loss move the mean by themselves, which is no part of a rule.
+    """
+    if optimizer.mu_centering or optimizer.mu_loss:
+        return None
+    match optimizer:
+        case settings.AdamWSettings():
+            return _adam(training.betas(optimizer, head)[0], 1.0)
+        case settings.CoupledAdamSettings():
+            return _adam(training.betas(optimizer, head)[0], 2.0**-optimizer.scale_exponent)
+        case settings.EmberSettings():
+            return Rule(0.0, 1.0, True, _ember)
+        case settings.SgdSettings():
+            return Rule(optimizer.momentum, 1.0, False, lambda _, group: float(group["lr"]))
+        case settings.CustomSettings():
+            return None
+        case _:
+            assert_never(optimizer)

@@ -2,27 +2,34 @@
 
 Training only appends to ``history.jsonl``, so a slow or absent server cannot disturb it. An import adds what is new
 since the last one: a tag of each MLflow run says what it already has. The run of the study is the parent of those of
-its cells, and has the tables, figures and report.
+its cells, and has the tables, figures and report. MLflow's page "Models" lists the trained models with the numbers of
+their evaluations; their weights stay where they are, and a tag says where.
 """
 
 import json
+import os
+import re
 import shutil
+import signal
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest, sha256_file
+from coupled_adam_bench.store.locks import folder_lock, is_held
 from coupled_adam_bench.store.stored import measured_cells
 from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.tracking.client import first_answer, mlflow_settings, open_client
-from coupled_adam_bench.tracking.models import Models
+from coupled_adam_bench.study.plan import Plan, load_plan
 from coupled_adam_bench.tracking.records import (
+    BEGUN,
     CELL,
     IMPORTED,
-    Point,
     Source,
     note_of,
     origin_tags,
@@ -32,15 +39,17 @@ from coupled_adam_bench.tracking.records import (
     run_name,
     tags_of,
     tags_of_run,
+    tags_to_group_by,
 )
-from coupled_adam_bench.tracking.store import make_anew, make_whole, only_importer
 from coupled_adam_bench.tracking.uri import (
-    DamagedDatabaseError,
     Destination,
     TrackingError,
     destination,
     errors_as_sentences,
-    refusal,
+    first_answer,
+    mlflow_settings,
+    open_client,
+    set_aside,
 )
 
 if TYPE_CHECKING:
@@ -48,9 +57,17 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 METRICS_PER_REQUEST = 800  # MLflow takes 1000 of metrics, params and tags together
+LOCK = ".mlflow-live.lock"
 _STUDY = "coupled_adam_bench.parent_of"
 """The tag that the run of a whole study has, and no other."""
-_PARENT = "mlflow.parentRunId"
+_OF_STUDY = ("*.csv", "*.json", "tables/**/*", "figures/**/*", "report/**/*")
+"""The files of a study's folder that its run is given."""
+_NOT_OF_STUDY = ("plan.json", "mlflow.json")
+_OF_MODEL = ("README.md", "config.json", "generation_config.json")
+_PAUSE = 20
+"""The pause after an import is at least as many times as long as the CPU time of the import."""
+_LONGEST_PAUSE = 600.0
+"""Seconds, after imports that failed; each such pause is twice as long as the one before."""
 
 
 def import_study(
@@ -70,38 +87,33 @@ def import_study(
     """
     place = destination(tracking_uri)
     name = experiment or plan.name
-    with only_importer(place, runs.parent), mlflow_settings(place):
-        if place.database is not None:
-            with errors_as_sentences(place):
-                make_whole(place)
+    lock = runs.parent / ".mlflow.lock"  # two imports of these results into a server, or any two into a database file
+    if place.database is not None:
+        lock = place.database.with_name(f".{place.database.name}.lock")
+    waiting = f"waiting for another import into {place.shown}"
+    with errors_as_sentences(place), folder_lock(lock.parent, lock.name, waiting), mlflow_settings(place):
         try:
             return _import_all(plan, place, name, runs, study_dir)
-        except DamagedDatabaseError as error:  # in its values, which nothing sees before they are read
-            if not place.ours:
+        except Exception as error:
+            if not set_aside(place, error):
                 raise
-            with errors_as_sentences(place):
-                make_anew(place, str(error))
-            return _import_all(plan, place, name, runs, study_dir)
+        return _import_all(plan, place, name, runs, study_dir)
 
 
 def _import_all(plan: Plan, place: Destination, name: str, runs: Path, study_dir: Path | None) -> dict[str, Any]:
-    with errors_as_sentences(place):
-        client = open_client(place)
-        experiment_id = _experiment(client, name, place, plan)
-        known = {run.data.tags[CELL]: run for run in _runs(client, experiment_id, CELL)}
-        parent = _parent(client, experiment_id, plan)
-    models = Models(client, experiment_id)
+    client = open_client(place)
+    experiment_id = _experiment(client, name, place, plan)
+    known = {run.data.tags[CELL]: run for run in _runs(client, experiment_id, CELL)}
+    parent = _parent(client, experiment_id, plan)
     counts = dict.fromkeys(("created", "updated", "unchanged", "superseded", "waiting"), 0)
     for cell, measurements in measured_cells(plan, runs):
         outcomes = ["waiting"]
         if source := read_source(runs / cell.id, measurements):
-            with errors_as_sentences(place):
-                outcomes = _import(client, parent, plan, cell, source, known, models)
+            outcomes = _import(client, parent, plan, cell, source, known.get(cell.id))
         for outcome in outcomes:
             counts[outcome] += 1
     if study_dir is not None:
-        with errors_as_sentences(place):
-            _update_parent(client, parent, study_dir)
+        _update_parent(client, parent, study_dir)
     return {"experiment": name, "experiment_id": experiment_id, **counts}
 
 
@@ -110,15 +122,15 @@ def _experiment(client: "MlflowClient", name: str, place: Destination, plan: Pla
     experiment = first_answer(place, lambda: client.get_experiment_by_name(name))
     if experiment is None:
         # Artifacts of a local database lie beside it, not in ./mlruns; a server knows its own place.
-        location = place.database and (place.database.resolve().parent / "mlflow-artifacts" / name).as_uri()
+        location = place.database and (place.database.parent / "mlflow-artifacts" / name).as_uri()
         tags = {"mlflow.note.content": plan.title or plan.name}
-        return str(first_answer(place, lambda: client.create_experiment(name, artifact_location=location, tags=tags)))
+        return str(client.create_experiment(name, artifact_location=location, tags=tags))
     if experiment.lifecycle_stage == "deleted":
         raise TrackingError(
             f"experiment: {name!r} is deleted in MLflow; restore it there, or remove it with `mlflow gc`"
         )
     if not experiment.experiment_id:
-        raise refusal(place.setting, f"what answers at {place.shown} is no MLflow server")
+        raise place.error(f"what answers at {place.shown} is no MLflow server")
     return str(experiment.experiment_id)
 
 
@@ -144,96 +156,100 @@ def _parent(client: "MlflowClient", experiment_id: str, plan: Plan) -> "Run":
 
 def _update_parent(client: "MlflowClient", parent: "Run", study_dir: Path) -> None:
     """Upload what reporting has written, if it is not there yet; only then the run of the study is finished."""
-    found = [study_dir / "manifest.json", *study_dir.glob("*.csv")]
-    found += [path for folder in ("tables", "figures", "report") for path in study_dir.glob(f"{folder}/[!.]*")]
-    files = [path.relative_to(study_dir).as_posix() for path in sorted(found) if path.is_file()]
-    imported = digest({name: sha256_file(study_dir / name) for name in files})
+    found = {path.relative_to(study_dir).as_posix(): path for glob in _OF_STUDY for path in study_dir.glob(glob)}
+    files = {name: path for name, path in sorted(found.items()) if path.is_file() and name not in _NOT_OF_STUDY}
+    imported = digest({name: sha256_file(path) for name, path in files.items()})
     if not files or parent.data.tags.get(IMPORTED) == imported:
         return
-    _log_artifacts(client, parent.info.run_id, {name: study_dir / name for name in files})
+    _log_artifacts(client, parent.info.run_id, files)
     client.set_terminated(parent.info.run_id, "FINISHED")
     client.set_tag(parent.info.run_id, IMPORTED, imported)
 
 
 def _import(
-    client: "MlflowClient",
-    parent: "Run",
-    plan: Plan,
-    cell: Cell,
-    source: Source,
-    known: "dict[str, Run]",
-    models: Models,
+    client: "MlflowClient", parent: "Run", plan: Plan, cell: Cell, source: Source, run: "Run | None"
 ) -> list[str]:
     """Bring the run of one cell up to date and return what was done."""
     outcomes = []
-    run = known.get(cell.id)
     if run is not None and not source.continues(parse_imported(run.data.tags)):
         client.set_tag(run.info.run_id, "coupled_adam_bench.superseded", "true")
         client.delete_run(run.info.run_id)
-        models.delete(run.info.run_id)
+        for model in _models(client, run):
+            client.delete_logged_model(model.model_id)
         outcomes.append("superseded")
         run = None
     if run is None:
         outcomes.append("created")
-        begun = {_PARENT: parent.info.run_id, IMPORTED: json.dumps(source.begun())}
-        run = client.create_run(
-            parent.info.experiment_id,
-            start_time=source.times()[0],
-            run_name=run_name(cell),
-            tags=tags_of(cell, plan) | begun,
-        )
+        begun = {"mlflow.parentRunId": parent.info.run_id, IMPORTED: json.dumps(BEGUN)}
+        tags = tags_of(cell, plan) | begun
+        run = client.create_run(parent.info.experiment_id, source.times()[0], tags, run_name(cell))
     elif parse_imported(run.data.tags) == source.progress(parse_imported(run.data.tags)):
         return ["unchanged"]
     else:
         outcomes.append("updated")
-    _update(client, run, cell, source, models)
+    _update(client, run, cell, source)
     return outcomes
 
 
-def _update(client: "MlflowClient", run: "Run", cell: Cell, source: Source, models: Models) -> None:
+def _update(client: "MlflowClient", run: "Run", cell: Cell, source: Source) -> None:
     """Add what is new, the tags last: after an interruption the same comes again, which changes nothing."""
-    from mlflow.entities import Param, RunTag
+    from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 
     run_id, imported = run.info.run_id, parse_imported(run.data.tags)
-    new = {"mlflow.note.content": note_of(cell, source), IMPORTED: json.dumps(source.progress(imported))}
-    is_first = imported == source.begun()
-    if is_first:
-        _log_dataset(client, run_id, cell)
+    params, new = {}, {"mlflow.note.content": note_of(cell, source), IMPORTED: json.dumps(source.progress(imported))}
+    if imported == BEGUN:
+        params, text = params_of(cell), cell.study.data.source
+        dataset = Dataset(cell.study.data.name, cell.data_digest, text.kind, text.model_dump_json())
+        client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
     _log_artifacts(client, run_id, source.artifacts())
-    model_id = models.link(run, cell, source) if source.model_sha256 is not None else None
+    model_id = _link_model(client, run, cell, source) if source.model_sha256 is not None else None
     if source.run is not None:
         new |= tags_of_run(source.run, source.folder)
         status = "FINISHED" if source.status == "completed" else "FAILED"
         client.set_terminated(run_id, status, end_time=source.times()[1])
-    points = source.new_points(imported)
-    while len(points) > METRICS_PER_REQUEST:
-        client.log_batch(run_id, metrics=_metrics(points[:METRICS_PER_REQUEST], model_id))
-        points = points[METRICS_PER_REQUEST:]
+    metrics = [
+        Metric(point.name, point.value, point.timestamp, point.step, model_id if point.of_model else None)
+        for point in source.new_points(imported)
+    ]
+    while len(metrics) > METRICS_PER_REQUEST:
+        client.log_batch(run_id, metrics=metrics[:METRICS_PER_REQUEST])
+        metrics = metrics[METRICS_PER_REQUEST:]
     # Within a request the tags come last.
     client.log_batch(
         run_id,
-        metrics=_metrics(points, model_id),
-        params=[Param(name, value) for name, value in params_of(cell)] if is_first else [],
+        metrics=metrics,
+        params=[Param(name, value) for name, value in params.items()],
         tags=[RunTag(name, value) for name, value in new.items()],
     )
 
 
-def _metrics(points: Sequence[Point], model_id: str | None) -> list[Any]:
-    from mlflow.entities import Metric
-
-    return [
-        Metric(point.name, point.value, point.timestamp, point.step, model_id if point.of_model else None)
-        for point in points
-    ]
+def _models(client: "MlflowClient", run: "Run") -> list[Any]:
+    """Return the models of a run: one, or none."""
+    return list(client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run.info.run_id}'"))
 
 
-def _log_dataset(client: "MlflowClient", run_id: str, cell: Cell) -> None:
-    """Name the training data of a run, with its hash and where it comes from."""
-    from mlflow.entities import Dataset, DatasetInput, InputTag
+def _link_model(client: "MlflowClient", run: "Run", cell: Cell, source: Source) -> str:
+    """Return the id of the model of a run, which is made if there is none, and linked if that was cut off."""
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
-    source = cell.study.data.source
-    dataset = Dataset(cell.study.data.name, cell.data_digest, source.kind, source.model_dump_json())
-    client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+    files = paths.RunFiles(source.folder)
+    model = next(iter(_models(client, run)), None) or client.create_logged_model(
+        run.info.experiment_id,
+        name=re.sub(r"[^\w-]", "-", cell.id),  # which MLflow takes
+        source_run_id=run.info.run_id,
+        tags={CELL: cell.id, "path": str(files.model), "sha256": str(source.model_sha256)},
+        params=tags_to_group_by(cell),
+        model_type=cell.model.architecture,
+    )
+    if model.status != LoggedModelStatus.READY:
+        with tempfile.TemporaryDirectory() as staging:
+            for path in filter(Path.exists, (files.model / name for name in _OF_MODEL)):
+                shutil.copy(path, staging)
+            client.log_model_artifacts(model.model_id, staging)
+        if model.model_id not in [output.model_id for output in (run.outputs.model_outputs if run.outputs else [])]:
+            client.log_outputs(run.info.run_id, [LoggedModelOutput(model.model_id, step=cell.steps)])
+        client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+    return str(model.model_id)
 
 
 def _log_artifacts(client: "MlflowClient", run_id: str, files: dict[str, Path]) -> None:
@@ -243,3 +259,43 @@ def _log_artifacts(client: "MlflowClient", run_id: str, files: dict[str, Path]) 
             (Path(staging) / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, Path(staging) / name)
         client.log_artifacts(run_id, staging)
+
+
+def follow_study(plan_file: Path, seconds: float) -> None:
+    """Import the study of a plan every so many ``seconds``, until standard input ends; never returns.
+
+    The workflow holds the other end of the input. However the workflow ends, the kernel closes that end, and this
+    process ends, even within a request that hangs: the next import adds what is missing.
+    """
+    os.nice(19)
+    Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
+    with folder_lock(plan_file.parent, LOCK):
+        follow(lambda: import_study(load_plan(plan_file)), seconds)
+
+
+def follow(imported: Callable[[], Any], seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Call ``imported`` for ever, with pauses that are longer after calls that failed or took much CPU time."""
+    pause, said = seconds, ""
+    while True:
+        sleep(pause)
+        start, reason = time.process_time(), ""
+        try:
+            imported()
+        except (ValueError, OSError) as error:
+            reason = str(error)
+        if reason not in ("", said):
+            say(f"MLflow has not everything yet: {reason}")
+        pause = max(seconds, min(2 * pause, _LONGEST_PAUSE)) if reason else seconds
+        pause, said = max(pause, _PAUSE * (time.process_time() - start)), reason
+
+
+def end_live_import(study_dir: Path) -> None:
+    """End the import beside the jobs of a study, if there is one on this machine."""
+    try:
+        holder = (study_dir / LOCK).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return
+    found = re.fullmatch(rf"pid (\d+) on {re.escape(os.uname().nodename)}\n", holder)
+    # The kernel drops the lock with its process: while it is held, the process is the one that wrote its number.
+    if found and is_held(study_dir, LOCK):
+        os.kill(int(found[1]), signal.SIGTERM)

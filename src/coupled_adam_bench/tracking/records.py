@@ -1,8 +1,8 @@
 """What MLflow is told of a cell, read from its files: name, tags, metrics and data set. MLflow itself is not needed."""
 
+import contextlib
 import getpass
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from coupled_adam_bench.store.stored import Measurement, beside
 from coupled_adam_bench.study.cells import Cell, readable_count
 from coupled_adam_bench.study.config import CustomSettings
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.tracking.uri import TrackingError
 
 CELL = "coupled_adam_bench.cell"
 """The tag with the id of a run's cell; the run of a whole study has none."""
@@ -22,8 +23,14 @@ IMPORTED = "coupled_adam_bench.imported"
 """The tag that says, as JSON, what of a run's files MLflow has already; a run without it is an older version's."""
 _LAYOUT = 2
 """The layout of names and tags that this module makes: a run of another layout is imported anew."""
-_SYSTEM = {"tokens_per_second": "system/tokens_per_second", "peak_memory_bytes": "system/peak_memory_bytes"}
-_NAMES = _SYSTEM | {"val_loss": "val/loss", "mfu": "system/mfu"}
+BEGUN = {"layout": _LAYOUT}
+"""What MLflow has of a run that is just created."""
+_NAMES = {
+    "tokens_per_second": "system/tokens_per_second",
+    "peak_memory_bytes": "system/peak_memory_bytes",
+    "val_loss": "val/loss",
+    "mfu": "system/mfu",
+}
 _NO_METRICS = ("step", "time", "seconds_left")
 
 
@@ -44,6 +51,8 @@ class Source:
 
     folder: Path
     history: list[dict[str, Any]]
+    points: list[Point]
+    """The metrics of the history."""
     run: dict[str, Any] | None
     evaluations: dict[str, tuple[Path, dict[str, Any]]]
     """By stage the file and the record of what was measured under the settings of the study."""
@@ -63,21 +72,15 @@ class Source:
         seconds = [row["time"] for row in self.history] or [paths.RunFiles(self.folder).record.stat().st_mtime]
         return round(min(seconds) * 1000), round(max(seconds) * 1000)
 
-    @staticmethod
-    def begun() -> dict[str, Any]:
-        """Return what MLflow has of a run that is just created."""
-        return {"layout": _LAYOUT}
-
     def progress(self, imported: dict[str, Any]) -> dict[str, Any]:
         """Return what MLflow has after this import; it equals what is ``imported`` if nothing is new.
 
         A resumed training writes some rows again: the last step never goes back.
         """
         steps = [last_step(imported), *(row["step"] for row in self.history[-1:])]
-        progress = {"layout": _LAYOUT, "first_row": digest(repr(self.history[:1])), "last_step": max(steps)}
+        progress = {**BEGUN, "first_row": digest(repr(self.history[:1])), "last_step": max(steps)}
         if self.run is not None:
-            progress["model_sha256"] = str(self.model_sha256)
-            progress["is_linked"] = self.model_sha256 is not None
+            progress |= {"model_sha256": str(self.model_sha256), "is_linked": self.model_sha256 is not None}
         evaluations = {
             stage: digest(repr((record["results"], record.get("files", {}))))
             for stage, (_, record) in self.evaluations.items()
@@ -104,13 +107,7 @@ class Source:
 
     def new_points(self, imported: dict[str, Any]) -> list[Point]:
         """Return the values of metrics that MLflow does not have: new rows of the history, and new evaluations."""
-        points = [
-            Point(_NAMES.get(name, f"train/{name}"), float(value), round(row["time"] * 1000), row["step"])
-            for row in self.history
-            if row["step"] > last_step(imported)
-            for name, value in row.items()
-            if name not in _NO_METRICS and value is not None  # the device cannot measure it
-        ]
+        points = [point for point in self.points if point.step > last_step(imported)]
         known, present = imported.get("evaluations", {}), self.progress(imported)["evaluations"]
         for stage, (path, record) in self.evaluations.items():
             if known.get(stage) != present[stage]:
@@ -125,36 +122,30 @@ class Source:
 
 
 def read_source(folder: Path, measurements: list[Measurement]) -> Source | None:
-    """Return what there is of a cell, None if it has written nothing yet; ``ValueError`` names a broken file."""
+    """Return what there is of a cell, None if it has written nothing yet; ``TrackingError`` names a broken file."""
     files = paths.RunFiles(folder)
-    history = run_history(folder)
-    _check_history(files.history, history)
-    run = read_run(files.record) if files.record.exists() else None
-    evaluations = {
-        measurement.stage.name: (measurement.find(folder.name), measurement.read(folder.name))
-        for measurement in measurements
-        if measurement.is_there(folder.name)
-    }
-    return Source(folder, history, run, evaluations) if history or run else None
-
-
-def _check_history(path: Path, history: list[dict[str, Any]]) -> None:
-    """Raise ``ValueError`` with the name of a history whose rows cannot be those of a training run."""
-
-    def is_metric(name: str, value: Any) -> bool:
-        float(value)
-        return re.fullmatch(r"[\w.\-/ :]{1,240}", name) is not None  # MLflow's rule, and room for a prefix
-
-    def is_row(row: dict[str, Any]) -> bool:
-        metrics = all(value is None or is_metric(name, value) for name, value in row.items())
-        return metrics and type(row["step"]) is int and 0 <= row["step"] < 2**63 and 0 <= row["time"] < 2**40
-
     try:
-        whole = all(map(is_row, history))
+        history = run_history(folder)
+        run = read_run(files.record) if files.record.exists() else None
+        evaluations = {
+            measurement.stage.name: (measurement.find(folder.name), measurement.read(folder.name))
+            for measurement in measurements
+            if measurement.is_there(folder.name)
+        }
+    except ValueError as error:
+        raise TrackingError(str(error)) from None
+    try:
+        points = [
+            Point(_NAMES.get(name, f"train/{name}"), float(value), round(row["time"] * 1000), int(row["step"]))
+            for row in history
+            for name, value in [("time", row["time"]), *row.items()]
+            if name not in _NO_METRICS and value is not None  # the device cannot measure it
+        ]
     except (KeyError, TypeError, AttributeError, OverflowError, ValueError):
-        whole = False
-    if not whole:
-        raise ValueError(f"{path}: not what this program writes; start again: the cell writes it anew")
+        raise TrackingError(
+            f"{files.history}: not what this program writes; start again: the cell writes it anew"
+        ) from None
+    return Source(folder, history, points, run, evaluations) if history or run else None
 
 
 def last_step(imported: dict[str, Any]) -> int:
@@ -171,7 +162,7 @@ def parse_imported(tags: dict[str, str]) -> dict[str, Any]:
         whole = isinstance(found["last_step"], int) and isinstance(found["evaluations"], dict)
     except (ValueError, KeyError, TypeError):
         whole = False
-    return dict(found) if whole else Source.begun()
+    return dict(found) if whole else BEGUN
 
 
 def run_name(cell: Cell) -> str:
@@ -219,10 +210,9 @@ def tags_to_group_by(cell: Cell) -> dict[str, str]:
 
 def origin_tags() -> dict[str, str]:
     """Return the tags that MLflow shows as "Source" and "Created by"."""
-    try:
+    user = "unknown"
+    with contextlib.suppress(KeyError, OSError):  # a container may have no name for its user
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container may have no name for its user
-        user = "unknown"
     return {"mlflow.user": user, "mlflow.source.name": "coupled_adam_bench", "mlflow.source.type": "LOCAL"}
 
 
@@ -245,10 +235,9 @@ def note_of(cell: Cell, source: Source) -> str:
     return f"**{source.status}**{reason}: {size}; cell `{cell.id}`, files in `{source.folder}`"
 
 
-def params_of(cell: Cell) -> Iterator[tuple[str, str]]:
-    """Yield the settings of a cell as ``("training.seq_len", "64")`` and so on."""
-    for name, value in _flatten(cell.to_json()):
-        yield name, str(value)
+def params_of(cell: Cell) -> dict[str, str]:
+    """Return the settings of a cell as ``{"training.seq_len": "64"}`` and so on."""
+    return {name: str(value) for name, value in _flatten(cell.to_json())}
 
 
 def _flatten(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

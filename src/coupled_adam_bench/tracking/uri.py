@@ -1,41 +1,42 @@
-"""Reads tracking URIs of MLflow, and turns its errors into sentences that show no secret of a URI."""
+"""Where runs are imported to, and the errors of MLflow as sentences that show no user and no password."""
 
 import contextlib
+import glob
+import itertools
 import logging
 import os
 import re
-import socket
 import sqlite3
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, unquote
+from threading import Thread
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import unquote
 
+from coupled_adam_bench.machine.environ import environment
+from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import atomic_path
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
 
 ALLOWED = (
     "allowed are a server, http://HOST:PORT or https://HOST, a database server, postgresql://HOST/NAME (or mysql, "
     "or mssql), and a database file, sqlite:///FILE"
 )
-DATABASE_SERVERS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
-"""The kinds of database servers that MLflow takes, each with its usual port."""
+# A database file, a server, or a name that MLflow and its plugins know.
+_TAKEN = r"sqlite(\+\w+)?:///[^?]*[^?/]|((https?|postgresql|mysql|mssql)(\+\w+)?://.*[^/].*|(databricks|uc|arn:)\S*)"
 _WORDS_SHOWN = 300  # characters of a library's message, which can hold a whole web page
-# SQLite's names of the errors that come from a file's surroundings, not from its contents.
-_SURROUNDINGS = {
-    **dict.fromkeys(("BUSY", "LOCKED"), "it is locked by another program; close that program"),
-    "READONLY": "it cannot be written; change the permissions of the file and of its folder",
-    **dict.fromkeys(("PERM", "CANTOPEN"), "it cannot be opened; change the permissions of the file and of its folder"),
-    "IOERR": "it cannot be read or written; look whether the disk is full or failing",
-    "FULL": "the disk is full; make room",
-}
-# The words in which libraries report the status of a server; no part of the URI comes before them.
-_STATUS = re.compile(r"API request to endpoint /\S* failed with error code (\d{3}) |too many (\d{3}) error responses$")
-
-
-REPLACE_IT = (
-    "restore it, or move it away and run again: the results are complete without it, and all are imported again"
-)
+_SECONDS = 10  # for the first answer of a server
+_SECONDS_FOR_A_LOCK = 20
+# SQLite's names of the errors that come from a file's surroundings, such as a full disk, and not from its contents.
+_SURROUNDINGS = ("BUSY", "LOCKED", "READONLY", "PERM", "CANTOPEN", "IOERR", "FULL")
+_COMPANIONS = ("-journal", "-wal", "-shm", "")  # the files of an SQLite database; its own has no suffix
+Answer = TypeVar("Answer")
 
 
 class TrackingError(ValueError):
@@ -46,22 +47,16 @@ class ServerError(TrackingError):
     """A server does not take an import; a later one brings it up to date."""
 
 
-class DamagedDatabaseError(TrackingError):
-    """The contents of a database file are broken; a new file mends that."""
-
-
 @dataclass(frozen=True)
 class Destination:
     """A place to import into: a server, or a database in a local file."""
 
     uri: str = field(repr=False)
-    """The tracking URI that MLflow is given: without user and password for a server, percent-encoded otherwise."""
+    """The tracking URI that MLflow is given: without user and password for an MLflow server."""
     shown: str
     """The tracking URI without user, password and query, for messages."""
     setting: str
     """The name of what the user sets to choose this place."""
-    secret: bool = False
-    """Whether the URI has a user, a password or a query: then no words of a library are shown."""
     database: Path | None = None
     """The database file, ``None`` for a server."""
     login: tuple[str, str] | None = field(default=None, repr=False)
@@ -70,7 +65,12 @@ class Destination:
     @property
     def ours(self) -> bool:
         """Tell whether this is the database file that only this program makes and writes."""
-        return self.database is not None and os.path.realpath(self.database) == os.path.realpath(paths.MLFLOW_DB)
+        return self.database == Path(os.path.realpath(paths.MLFLOW_DB))
+
+    def error(self, problem: str) -> TrackingError:
+        """Return the error for a place that cannot be used, with what can be used instead."""
+        action = "unset it" if self.setting == "MLFLOW_TRACKING_URI" else "leave it out"
+        return TrackingError(f"{self.setting}: {problem}; {ALLOWED}; {action} to use {paths.MLFLOW_DB}")
 
 
 def destination(tracking_uri: str | None = None) -> Destination:
@@ -78,69 +78,25 @@ def destination(tracking_uri: str | None = None) -> Destination:
 
     Without both it is ``results/mlflow.db``. A URI that MLflow cannot take raises :class:`TrackingError`.
     """
-    if tracking_uri is not None:
-        return _parsed(tracking_uri, "tracking_uri (--uri)")
-    if from_environment := os.environ.get("MLFLOW_TRACKING_URI"):
-        return _parsed(from_environment, "MLFLOW_TRACKING_URI")
-    return _parsed(f"sqlite:///{paths.MLFLOW_DB}", "MLFLOW_TRACKING_URI")
-
-
-def _parsed(uri: str, setting: str) -> Destination:
-    """Split a URI, without ever showing it: what is wrong in it may be a password."""
-    if not uri or uri != uri.strip() or not uri.isprintable():
-        raise refusal(setting, "it is blank, begins or ends with a space, or has characters that cannot be printed")
-    if re.match(r"sqlite(\+\w*)?:", uri):
-        name = uri.removeprefix("sqlite:///")
-        if name in ("", ":memory:", uri) or name.endswith("/") or "?" in name:
-            raise refusal(setting, "a database file is written sqlite:///FILE, with three slashes and no question mark")
+    setting = "MLFLOW_TRACKING_URI" if tracking_uri is None else "tracking_uri (--uri)"
+    uri = (os.environ.get(setting) or f"sqlite:///{paths.MLFLOW_DB}") if tracking_uri is None else tracking_uri
+    if uri.startswith("sqlite"):
+        database = Path(os.path.realpath(uri.removeprefix("sqlite:///")))
         # Absolute, since MLflow remembers where it opened a URI; but SQLAlchemy takes what follows a ? for a query.
-        absolute = str(Path(name).absolute())
-        return Destination(f"sqlite:///{name if '?' in absolute else absolute}", uri, setting, database=Path(name))
-    if re.fullmatch(r"databricks|databricks-uc|uc|arn:[\w:/.-]+", uri):  # names that MLflow and its plugins know
-        return Destination(uri, uri, setting)
-    parts = re.fullmatch(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", uri)
-    if parts is None:
-        raise refusal(setting, "it is not a URI with :// in it")
-    kind, authority, rest = parts.groups()
-    if "@" in rest:  # the user and password end at an @, but at which?
-        raise refusal(
-            setting,
-            "an @ comes after a /, ? or #; write odd characters of user, password and path percent-encoded: "
-            "@ is %40, / is %2F, ? is %3F, # is %23",
-        )
-    user, at, host = authority.rpartition("@")
-    family = kind.partition("+")[0]
-    if kind == "file":
-        raise refusal(setting, "MLflow no longer takes a folder of files")
-    if kind in ("http", "https") or family in DATABASE_SERVERS:
-        address = re.fullmatch(r"(?:[\w.-]+|\[[\w:.%]+\])(?::(\d{1,5}))?", host)
-        if (address is None or int(address[1] or 0) > 65535) and (host or family not in DATABASE_SERVERS):
-            raise refusal(setting, "it has no host, or one with a port that is not a number below 65536")
-    shown = f"{kind}://{host}{re.split(r'[?#]', rest)[0]}"
-    secret = bool(at) or shown != f"{kind}://{host}{rest}"
-    if kind in ("http", "https"):
+        place = Destination(uri if "?" in str(database) else f"sqlite:///{database}", uri, setting, database)
+    else:
+        kind, mark, rest = uri.partition("://")
+        kind = kind if re.fullmatch(r"[A-Za-z][\w+.-]*", kind) and mark else ""
+        user, at, host = (rest if kind else uri).rpartition("@")
+        shown = re.split(r"[?#]", f"{kind}://{host}" if kind else host)[0]
         name, _, password = map(unquote, user.partition(":"))
-        if "\0" in name + password:
-            raise refusal(setting, "its user or password has a character that cannot be sent")
-        return Destination(f"{kind}://{host}{rest}", shown, setting, secret, login=(name, password) if at else None)
-    if family in DATABASE_SERVERS:
-        user = ":".join(_percent_encoded(part) for part in user.split(":", 1))
-    return Destination(f"{kind}://{user}{at}{host}{rest}", shown, setting, secret)
-
-
-def _percent_encoded(part: str) -> str:
-    """Encode what a library could take for the end of a user or a password; what is encoded already stays."""
-    return quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", part), safe="%")
-
-
-def refusal(setting: str, problem: str) -> TrackingError:
-    """Return the error for a tracking URI that cannot be used, with what can be used instead."""
-    return TrackingError(f"{setting}: {problem}; {ALLOWED}; {_without(setting)}")
-
-
-def _without(setting: str) -> str:
-    action = "unset it" if setting == "MLFLOW_TRACKING_URI" else "leave it out"
-    return f"{action} to use {paths.MLFLOW_DB}"
+        if kind in ("http", "https"):  # other than Latin letters would not arrive in a URI
+            place = Destination(f"{kind}://{host}", shown, setting, login=(name, password) if at else None)
+        else:
+            place = Destination(uri, shown, setting)
+    if not re.fullmatch(_TAKEN, place.shown) or not uri.isprintable() or uri.endswith(":memory:"):
+        raise place.error(f"{place.shown!r} (without user and password) is no place that MLflow takes")
+    return place
 
 
 @contextlib.contextmanager
@@ -158,69 +114,132 @@ def errors_as_sentences(place: Destination) -> Iterator[None]:
     except TrackingError:
         raise
     except Exception as error:
-        raise _sentence(place, error) from None
+        problem = f"MLflow at {place.shown}: {_reason(place, error)}"
+        if place.database is None:
+            raise ServerError(
+                f"{place.error(problem)}. Start or mend it, or choose another. The results are complete without it"
+            ) from None
+        raise TrackingError(
+            f"{place.setting}: {problem}.\nMend or move it and run again, or set {place.setting} to another place. "
+            "The results are complete without it, and all are imported again"
+        ) from None
     finally:
         logging.disable(disabled)
 
 
-def _sentence(place: Destination, error: Exception) -> TrackingError:
-    reason, is_damage = _reason(error)
-    if place.database is not None and is_damage:
-        return DamagedDatabaseError(f"{place.database}: the database is damaged ({reason}); {REPLACE_IT}")
-    words = " ".join(str(error).split())
-    if len(words) > _WORDS_SHOWN:
-        words = words[:_WORDS_SHOWN] + " ..."
-    if place.secret:
-        words = f"{type(error).__name__}, in words that may hold the user or the password and are not shown"
-    if place.database is None:
-        advice = f"Start or mend it, or choose another: {ALLOWED}; {_without(place.setting)}"
-    else:
-        advice = f"Run again then, or set {place.setting} to another place"
-    what = f"{reason} ({words})" if reason else words
-    kind = ServerError if place.database is None else TrackingError
-    return kind(f"{place.setting}: MLflow at {place.shown}: {what}.\n{advice}. The results are complete without it")
+def _first_cause(error: BaseException) -> BaseException:
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
 
 
-def _reason(error: BaseException) -> tuple[str, bool]:
-    """Return a phrase for what is wrong, empty if unknown, and whether the contents of a database are damaged.
+def _reason(place: Destination, error: Exception) -> str:
+    """Return what is wrong, in a library's words only where they cannot hold a password."""
+    cause = _first_cause(error)
+    words = " ".join(str(cause).split())
+    if isinstance(cause, ImportError) and cause.name:
+        return f"the Python package {cause.name} is missing; install it"
+    if isinstance(cause, TimeoutError) or "Timeout" in type(cause).__name__:
+        return "it did not answer in time"
+    if isinstance(cause, OSError) and cause.errno and cause.errno > 0:
+        return os.strerror(cause.errno) + (f" ({cause.filename})" if cause.filename else "")
+    if place.uri not in (place.shown, f"sqlite:///{place.database}"):
+        return f"{type(cause).__name__}, in words that may hold the user or the password and are not shown"
+    return words if len(words) <= _WORDS_SHOWN else words[:_WORDS_SHOWN] + " ..."
 
-    The phrase is made of error numbers and the like, not of a library's words, which may hold the URI.
+
+def mlflow_settings(place: Destination) -> "contextlib.AbstractContextManager[None]":
+    """Set what MLflow reads from the environment, for the time of an import."""
+    defaults = {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # 7, the default, take minutes
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    }
+    settings = {name: os.environ.get(name, value) for name, value in defaults.items()}  # the user's stay
+    # Otherwise MLflow prints a line for each run, with the address of the server.
+    settings["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+    # A connection that is kept open would go on with a file that was renamed.
+    settings["MLFLOW_SQLALCHEMYSTORE_POOLCLASS"] = "NullPool"
+    if place.login is not None:
+        settings["MLFLOW_TRACKING_USERNAME"], settings["MLFLOW_TRACKING_PASSWORD"] = place.login
+    return environment(settings)
+
+
+def open_client(place: Destination) -> "MlflowClient":
+    """Return a client of the place; a database file that is missing is made."""
+    from mlflow.tracking import MlflowClient
+
+    if place.database is not None:
+        _open_database(place, place.database)
+    elif not place.uri.startswith("http") and "://" in place.uri:
+        import sqlalchemy
+
+        sqlalchemy.make_url(place.uri).get_dialect().import_dbapi()  # MLflow tries for two minutes without a driver
+    return MlflowClient(tracking_uri=place.uri)
+
+
+def _open_database(place: Destination, database: Path) -> None:
+    """Make a missing database, and raise what SQLite and MLflow find wrong with one that is there."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    artifacts = (database.parent / "mlflow-artifacts").as_uri()
+    for leftover in database.parent.glob(glob.escape(f".{database.name}.") + "*.tmp*"):
+        leftover.unlink()  # a process that was killed left it
+    if not database.exists() or database.stat().st_size == 0:
+        with atomic_path(database) as temporary:  # its making takes seconds, in which nobody must see it
+            SqlAlchemyStore(f"sqlite:///{temporary}", artifacts)
+        return
+    # MLflow would try to open a damaged one for two minutes.
+    with contextlib.closing(sqlite3.connect(database, _SECONDS_FOR_A_LOCK, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")  # fails if it is locked or cannot be written
+        connection.execute("ROLLBACK")
+        (problem,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if problem != "ok":
+        raise sqlite3.DatabaseError(problem)
+    SqlAlchemyStore(place.uri, artifacts)
+
+
+def first_answer(place: Destination, ask: Callable[[], Answer]) -> Answer:
+    """Return what ``ask`` returns; ``TimeoutError`` if a server, asked for the first time, takes more than seconds.
+
+    Neither MLflow nor the drivers of databases have a time limit for an answer that comes byte by byte or hangs after
+    its beginning: that is why a thread waits for it.
     """
-    link: BaseException | None = error
-    seen: set[int] = set()
-    reason = ""
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        if isinstance(link, sqlite3.Error):
-            return surroundings(link) or str(link), _is_damage(link)
-        status = _STATUS.match(str(link))
-        code = getattr(link, "error_code", "INTERNAL_ERROR")  # MLflow's, which is this one for all that it cannot tell
-        if isinstance(link, ImportError) and link.name:
-            reason = f"the Python package {link.name} is missing; install it"
-        elif isinstance(link, socket.gaierror):
-            reason = "its host's name is not known"
-        elif isinstance(link, TimeoutError) or "Timeout" in type(link).__name__:
-            reason = "it did not answer in time"
-        elif isinstance(link, OSError) and link.errno:
-            reason = os.strerror(link.errno)
-        elif status is not None:
-            reason = f"it answered with HTTP status {status[1] or status[2]}"
-        elif code != "INTERNAL_ERROR":
-            reason = f"it answered {code}"
-        link = link.__cause__ or link.__context__
-    return reason, False
+    if place.database is not None:
+        return ask()
+    future: Future[Answer] = Future()
+
+    def wait() -> None:
+        try:
+            future.set_result(ask())
+        except Exception as error:
+            future.set_exception(error)
+
+    with environment({"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_SECONDS // 2)}):
+        Thread(target=wait, daemon=True).start()
+        return future.result(timeout=_SECONDS)
 
 
-def _error_name(error: sqlite3.Error) -> str:
-    """Return SQLite's own name of an error without what details it, such as ``IOERR``; empty for one of Python's."""
-    return str(getattr(error, "sqlite_errorname", "")).removeprefix("SQLITE_").partition("_")[0]
+def set_aside(place: Destination, error: Exception) -> bool:
+    """Rename the program's own database if this error says that it cannot be read, and tell whether it was renamed."""
+    from alembic.util import CommandError
+    from mlflow.exceptions import MlflowException
 
-
-def surroundings(error: sqlite3.Error) -> str:
-    """Return what keeps SQLite from using a file, such as a full disk; empty if the file's contents may do so."""
-    return _SURROUNDINGS.get(_error_name(error), "")
-
-
-def _is_damage(error: sqlite3.Error) -> bool:
-    """Tell whether only damage can cause an error of a database whose schema was checked before."""
-    return _error_name(error) in ("CORRUPT", "NOTADB") or "Could not decode to UTF-8" in str(error)
+    cause = _first_cause(error)
+    if isinstance(cause, sqlite3.Error):
+        name = str(getattr(cause, "sqlite_errorname", "")).removeprefix("SQLITE_").partition("_")[0]
+        unreadable = name not in _SURROUNDINGS
+    else:  # another MLflow made it
+        unreadable = isinstance(cause, CommandError) or (isinstance(cause, MlflowException) and "schema" in str(cause))
+    if not unreadable or not place.ours or place.database is None:
+        return False
+    names = (f"{place.database}.unreadable-{number}" for number in itertools.count(1))
+    aside = next(name for name in names if not any(Path(name + suffix).exists() for suffix in _COMPANIONS))
+    for suffix in _COMPANIONS:  # a new database beside an old journal would be damaged
+        with contextlib.suppress(FileNotFoundError):
+            Path(f"{place.database}{suffix}").rename(aside + suffix)
+    say(
+        f"warning: {place.shown} cannot be read ({_reason(place, error)}); it is kept as {aside}, and all is imported "
+        "into a new one"
+    )
+    return True

@@ -1,14 +1,16 @@
-"""Checkpoints, which are written while training continues and ignored unless they are whole.
+"""Checkpoints, which are written while training continues and ignored unless they are whole; and the history.
 
 A checkpoint is a folder ``step-00001000/``. It holds the tensors in the format of torch.distributed.checkpoint, which
 any number of processes can read; ``state.json``; ``history.jsonl``, the history up to its step; and the sealed
 ``checksums.json``, which is written last, before the folder gets its name.
 """
 
+import json
+import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -228,3 +230,53 @@ def _readable(error: BaseException, group: WorkerGroup, what: str, advice: str) 
 def _accept_single_process() -> None:
     """Silence the warning that torch.distributed.checkpoint gives each time without a process group."""
     warnings.filterwarnings("ignore", message="torch.distributed is disabled", module="torch.distributed.checkpoint")
+
+
+class History:
+    """The lines of ``history.jsonl`` so far, one for each logged step, in memory and in the file, which it can mend."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """The content that the file should have."""
+        return "".join(self._lines)
+
+    def restore(self, lines: Sequence[str]) -> None:
+        """Go back to these lines, in memory and on disk."""
+        self._lines = list(lines)
+        self.mend()
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Append one row."""
+        self._lines.append(json.dumps(row) + "\n")
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(self._lines[-1])
+            file.flush()
+            os.fsync(file.fileno())
+
+    def mend(self) -> None:
+        """Write the whole file again, unless it is intact."""
+        if not (self.path.is_file() and self.path.read_bytes() == self.text.encode()):
+            write_text(self.path, self.text)
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a history's text, each with its line end."""
+    return text.splitlines(keepends=True)
+
+
+def whole_lines(path: Path, last_step: int) -> tuple[list[str], int]:
+    """Return the lines of a history up to ``last_step``, and the number of damaged lines that were left out."""
+    lines, n_damaged = [], 0
+    for line in split_lines(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else []:
+        try:
+            step = json.loads(line)["step"]
+        except (ValueError, KeyError, TypeError):
+            n_damaged += 1
+            continue
+        if line.endswith("\n") and step <= last_step:
+            lines.append(line)
+    return lines, n_damaged

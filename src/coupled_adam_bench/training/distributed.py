@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 
 from coupled_adam_bench.machine.device import check_gpus, pick_device
 from coupled_adam_bench.machine.progress import say
-from coupled_adam_bench.tools.estimate.resources import STOP_SECONDS
+from coupled_adam_bench.training.memory import STOP_SECONDS
 from coupled_adam_bench.training.stop_requests import RESUME_ME
 
 STALLED = 70  # EX_SOFTWARE: a process of the group has stalled
@@ -89,6 +89,14 @@ class WorkerGroup:
         """Tell whether an error only says that another process has ended; its own error is elsewhere."""
         # These are gloo's "Connection closed by peer" and "reset by peer"; an OSError would come from the disk.
         return self.size > 1 and not isinstance(error, OSError) and "by peer" in str(error)
+
+    def smallest(self, value: int) -> int:
+        """Return the smallest ``value`` of all processes."""
+        if self.size == 1:
+            return value
+        smallest = torch.tensor([value])
+        dist.all_reduce(smallest, dist.ReduceOp.MIN, group=self.votes)
+        return int(smallest)
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the element-wise sum of ``values`` over all processes."""

@@ -2,11 +2,8 @@
 
 import math
 import time
-import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -17,16 +14,10 @@ from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.machine.progress import Progress, say
 from coupled_adam_bench.models.export import save_model
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.runs import cell_damage, run_damage, write_cell, write_run
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Execution
-from coupled_adam_bench.training import environment
-from coupled_adam_bench.training.checks import is_trained, say_kept
-from coupled_adam_bench.training.distributed import StopVote, WorkerGroup, open_group, whole
+from coupled_adam_bench.store.runs import write_run
+from coupled_adam_bench.training.distributed import StopVote, whole
 from coupled_adam_bench.training.live import VALIDATION_LOSS, LiveMeasurements
-from coupled_adam_bench.training.monitor import EnergyMeter, peak_flops, peak_memory_bytes
-from coupled_adam_bench.training.session import Attempt, Job, attempt, locked, with_room
-from coupled_adam_bench.training.stop_requests import RESUME_ME, stop_requests
+from coupled_adam_bench.training.monitor import EnergyMeter, environment, peak_flops, peak_memory_bytes
 from coupled_adam_bench.training.trainer import Trainer
 from coupled_adam_bench.training.watchdog import Watchdog
 
@@ -46,12 +37,15 @@ class Outcome:
 class Run:
     """The run of a trainer to its end, and the files that record it.
 
-    A request in ``stop`` ends the run after a checkpoint. A ``trunk`` keeps its last checkpoint and logs no line for
-    that step, so that cells continue from there as if they had done all the steps.
+    A request in ``stop`` ends the run after a checkpoint, and ``end_attempt`` is called if the group stalls. A
+    ``trunk`` keeps its last checkpoint and logs no line for that step, so that cells continue from there as if they had
+    done all the steps.
     """
 
-    def __init__(self, trainer: Trainer, attempt: Attempt, stop: Sequence[int], trunk: bool = False) -> None:
-        self.attempt, self.stop, self.trunk = attempt, stop, trunk
+    def __init__(
+        self, trainer: Trainer, end_attempt: Callable[[], None], stop: Sequence[int], trunk: bool = False
+    ) -> None:
+        self.end_attempt, self.stop, self.trunk = end_attempt, stop, trunk
         self.trainer, self.cell, self.execution = trainer, trainer.cell, trainer.execution
         self.group, self.device, self.files = trainer.group, trainer.device, paths.RunFiles(trainer.run_dir)
         self.live = trainer.group.run_on_all(lambda: LiveMeasurements(trainer))
@@ -131,7 +125,7 @@ class Run:
             Progress(
                 cell.n_tokens, "tok", cell.id, initial=state.step * batch_tokens, quiet=not self.group.is_first
             ) as progress,
-            Watchdog(self.group, execution.stall_seconds, cell.id, self.attempt.end) as watchdog,
+            Watchdog(self.group, execution.stall_seconds, cell.id, self.end_attempt) as watchdog,
         ):
             while state.step < cell.steps:
                 final = state.step + 1 == cell.steps
@@ -211,84 +205,5 @@ class Run:
                 "compile": self.execution.compile,
                 "deterministic": self.execution.deterministic,
             },
-            "environment": environment.describe(self.device, self.cell.optimizer),
+            "environment": environment(self.device, self.cell.optimizer),
         }
-
-
-def train(
-    cell: Cell, execution: Execution, data_dir: Path, run_dir: Path, group: WorkerGroup, results: Path | None = None
-) -> int:
-    """Train a cell or resume its training, and return an exit status: 0, or 75 if it was stopped and can resume.
-
-    A diverged cell returns 0, because divergence is a result. Training starts from the cell's trunk below the
-    folder ``results`` if that has got further. If another process trains the cell, this waits for it. A cell whose run
-    has ended and whose files are whole is kept. Raises ``ValueError`` for damaged data and ``CheckpointError`` when the
-    disk is full.
-    """
-    with stop_requests() as stop, locked(run_dir, group, stop) as is_ours:
-        if not is_ours:
-            return RESUME_ME
-        if group.run_on_first(lambda: _is_kept(cell, run_dir, data_dir)):
-            return 0
-        with attempt(run_dir, group) as begun, closing(Trainer(cell, execution, data_dir, run_dir, group)) as trainer:
-            trainer.resume(results)
-            run = Run(trainer, begun, stop)
-            outcome = run.to_end()
-            if outcome.status == "interrupted":
-                return RESUME_ME
-            run.report(outcome)
-            begun.end(finished=True)
-    return 0
-
-
-def _is_kept(cell: Cell, run_dir: Path, data_dir: Path) -> bool:
-    """Write ``cell.json`` if it is not whole, and tell whether the rest of the run is whole; print the outcome."""
-    if (damage := cell_damage(run_dir)) is not None:
-        if paths.RunFiles(run_dir).cell.exists():
-            say(f"{damage}; written anew")
-        write_cell(run_dir, cell.to_json())
-    if is_trained(cell, run_dir, data_dir):
-        paths.RunFiles(run_dir).attempt.unlink(missing_ok=True)  # left by a process that was killed after its last file
-        say_kept(cell)
-        return True
-    if (problem := run_damage(run_dir, model=True)) is not None:
-        say(f"{problem}; made anew from the checkpoints")
-    return False
-
-
-def train_cells(cells: Sequence[Cell], execution: Execution, results: Path, device: str = "auto") -> int:
-    """Train cells one after the other below the folder ``results`` and return an exit status: see :func:`run_jobs`."""
-
-    def job(cell: Cell) -> Job:
-        data_dir, run_dir = paths.data_dir(cell.data_id, results), paths.run_dir(cell.id, results)
-        return lambda group: train(cell, execution, data_dir, run_dir, group, results)
-
-    return run_jobs({cell.id: job(cell) for cell in cells}, execution, device)
-
-
-def run_jobs(jobs: Mapping[str, Job], execution: Execution, device: str) -> int:
-    """Run the jobs one after the other, each with the group of processes, and return the worst exit status.
-
-    A job that crashes is reported, and the next one runs, unless several processes share the job: then all of them end.
-    A request to stop ends the loop.
-    """
-    worst = 0
-    with stop_requests() as stop, open_group(device, execution.stall_seconds) as group:
-        for name, job in jobs.items():
-            if group.sum(torch.tensor(float(bool(stop)), device=group.device)) > 0:  # in any process
-                return RESUME_ME
-            try:
-                status = with_room(name, job, group)
-            except Exception as error:
-                lost = group.lost_peer(error)
-                if not lost and not isinstance(error, (ValueError, OSError)):  # not an error that the user can correct
-                    traceback.print_exc()
-                reason = f"another of the {group.size} processes has ended; its own lines or the launcher's say why"
-                say(f"error: {name}: {reason if lost else error}")
-                if group.size > 1:
-                    return 2
-                worst = 2
-                continue
-            if status == RESUME_ME:
-                return RESUME_ME
-    return worst

@@ -1,13 +1,18 @@
-"""Monitoring of training: loss spikes, memory, energy, and the peak FLOP/s of the device."""
+"""Monitoring of training: loss spikes, memory, energy, the peak FLOP/s of the device, and the environment of a run."""
 
 import math
+import os
+import platform
 import resource
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from coupled_adam_bench.machine.gpus import find_gpu
+from coupled_adam_bench.machine.revision import git_revision
+from coupled_adam_bench.study.config import CustomSettings, Optimizer
 
 
 def peak_flops(device: torch.device) -> float | None:
@@ -106,3 +111,19 @@ class SpikeMonitor:
             self.last = loss
         self.spikes += new_spikes
         return new_spikes
+
+
+def environment(device: torch.device, optimizer: Optimizer) -> dict[str, Any]:
+    """Return versions, device and revision as a JSON value, with path and code of a custom optimizer."""
+    own = optimizer.model_dump(include={"path", "code"}) if isinstance(optimizer, CustomSettings) else None
+    return ({"optimizer": own} if own else {}) | {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "cuda": torch.version.cuda,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})",
+        "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "git_revision": git_revision(),
+    }

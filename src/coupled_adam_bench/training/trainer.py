@@ -17,7 +17,6 @@ from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.machine.garbage import rarely_collected
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.models.cross_entropy import sequences_of_a_chunk
 from coupled_adam_bench.optim.build import Optimizers, build_optimizers
 from coupled_adam_bench.optim.coupled_adam.shards import local
 from coupled_adam_bench.optim.schedule import learning_rate_factor
@@ -26,15 +25,24 @@ from coupled_adam_bench.store.paths import HISTORY, RunFiles, trunk_dir
 from coupled_adam_bench.store.runs import CHECKPOINT_STATE
 from coupled_adam_bench.study.cells import Cell, stable_prefix
 from coupled_adam_bench.study.config import Execution
-from coupled_adam_bench.tools.estimate.resources import train_mem_mb
-from coupled_adam_bench.training import micro_batch
 from coupled_adam_bench.training.batches import Batches
-from coupled_adam_bench.training.checkpoint import Checkpoints, Described, load, step_of
+from coupled_adam_bench.training.checkpoint import (
+    Checkpoints,
+    Described,
+    History,
+    load,
+    split_lines,
+    step_of,
+    whole_lines,
+)
 from coupled_adam_bench.training.distributed import WorkerGroup, accumulating, whole
-from coupled_adam_bench.training.history import History, split_lines, whole_lines
-from coupled_adam_bench.training.micro_batch import MicroBatchError
+from coupled_adam_bench.training.memory import CPU_PROCESS_BYTES, GPU_SHARE, most_sequences, pieces, train_mem_mb
 from coupled_adam_bench.training.monitor import SpikeMonitor
 from coupled_adam_bench.training.optimizer_state import allocate_state, export_state, import_state
+
+
+class MicroBatchError(Exception):
+    """A micro-batch of several sequences does not fit into memory."""
 
 
 @dataclass
@@ -107,28 +115,18 @@ class Trainer:
         """The sequences of a step that this process takes."""
         return self.cell.training.batch_sequences // self.group.size
 
-    @property
-    def _enough(self) -> int:
-        """The sequences from which on the memory of a pass grows evenly: see ``micro_batch.measure``."""
-        return min(self._own_sequences, sequences_of_a_chunk(self.cell.training.seq_len, self.device.type))
-
     def _micro_batch(self) -> int:
-        sequences = self._own_sequences
-        setting = self.execution.micro_batch_sequences
+        sequences, setting = self._own_sequences, self.execution.micro_batch_sequences
         if setting != "auto":
             return min(setting or sequences, sequences)
-        n_local_params = sum(local(parameter).numel() for parameter in self.names)
-        cpu_bytes = 1e6 * train_mem_mb(self.cell, self.execution) / self.execution.processes
-        fitting = micro_batch.find(self._try, sequences, n_local_params, cpu_bytes, self.group, self._enough)
-        self.optimizers.zero_grad()
-        return fitting
+        return pieces(sequences, self.group.smallest(most_sequences(self.cell, self.execution, self._room())))
 
-    def _try(self, sequences: int) -> None:
-        inputs_BT, targets_BT = self.batches.get(0)
-        rows = torch.arange(sequences, device=self.device) % len(inputs_BT)
-        with accumulating(self.module, last=True):
-            objective, _ = self._losses(inputs_BT[rows], targets_BT[rows], targets_BT.numel())
-            objective.backward()  # type: ignore[no-untyped-call]
+    def _room(self) -> float:
+        """Return the bytes that this process may fill: of a GPU, a share of what other processes have left free."""
+        if self.device.type == "cuda":
+            free = torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved(self.device)
+            return GPU_SHARE * free
+        return 1e6 * train_mem_mb(self.cell, self.execution) / self.execution.processes - CPU_PROCESS_BYTES
 
     def _losses(self, inputs_BT: Tensor, targets_BT: Tensor, n_tokens: int) -> tuple[Tensor, Tensor]:
         """Return, divided by ``n_tokens``, a micro-batch's sums of what is minimized and of the cross-entropy."""

@@ -11,6 +11,7 @@ from tokenizers.models import WordLevel
 
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.build import build_model
+from coupled_adam_bench.study.architectures import ARCHITECTURES
 from coupled_adam_bench.study.config import Model
 
 VOCAB_SIZE, SEQ_LEN = 97, 16
@@ -19,7 +20,7 @@ SIZES = {"name": "m", "n_layer": 3, "n_head": 2, "d_model": 8, "ffn_dim": 20, "l
 MakeModel = Callable[..., LanguageModel]
 
 
-@pytest.fixture(params=["gpt2", "stablelm", "stablelm, qk_norm"])
+@pytest.fixture(params=[*ARCHITECTURES, "stablelm, qk_norm"])
 def kind(request) -> str:
     return request.param
 

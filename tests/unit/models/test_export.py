@@ -7,11 +7,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from coupled_adam_bench.models import export
+from coupled_adam_bench.models.build import family_of
 from coupled_adam_bench.models.export import load_model, save_model
 from coupled_adam_bench.store.files import sha256_file
 from coupled_adam_bench.store.weights import sha256_without_cell
-
-CLASSES = {"gpt2": "GPT2LMHeadModel", "stablelm": "StableLmForCausalLM"}
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def test_transformers_gives_the_same_logits_and_tokenizer(
     save_model(model, tmp_path / "model", tokenizer_folder, eot_id=5)
     theirs, info = AutoModelForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
     assert {what: found for what, found in info.items() if found} == {}  # no weight is missing, unexpected or misshapen
-    assert type(theirs).__name__ == CLASSES[architecture]
+    assert [type(theirs).__name__] == family_of(architecture).fixed["architectures"]
     assert (theirs.lm_head.weight is theirs.get_input_embeddings().weight) == tied
     with torch.no_grad():
         torch.testing.assert_close(theirs(tokens).logits, model.logits(tokens), rtol=0, atol=2e-5)

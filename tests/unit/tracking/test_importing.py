@@ -437,18 +437,11 @@ def test_an_experiment_deleted_in_mlflow_is_not_revived(plan, database, tmp_path
 
 BROKEN = {
     "history.jsonl": (
-        b"no json\n", b"\xff\xfe\n", b"[]\n", b"5\n", b"{}\n", b'{"step": 1}\n', b'{"step": "1", "time": 1.0}\n',
-        b'{"step": 1, "time": NaN}\n', b'{"step": 1, "time": Infinity}\n', b'{"step": 1, "time": null}\n',
-        b'{"step": -1, "time": 1}\n', b'{"step": 1e400, "time": 1}\n', b'{"step": 99999999999999999999, "time": 1}\n',
-        b'{"step": 1, "time": 1, "loss": "x"}\n', b'{"step": 1, "time": 1, "loss": [1]}\n',
-        b'{"step": 1, "time": 1, "lo\\u0000ss": 1}\n', b'{"step": 1, "time": 1, "loss": 1' + b"0" * 400 + b"}\n",
+        b"no json\n", b"\xff\xfe\n", b"5\n", b"{}\n", b'{"step": 1}\n', b'{"step": 1, "time": NaN}\n',
+        b'{"step": 1e400, "time": 1, "loss": 1}\n', b'{"step": 1, "time": 1, "loss": "x"}\n',
     ),
-    "run.json": (
-        b"", b"{", b"\xff", b"[]", b"5", b"{}", b'{"status": "completed"}',
-        b'{"status": "completed", "reason": null, "model_sha256": "aa", "environment": null}',
-        b'{"status": "completed", "reason": null, "model_sha256": "aa", "environment": {}}',
-    ),
-    "test_loss": (b"", b"{", b"\xff", b"[]", b"5", b"null", b"{}", b'{"results": 5}', b'{"sha256": "ab"}'),
+    "run.json": (b"", b"[]", b"{}", b'{"status": "completed"}'),
+    "test_loss": (b"", b"\xff", b"null", b'{"results": 5}'),
 }  # fmt: skip
 
 

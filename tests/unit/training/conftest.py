@@ -17,7 +17,7 @@ from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.jobs import train
 from coupled_adam_bench.training.trainer import Trainer
 
 

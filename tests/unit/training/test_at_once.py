@@ -15,8 +15,8 @@ from forks import python, python_of_jobs
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.store.files import read_sealed
 from coupled_adam_bench.study.config import parse_study
-from coupled_adam_bench.tools.estimate.resources import job_mem_mb, train_mem_mb
 from coupled_adam_bench.training.checkpoint import checkpoints
+from coupled_adam_bench.training.memory import job_mem_mb, train_mem_mb
 from coupled_adam_bench.training.stop_requests import RESUME_ME
 
 

@@ -18,7 +18,6 @@ from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.store.runs import read_history
-from coupled_adam_bench.training import micro_batch
 from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.trainer import Trainer
@@ -171,8 +170,8 @@ def test_layers_compiled_for_two_processes_give_the_curve_and_checkpoints_of_pla
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_compiled_layers_know_the_number_of_sequences(prepare, tiny_data, tmp_path):
-    # Trials of 1 and 2 sequences come before the training, so torch would make kernels for any number of them.
-    workspace = prepare("w", [("gpt2", ["adamw"])], compile=True, micro_batch_sequences="auto")
+    # After a second number of sequences, torch would make kernels for any number of them.
+    workspace = prepare("w", [("gpt2", ["adamw"])], compile=True, micro_batch_sequences=3)
     (cell,) = workspace.plan.cells.values()
     sizes = []
 
@@ -182,10 +181,8 @@ def test_compiled_layers_know_the_number_of_sequences(prepare, tiny_data, tmp_pa
 
     with torch.compiler.set_stance("default", force_backend=record):
         trainer = Trainer(cell, only(workspace.plan).study.execution, tiny_data, tmp_path, ALONE)
-        assert trainer.micro_batch_sequences == 4
-        sizes.clear()
         trainer.train_step(0)
-    assert 4 in sizes
+    assert {1, 3} <= set(sizes)
     assert "any" not in sizes
 
 
@@ -195,25 +192,9 @@ def test_two_processes_agree_on_a_micro_batch(parallel, mem_mb, found, prepare, 
     alone = run(prepare("alone", pairs))
     execution = {"micro_batch_sequences": "auto", "train_mem_mb": mem_mb, "parallel": parallel}
     together = run(prepare("together", pairs, train_processes=2, **execution))
-    assert_same_curves(together, alone, "fp32")  # which the trials have not moved
+    assert_same_curves(together, alone, "fp32")
     (cell,) = together.plan.cells
     assert read_json(together.run_dir(cell) / "run.json")["train"]["micro_batch_sequences"] == found
-
-
-def test_weights_that_come_and_go_are_not_taken_for_sequences():
-    # As under FSDP2, where each layer's weights lie where others of another pass may lie.
-    def forward_backward(sequences):
-        y = torch.ones(sequences, 1000, requires_grad=True)
-        for _ in range(8):
-            weight = torch.ones(2000)
-            product = y * weight[:1000]  # keeps the weight
-            product.register_hook(lambda _, weight=weight: weight.untyped_storage().resize_(8000) and None)
-            weight.untyped_storage().resize_(0)
-            y = product.exp()  # keeps its result
-        y.sum().backward()
-
-    measured = {micro_batch.measure(forward_backward, torch.device("cpu")) for _ in range(5)}
-    assert measured == {(0, 8 * 4000)}
 
 
 def test_a_trunk_of_two_shards_feeds_a_cell_of_one_process(prepare, run):

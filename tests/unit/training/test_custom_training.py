@@ -15,10 +15,10 @@ import yaml
 
 from coupled_adam_bench.study.config import AdamWSettings, CustomSettings, Training, parse_study
 from coupled_adam_bench.study.plan import make_plan
-from coupled_adam_bench.training import environment
 from coupled_adam_bench.training.checks import check_optimizers
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.jobs import train
+from coupled_adam_bench.training.monitor import environment
 from coupled_adam_bench.training.trainer import Trainer
 from coupled_adam_bench.training.trial import try_optimizer, try_optimizers
 
@@ -159,8 +159,8 @@ def test_identity_is_path_and_arguments(tiny_study):
 def test_the_run_knows_the_version_of_the_package(tiny_study):
     (optimizer,) = make_plan(parse_study(settings_of(tiny_study, LION))).studies["tiny"].grid[0].optimizers
     expected = {"path": "pytorch_optimizer.Lion", "code": {"pytorch_optimizer": version("pytorch-optimizer")}}
-    assert environment.describe(torch.device("cpu"), optimizer)["optimizer"] == expected
-    assert "optimizer" not in environment.describe(torch.device("cpu"), AdamWSettings(name="adamw"))
+    assert environment(torch.device("cpu"), optimizer)["optimizer"] == expected
+    assert "optimizer" not in environment(torch.device("cpu"), AdamWSettings(name="adamw"))
 
 
 OWN = """

@@ -22,7 +22,7 @@ from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.training import checkpoint, distributed
 from coupled_adam_bench.training.checkpoint import CheckpointError, Checkpoints, checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup, open_group
-from coupled_adam_bench.training.loop import run_jobs, train
+from coupled_adam_bench.training.jobs import run_jobs, train
 from coupled_adam_bench.training.trainer import Trainer
 
 ALONE = WorkerGroup(torch.device("cpu"))

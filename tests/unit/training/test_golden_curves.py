@@ -12,7 +12,7 @@ from planned import only
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.jobs import train
 
 FILE = Path(__file__).parents[2] / "golden" / "loss_curves.json"
 OPTIMIZERS = ["adamw", "coupled_adam", {"name": "coupled_adam", "scale_exponent": -2}, {"name": "sgd", "lr_factor": 20}]

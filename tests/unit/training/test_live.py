@@ -23,10 +23,9 @@ from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup
+from coupled_adam_bench.training.jobs import train, train_trunk
 from coupled_adam_bench.training.live import ValidationLoss, is_geometry_step, validation_windows
-from coupled_adam_bench.training.loop import train
 from coupled_adam_bench.training.trainer import Trainer
-from coupled_adam_bench.training.trunk import train_trunk
 
 ALONE = WorkerGroup(torch.device("cpu"))
 STEPS = 14

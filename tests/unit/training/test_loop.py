@@ -20,7 +20,7 @@ from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.jobs import train
 from coupled_adam_bench.training.stop_requests import RESUME_ME, stop_requests
 from coupled_adam_bench.training.trainer import Trainer
 

@@ -7,9 +7,9 @@ from planned import only
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
-from coupled_adam_bench.training import micro_batch
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.jobs import train
+from coupled_adam_bench.training.memory import pieces
 
 ALONE = WorkerGroup(torch.device("cpu"))
 
@@ -19,33 +19,9 @@ ALONE = WorkerGroup(torch.device("cpu"))
     [(96, 96, 96), (96, 500, 96), (96, 95, 48), (96, 40, 32), (12, 5, 4), (7, 3, 3), (5, 0, 1)],
 )
 def test_pieces_are_few_and_equal(sequences, fitting, size):
-    assert micro_batch.pieces(sequences, fitting) == size
+    assert pieces(sequences, fitting) == size
     assert size <= max(1, fitting)
     assert math.ceil(sequences / size) == math.ceil(sequences / max(1, min(fitting, sequences)))
-
-
-def test_a_sequence_takes_what_is_kept_for_the_backward_pass():
-    weight = torch.randn(32, 32, requires_grad=True)
-
-    def forward_backward(sequences):
-        x = torch.randn(sequences, 10, 32)
-        (x @ weight).exp().sum().backward()  # keeps x, the weight, and the exponential
-
-    fixed, each = micro_batch.measure(forward_backward, torch.device("cpu"))
-    assert (fixed, each) == (0, 4 * (10 * 32 + 10 * 32))
-
-
-def test_less_memory_gives_smaller_pieces():
-    def forward_backward(sequences):
-        weight = torch.ones(1, requires_grad=True)
-        (torch.ones(sequences, 250_000) * weight).sum().backward()  # 1 MB a sequence
-
-    def found(mem_mb, processes=1):
-        return micro_batch.find(forward_backward, 64, 1_000_000, 1e6 * mem_mb / processes, ALONE)
-
-    # 16 MB of weights and states and 800 MB for the process are set aside.
-    assert [found(mb) for mb in (10_000, 880, 848, 818, 100)] == [64, 64, 32, 2, 1]
-    assert found(2 * 848, processes=2) == 32
 
 
 def test_a_cell_trains_with_what_was_found(tiny_study, tiny_data, tmp_path):

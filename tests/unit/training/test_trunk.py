@@ -21,10 +21,9 @@ from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints, damage
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.loop import train
+from coupled_adam_bench.training.jobs import train, train_trunk, train_trunks
 from coupled_adam_bench.training.stop_requests import RESUME_ME
 from coupled_adam_bench.training.trainer import Trainer
-from coupled_adam_bench.training.trunk import train_trunk, train_trunks
 
 ALONE = WorkerGroup(torch.device("cpu"))
 

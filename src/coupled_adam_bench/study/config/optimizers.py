@@ -1,5 +1,6 @@
 """Optimizers of the embedding: the paper's, and any other class by its dotted path."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -19,7 +20,7 @@ OWN_HEAD = ("head_lr_factor", "head_beta1", "head_beta2", "head_weight_decay", "
 """The fields with which an optimizer treats the matrix of an untied head in another way than the embedding."""
 
 
-class HeadSettings(LaterSettings):
+class HeadSettings(LaterSettings, ABC):
     """What the entry of an optimizer can change beside its rule: the head's matrix after a step, and the head's loss.
 
     The defaults change nothing. With a tied head the matrix is the embedding.
@@ -57,6 +58,10 @@ class HeadSettings(LaterSettings):
         """Return the fields that treat the matrix of an untied head in another way than the embedding."""
         fields = type(self).model_fields
         return [name for name in OWN_HEAD if name in fields and getattr(self, name) != fields[name].default]
+
+    @abstractmethod
+    def n_states(self, rows: int, width: int, head: bool) -> int:
+        """Return how many numbers the optimizer keeps between steps for a matrix, that of an untied ``head`` or not."""
 
     @property
     def has_plain_head(self) -> bool:
@@ -156,6 +161,10 @@ class AdamWSettings(_WithBetas):
     amsgrad: bool = False
     """Whether the denominator has the largest second moment so far (Reddi et al. 2018, arXiv 1904.09237)."""
 
+    def n_states(self, rows: int, width: int, head: bool) -> int:  # noqa: ARG002 - the same for both
+        """Return the size of both moments, and of the largest second one."""
+        return (3 if self.amsgrad else 2) * rows * width
+
 
 class CoupledAdamSettings(_WithBetas):
     """Coupled Adam for the embedding; ``scale_exponent`` n multiplies the second moment by 2^-n (Sec. 6.1) [C]."""
@@ -174,6 +183,10 @@ class CoupledAdamSettings(_WithBetas):
     moments."""
     coupled: Literal["both", "input", "head"] = "both"
     """Which matrices have a coupled second moment where the head is not tied; the other one has Adam's."""
+
+    def n_states(self, rows: int, width: int, head: bool) -> int:
+        """Return the size of the first moment and of the second, which is one row if it is coupled."""
+        return (rows + (1 if self.coupled in ("both", "head" if head else "input") else rows)) * width
 
 
 class EmberSettings(_WithFactor):
@@ -194,6 +207,10 @@ class EmberSettings(_WithFactor):
     eps: float = Field(1e-8, ge=1e-30, le=1)
     """Term that is added to the denominator of the update (arXiv 2607.01455)."""
 
+    def n_states(self, rows: int, width: int, head: bool) -> int:  # noqa: ARG002 - the same for both
+        """Return one number for each row and each column."""
+        return rows + width
+
 
 class SgdSettings(_BuiltIn):
     """SGD for the embedding at ``lr_factor`` times the learning rate (Alg. 2) [C]."""
@@ -209,6 +226,10 @@ class SgdSettings(_BuiltIn):
     lr_factor: float = Field(gt=0, le=1e40)
     """Factor that multiplies the model's learning rate for the embedding."""
     momentum: float = Field(0.9, ge=0, lt=1)
+
+    def n_states(self, rows: int, width: int, head: bool) -> int:  # noqa: ARG002 - the same for both
+        """Return the size of the momentum, if there is any."""
+        return rows * width if self.momentum else 0
 
 
 class CustomSettings(HeadSettings):
@@ -240,6 +261,10 @@ class CustomSettings(HeadSettings):
     code: dict[str, str] | None = None
     """What identifies the code of the class: by module the SHA-256 of its file, or by package its version. By default
     it is that of the code which is there when the study is started; other code than one that is given is refused."""
+
+    def n_states(self, rows: int, width: int, head: bool) -> int:  # noqa: ARG002 - nobody knows
+        """Return what AdamW keeps, since nobody knows what this class does."""
+        return 2 * rows * width
 
     def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:  # noqa: ARG002 - as of the built-in ones
         """Return key and label, which the user has given."""

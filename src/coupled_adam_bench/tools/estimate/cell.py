@@ -1,17 +1,34 @@
-"""What the cells of a study take, each by itself: time, memory and disk, and what ended runs took."""
+"""What the cells of a study take, each by itself: time, memory and disk, and what ended runs took; and its data."""
 
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from coupled_adam_bench.store.files import read_sealed
 from coupled_adam_bench.study.cells import Cell, Trunk
+from coupled_adam_bench.study.config import Study
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.tools.estimate.disk import checkpoint_bytes, model_bytes
-from coupled_adam_bench.tools.estimate.memory import Memory, largest_micro_batch, memory_of
-from coupled_adam_bench.tools.estimate.resources import train_mem_mb, train_minutes
-from coupled_adam_bench.tools.estimate.speed import EndedRun, Source, Speeds, estimated_tokens_per_second
+from coupled_adam_bench.tools.estimate.speed import (
+    EndedRun,
+    Source,
+    Speeds,
+    estimated_tokens_per_second,
+    train_minutes,
+)
+from coupled_adam_bench.training.memory import (
+    Memory,
+    checkpoint_bytes,
+    largest_micro_batch,
+    memory_of,
+    model_bytes,
+    train_mem_mb,
+)
 
 GPU_SIZES = (40, 80, 141)
 """Memory of GPUs in GB for which a plan says whether a cell fits."""
+# Tokens of GPT-2's tokenizer in a whole dataset: nanoGPT's README (data/openwebtext) and the dataset's card.
+_DATASET_TOKENS = {"openwebtext": 9_040_000_000, "slimpajama": 627_000_000_000}
+_UINT16_VOCABULARY = 2**16
 
 
 def own_parts(plan: Plan) -> dict[str, Cell]:
@@ -145,3 +162,40 @@ def estimate_cell(cell: Cell, part: Cell, speeds: Speeds, tunes: bool = False) -
         model_bytes=model_bytes(cell),
         tunes=tunes,
     )
+
+
+@dataclass(frozen=True)
+class DataSize:
+    """Size of a study's data: tokens and bytes of its bins, ``None`` where nobody knows before they are prepared."""
+
+    data_id: str
+    is_prepared: bool
+    n_tokens: int | None
+    bytes: int | None
+
+    @property
+    def preparing_bytes(self) -> int | None:
+        """Return the bytes that preparation needs: about twice those of the bins, and nothing for what is there."""
+        return 0 if self.is_prepared else self.bytes and 2 * self.bytes
+
+
+def data_size(study: Study, data_id: str, data_dir: Path) -> DataSize:
+    """Return the size of a study's data in the folder ``data_dir``, from its ``meta.json`` if it is prepared."""
+    try:
+        meta = read_sealed(data_dir / "meta.json")
+        splits = meta["splits"].values()
+        itemsize = int(meta["dtype"][-1])
+        n_tokens = sum(split["n_tokens"] for split in splits)
+        return DataSize(data_id, True, n_tokens, n_tokens * itemsize)
+    except (ValueError, OSError, KeyError, TypeError, AttributeError):
+        pass
+    known: int | None = None
+    source = study.data.source
+    if source.kind == "synthetic":
+        known = source.n_tokens
+    elif source.kind == "hub" and source.preset is not None:
+        known = _DATASET_TOKENS.get(source.preset)
+    if study.data.max_tokens is not None:
+        known = min(study.data.max_tokens, known or study.data.max_tokens)
+    itemsize = 2 if study.data.vocab_size <= _UINT16_VOCABULARY else 4
+    return DataSize(data_id, False, known, known and known * itemsize)

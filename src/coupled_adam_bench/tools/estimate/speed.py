@@ -4,6 +4,7 @@ No GPU has measured the computed times. They are FLOPs at a share of the peak pl
 bandwidth, without overlap. Communication between GPUs is left out.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from coupled_adam_bench.store.paths import RunFiles
 from coupled_adam_bench.store.runs import FINISHED, read_run
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Execution
-from coupled_adam_bench.tools.estimate.memory import local_sequences, memory_of
+from coupled_adam_bench.training.memory import local_sequences, memory_of
 
 # Shares of the peak that we assume; TF32, in which float32 is multiplied, has half the peak of bfloat16.
 _MATMUL_SHARE, _ATTENTION_SHARE, _BANDWIDTH_SHARE, _TF32 = 0.75, 0.5, 0.8, 0.5
@@ -37,6 +38,14 @@ _LAYER_PLAIN = (16 + 24) + (20 + 24) + (16 + 24) + 38 + 12
 _LAYER_COMPILED = (6 + 12 + 10) + 2 * (16 + 6) + 6 + (16 + 24) + 12
 CPU_FLOPS_PER_THREAD = 40e9
 """The demo's runs did 37 to 55 GFLOP/s on a thread with AVX2, with nothing else on the machine."""
+
+SHORTEST_MINUTES, LONGEST_MINUTES = 60, 1440
+"""Bounds of computed time limits. A run that takes longer goes on in the next job, as clusters often end jobs at a
+day."""
+START_SECONDS = 120
+"""Time until the first step that we assume: imports, data, compilation."""
+_TIME_MARGIN = {"measured": 1.5, "budget.mfu": 2.0, "estimate": 2.0}
+_GROWTH = 1.5
 
 Source = Literal["measured", "budget.mfu", "estimate"]
 
@@ -176,3 +185,18 @@ def read_speeds(cells: Iterable[Cell], runs: Path) -> Speeds:
         if (run := ended_run(runs / cell.id)) is not None:
             speeds.add(cell, run)
     return speeds
+
+
+def train_minutes(parts: Iterable[Cell], execution: Execution, speeds: Speeds, attempt: int = 1) -> int:
+    """Return the time limit of a job's ``attempt`` (from 1): that of ``execution``, or computed with a margin.
+
+    ``parts`` are what the job trains, each with the steps of its own.
+    """
+    if execution.train_minutes is not None:
+        return execution.train_minutes
+    seconds = float(START_SECONDS)
+    for part in parts:
+        speed, source = speeds.tokens_per_second(part, execution)
+        seconds += _TIME_MARGIN[source] * part.n_tokens / speed
+    minutes = max(SHORTEST_MINUTES, math.ceil(seconds / 60)) * _GROWTH ** (attempt - 1)
+    return math.ceil(min(LONGEST_MINUTES, minutes))

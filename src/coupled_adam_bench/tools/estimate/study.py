@@ -16,15 +16,16 @@ from coupled_adam_bench.study.presets import TASK_DOCUMENTS
 from coupled_adam_bench.tools.estimate.cell import (
     BranchEstimate,
     CellEstimate,
+    DataSize,
     EstimateRow,
+    data_size,
     estimate_cell,
     own_parts,
     trunk_part,
 )
-from coupled_adam_bench.tools.estimate.disk import DataSize, checkpoint_bytes, data_size
-from coupled_adam_bench.tools.estimate.resources import START_SECONDS
 from coupled_adam_bench.tools.estimate.schedule import Job, critical_path, wall_seconds
-from coupled_adam_bench.tools.estimate.speed import read_speeds
+from coupled_adam_bench.tools.estimate.speed import START_SECONDS, read_speeds
+from coupled_adam_bench.training.memory import checkpoint_bytes
 
 # The following are assumptions. A thread tokenizes so many tokens in a second. A document of a downstream task has so
 # many tokens, which are evaluated as fast as others are trained: a third of the work, but in float32, in small batches.

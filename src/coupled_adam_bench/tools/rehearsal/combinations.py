@@ -26,13 +26,6 @@ class Combination:
         return self.execution.processes > 1 and self.execution.parallel == "ddp"
 
     @property
-    def work(self) -> str:
-        """What decides the memory of a forward and backward pass: everything but the rule of the optimizer."""
-        optimizer = self.cell.optimizer
-        loss = (optimizer.z_loss, optimizer.soft_cap)
-        return repr((self.cell.vocab_size, self.cell.model, self.cell.training, self.execution, loss))
-
-    @property
     def label(self) -> str:
         """Model, optimizer, processes and precision."""
         execution = self.execution

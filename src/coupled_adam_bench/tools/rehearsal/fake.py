@@ -27,21 +27,16 @@ from coupled_adam_bench.machine.device import LOGITS_CHUNK
 from coupled_adam_bench.machine.garbage import collected_among_new_objects
 from coupled_adam_bench.models import base, cross_entropy
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.optim.coupled_adam.shards import local
 from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.tools.estimate.memory import pieces
-from coupled_adam_bench.tools.estimate.resources import train_mem_mb
 from coupled_adam_bench.tools.rehearsal import fake_gpu
 from coupled_adam_bench.tools.rehearsal.combinations import Combination
-from coupled_adam_bench.tools.rehearsal.shallow import fixed_and_each
 from coupled_adam_bench.tools.rehearsal.watch import Finding, Watch, found
-from coupled_adam_bench.training import distributed, micro_batch
+from coupled_adam_bench.training import distributed
 from coupled_adam_bench.training.batches import Batches
 from coupled_adam_bench.training.distributed import WorkerGroup
+from coupled_adam_bench.training.memory import CPU_PROCESS_BYTES, GPU_SHARE, train_mem_mb
 from coupled_adam_bench.training.trainer import Trainer
 
-Measured = dict[str, int]
-"""What passes take, the same for all optimizers of a model: see ``micro_batch.measure``, and an evaluation batch."""
 _MICRO_BATCHES = 2  # of the step: the second adds its gradients to those of the first, and all others do as it does
 _DATA_TOKENS = 2**16
 
@@ -70,6 +65,9 @@ class _OneOfMany(WorkerGroup):
     def run_on_first(self, function: Any) -> Any:
         return function()
 
+    def smallest(self, value: int) -> int:
+        return value
+
     def parallelize(self, model: nn.Module, layers: Sequence[nn.Module], parallel: str) -> nn.Module:
         # DistributedDataParallel reads the memory of tensors in C++, and fake ones have none.
         return super().parallelize(model, layers, parallel) if parallel == "fsdp" else model
@@ -87,22 +85,14 @@ class _FirstRows:
 
 
 class _Trainer(Trainer):
-    """The trainer, with a micro-batch that is found from the memory of fake tensors, and short steps."""
+    """The trainer, with so much ``room`` for a micro-batch, and short steps."""
 
-    def __init__(self, watch: Watch, device_bytes: float, measured: Measured, *arguments: Any) -> None:
-        self._watch, self._device_bytes, self._measured, self._arguments = watch, device_bytes, measured, arguments
+    def __init__(self, room: float, *arguments: Any) -> None:
+        self._bytes = room
         super().__init__(*arguments)
 
-    def _micro_batch(self) -> int:
-        if self.execution.micro_batch_sequences != "auto":
-            return super()._micro_batch()
-        n_local_params = sum(local(parameter).numel() for parameter in self.names)
-        if self._measured.get("n_local_params") != n_local_params:
-            fixed, each = fixed_and_each(self._watch, *self._arguments)
-            self._measured |= {"n_local_params": n_local_params, "each": each, "fixed": fixed}
-        fixed, each = self._measured["fixed"], self._measured["each"]
-        fitting = micro_batch.fitting_on_gpu(int(self._device_bytes), fixed, each, n_local_params)
-        return pieces(self._own_sequences, fitting)
+    def _room(self) -> float:
+        return self._bytes
 
     def make_states(self) -> None:
         """Let the optimizers make their states, without a pass."""
@@ -121,20 +111,16 @@ class _Trainer(Trainer):
             self.batches = batches
 
 
-def rehearse(combination: Combination, gpu_bytes: float, measured: Measured | None = None) -> Rehearsed:
-    """Do a training step, one state dict and one evaluation batch of a combination on fake tensors.
-
-    What is ``measured`` of passes is kept for the next combination.
-    """
+def rehearse(combination: Combination, gpu_bytes: float) -> Rehearsed:
+    """Do a training step, one state dict and one evaluation batch of a combination on fake tensors."""
     started = time.perf_counter()
     execution = combination.execution
     on_gpu = execution.gpus > 0 and fake_gpu.is_possible()
     device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
     result = Rehearsed(combination, device.type)
     watch = Watch(device)
-    measured = {} if measured is None else measured
-    cpu_bytes = 1e6 * train_mem_mb(combination.cell, execution) / execution.processes
-    device_bytes = gpu_bytes if execution.gpus else cpu_bytes
+    cpu_bytes = 1e6 * train_mem_mb(combination.cell, execution) / execution.processes - CPU_PROCESS_BYTES
+    room = GPU_SHARE * gpu_bytes if execution.gpus else cpu_bytes
     with (
         collected_among_new_objects(),  # what passes leave is measured, so it is looked for many times
         tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder,
@@ -145,32 +131,25 @@ def rehearse(combination: Combination, gpu_bytes: float, measured: Measured | No
         _write_data(Path(folder), combination.cell)
         try:
             with FakeTensorMode(allow_non_fake_inputs=True), watch:
-                _train(Path(folder), group, watch, device_bytes, measured, result)
-                if "evaluation" not in measured:
-                    measured["evaluation"] = _evaluation_bytes(combination.cell, device, watch)
-                result.evaluation_bytes = measured["evaluation"]
+                _train(Path(folder), group, watch, room, result)
+                result.evaluation_bytes = _evaluation_bytes(combination.cell, device, watch)
         except Exception as error:
             # whatever the code under rehearsal raises is a finding
             result.findings.append(found(error))
-    result.findings = [*watch.findings, *result.findings]
     result.seconds = time.perf_counter() - started
     return result
 
 
-def _train(
-    folder: Path, group: WorkerGroup, watch: Watch, device_bytes: float, measured: Measured, result: Rehearsed
-) -> None:
+def _train(folder: Path, group: WorkerGroup, watch: Watch, room: float, result: Rehearsed) -> None:
     cell = result.combination.cell
     execution = cell.study.execution.model_copy(update={"compile": False, "train_threads": 1})
-    trainer = _Trainer(watch, device_bytes, measured, cell, execution, folder, folder / "run", group)
+    trainer = _Trainer(room, cell, execution, folder, folder / "run", group)
     try:
         result.micro_batch_sequences = trainer.micro_batch_sequences
         watch.gradients = lambda: _bytes(p.grad for p in trainer.names if p.grad is not None)
-        watch.is_host_number = lambda tensor: any(tensor is value for value in _state_values(trainer))
         trainer.make_states()
         watch.reset()
-        with watch.step():
-            trainer.step_short()
+        trainer.step_short()
         gradients = watch.gradients_at_peak
         result.peak_bytes = watch.peak
         if result.combination.uses_ddp:  # its buckets hold all gradients from the start
@@ -182,7 +161,7 @@ def _train(
         trainer.tensors()
     finally:
         trainer.close()
-        watch.gradients, watch.is_host_number = lambda: 0, lambda _tensor: False
+        watch.gradients = lambda: 0
 
 
 def _evaluation_bytes(cell: Cell, device: torch.device, watch: Watch) -> int:

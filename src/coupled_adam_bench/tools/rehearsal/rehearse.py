@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from itertools import groupby
 from pathlib import Path
 
 from coupled_adam_bench.machine.progress import Progress
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.tools.rehearsal import fake_gpu
 from coupled_adam_bench.tools.rehearsal.combinations import Combination, combinations
-from coupled_adam_bench.tools.rehearsal.fake import Measured, Rehearsed, rehearse
+from coupled_adam_bench.tools.rehearsal.fake import Rehearsed, rehearse
 from coupled_adam_bench.tools.rehearsal.stages import Run, run_miniature, stage_names
 from coupled_adam_bench.tools.rehearsal.watch import Finding
 
@@ -35,11 +34,11 @@ def rehearse_plan(plan: Plan, templates: Path, gpu_gb: float, run: Run) -> int:
         with Progress(len(stages), "stages", "rehearse in miniature") as progress:
             stopped = run_miniature(plan, templates, run, lambda name: progress.update(1, stage=name))
         seconds = time.perf_counter() - started
-        rehearsed = []
+        rehearsed: list[Rehearsed] = []
         with Progress(len(found), "combinations", "rehearse on fake tensors") as progress:
             for work in works:
-                rehearsed += work.result()
-                progress.update(len(work.result()), last=rehearsed[-1].combination.label)
+                rehearsed.append(work.result())
+                progress.update(1, last=rehearsed[-1].combination.label)
     print(table(rehearsed, gpu_gb), end="")
     outcome = f"stopped: {stopped}" if stopped else f"{len(stages)} stages ok, from the text to the report"
     print(f"miniature: for real on the CPU: {outcome} ({seconds:.0f} s)")
@@ -49,17 +48,11 @@ def rehearse_plan(plan: Plan, templates: Path, gpu_gb: float, run: Run) -> int:
 
 
 @contextmanager
-def _on_fake_tensors(found: Sequence[Combination], gpu_gb: float) -> Iterator[list[Future[list[Rehearsed]]]]:
-    """Yield the rehearsals of combinations, those of the same work together, in a process of its own."""
-    found = sorted(found, key=lambda combination: combination.work)
+def _on_fake_tensors(found: Sequence[Combination], gpu_gb: float) -> Iterator[list[Future[Rehearsed]]]:
+    """Yield the rehearsals of combinations, in a process of its own."""
     # Not a fork: threads of this process may hold locks.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        yield [pool.submit(_rehearse_all, list(alike), gpu_gb) for _, alike in groupby(found, lambda each: each.work)]
-
-
-def _rehearse_all(alike: Sequence[Combination], gpu_gb: float) -> list[Rehearsed]:
-    measured: Measured = {}
-    return [rehearse(combination, gpu_gb * _GB, measured) for combination in alike]
+        yield [pool.submit(rehearse, combination, gpu_gb * _GB) for combination in found]
 
 
 def _counted(problems: Sequence[Finding]) -> str:

@@ -1,16 +1,14 @@
-"""What happens under fake tensors: the memory that lives on the device, and the waits for it inside a step."""
+"""What happens under fake tensors: the memory that lives on the device, and what fails."""
 
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,8 +20,6 @@ _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
 _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 _SNAPSHOT_GROWTH = 1.005  # gradients are counted anew when the peak has grown by this factor
-# Code that reads a number on purpose where it lies on a CPU, and never on a GPU.
-_READS_ON_CPUS = "optim/coupled_adam/optimizer.py"
 
 
 @dataclass(frozen=True)
@@ -56,10 +52,9 @@ def found(error: BaseException) -> Finding:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the storages that live on a device, and notes reads of a number inside :meth:`step`.
+    """Counts the storages that live on a device; a number that is read is 1.
 
-    A read returns 1, so that what comes after it is rehearsed too. ``gradients`` returns their bytes, and is called
-    when there is a new peak.
+    ``gradients`` returns their bytes, and is called when there is a new peak.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -69,10 +64,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.bytes = self.peak = 0
         self.gradients_at_peak = 0
         self.gradients: Callable[[], int] = lambda: 0
-        self.is_host_number: Callable[[Tensor], bool] = lambda _tensor: False
-        self.findings: list[Finding] = []
         self._snapshot = 0.0
-        self._in_step = False
         self._resize = replaced((torch.UntypedStorage, "resize_", self._resizing()))
 
     def __enter__(self) -> Self:
@@ -90,15 +82,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Forget the peak so far."""
         self.peak, self._snapshot, self.gradients_at_peak = self.bytes, 0.0, 0
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Note each wait for the device in this block as a finding."""
-        self._in_step = True
-        try:
-            yield
-        finally:
-            self._in_step = False
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and count the storages that it returns."""
         if any(issubclass(kind, DTensor) for kind in types):
@@ -107,11 +90,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0].fake_device  # asked for more often than all else together
         kwargs = kwargs or {}
         if func in _READS and isinstance(args[0], FakeTensor):
-            return self._read(args[0])
+            return True if args[0].dtype == torch.bool else 1.0 if args[0].is_floating_point() else 1
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # its fake version would return a copy
-        if func is torch.ops.aten._to_copy.default:
-            self._note_copy(args[0], kwargs)
         result = func(*args, **kwargs)
         for tensor in tree_iter(result):
             if isinstance(tensor, FakeTensor) and tensor.device.type == self.device.type:
@@ -146,31 +127,3 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
 
         return resize
-
-    def _read(self, tensor: Tensor) -> bool | int | float:
-        on_cpu = tensor.device.type == "cpu"
-        place = place_of(traceback.extract_stack())
-        is_fine = self.is_host_number(tensor) or _READS_ON_CPUS in Path(place).as_posix()
-        if self._in_step and not (on_cpu and (self.device.type != "cpu" or is_fine)):
-            self._note(
-                f"the host reads a number from a {_shown(tensor)} inside a step, and waits for the device", place
-            )
-        return True if tensor.dtype == torch.bool else 1.0 if tensor.is_floating_point() else 1
-
-    def _note_copy(self, tensor: Tensor, options: dict[str, Any]) -> None:
-        target = options.get("device")
-        leaves = tensor.device.type != "cpu" and target is not None and torch.device(target).type == "cpu"
-        if self._in_step and leaves and not options.get("non_blocking"):
-            place = place_of(traceback.extract_stack())
-            self._note(
-                f"a {_shown(tensor)} is copied to the CPU inside a step, and the host waits for the device", place
-            )
-
-    def _note(self, what: str, place: str) -> None:
-        finding = Finding(what, place)
-        if finding not in self.findings:
-            self.findings.append(finding)
-
-
-def _shown(tensor: Tensor) -> str:
-    return f"tensor of shape {tuple(tensor.shape)} on {tensor.device}"

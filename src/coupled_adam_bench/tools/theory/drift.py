@@ -6,80 +6,18 @@ sum of the contributions of the gradient from the input and from the output, eac
 Shapes: V = vocab_size, D = d_model.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.optim.ember import column_factor
-from coupled_adam_bench.study.config import (
-    AdamWSettings,
-    CoupledAdamSettings,
-    EmberSettings,
-    Settings,
-    SgdSettings,
-    Training,
-)
-from coupled_adam_bench.study.config.optimizers import HeadSettings
+from coupled_adam_bench.optim.build import Rule
 from coupled_adam_bench.tools.theory.gradients import relative_sum
 
 PARTS = ("input", "output", "decay")
 # If this fraction of the displacement or more is unexplained by the parts, their shares would only be noise.
 _ROUNDING = 0.1
-
-
-@dataclass(frozen=True)
-class Rule:
-    """An optimizer as a linear function of gradients: ``m <- keep m + take g``, ``update = -factor m``."""
-
-    keep: float
-    take: float
-    decoupled_decay: bool
-    """Whether weight decay acts directly on the weights (AdamW), instead of through the gradient (SGD)."""
-    factor: Callable[[Mapping[str, Any], Mapping[str, Any]], Tensor | float]
-    """Function of a parameter's state after the step and its group; returns a number, or shape D or VD in float64."""
-
-
-def second_moment(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
-    """Return the bias-corrected second moment that Adam divides by, with AMSGrad the largest so far, in float64."""
-    moment: Tensor = state["max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"].double()
-    return moment / (1 - group["betas"][1] ** state["step"].item())  # type: ignore[no-any-return]
-
-
-def _adam(beta1: float, scale: float) -> Rule:
-    def factor(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
-        lr = group["lr"] / (1 - beta1 ** state["step"].item())
-        denominator = (scale * second_moment(state, group)).sqrt() + group["eps"]
-        return lr / denominator  # type: ignore[no-any-return]
-
-    return Rule(beta1, 1 - beta1, True, factor)
-
-
-def _ember(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
-    exact = {name: value.double() for name, value in state.items()}
-    moment_VD = exact["row_avg_sq"] * column_factor(exact, group["beta2"])
-    return group["lr"] / (moment_VD.sqrt() + group["eps"])  # type: ignore[no-any-return]
-
-
-def rule_of(optimizer: Settings, training: Training, head: bool = False) -> Rule | None:
-    """Return the rule of a cell's embedding, or of its untied ``head``; ``None`` if it is not known to be linear.
-
-    Mu-centering and the mu-loss move the mean by themselves, which is no part of a rule.
-    """
-    if isinstance(optimizer, HeadSettings) and (optimizer.mu_centering or optimizer.mu_loss):
-        return None
-    match optimizer:
-        case AdamWSettings():
-            return _adam(training.betas(optimizer, head)[0], 1.0)
-        case CoupledAdamSettings():
-            return _adam(training.betas(optimizer, head)[0], 2.0**-optimizer.scale_exponent)
-        case EmberSettings():
-            return Rule(0.0, 1.0, True, _ember)
-        case SgdSettings():
-            return Rule(optimizer.momentum, 1.0, False, lambda _, group: float(group["lr"]))
-    return None
 
 
 class Drift:

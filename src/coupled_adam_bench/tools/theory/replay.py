@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from coupled_adam_bench.machine.progress import Progress
+from coupled_adam_bench.optim.build import rule_of
 from coupled_adam_bench.store.runs import run_history
 from coupled_adam_bench.study.catalog.names import EMBEDDING, HEAD
-from coupled_adam_bench.tools.theory.drift import Drift, rule_of
+from coupled_adam_bench.tools.theory.drift import Drift
 from coupled_adam_bench.training.trainer import Trainer
 
 _CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm

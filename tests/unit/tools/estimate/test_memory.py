@@ -12,19 +12,21 @@ from torch.utils._pytree import tree_leaves
 from coupled_adam_bench.machine.device import LOGITS_CHUNK
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.optim.build import build_optimizers
+from coupled_adam_bench.study.architectures import ARCHITECTURES
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Execution, parse_study
 from coupled_adam_bench.study.plan import make_plan
-from coupled_adam_bench.tools.estimate.disk import checkpoint_bytes, model_bytes
-from coupled_adam_bench.tools.estimate.memory import (
+from coupled_adam_bench.training.distributed import WorkerGroup
+from coupled_adam_bench.training.jobs import train
+from coupled_adam_bench.training.memory import (
+    checkpoint_bytes,
     embedding_params,
     largest_micro_batch,
     layer_bytes_per_token,
     memory_of,
+    model_bytes,
     optimizer_bytes,
 )
-from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.loop import train
 
 GPT2 = {"n_layer": 4, "n_head": 4, "d_model": 64}
 STABLELM = {"architecture": "stablelm", **GPT2}
@@ -92,9 +94,10 @@ def living_peak(cell: Cell, micro: int, steps: int = 2) -> int:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("model", [GPT2, STABLELM], ids=["gpt2", "stablelm"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("micro", [8, 2])
-def test_the_count_is_what_lives_in_training(model, precision, micro, cell_of):
+def test_the_count_is_what_lives_in_training(architecture, precision, micro, cell_of):
+    model = {**GPT2, "architecture": architecture}
     cell = cell_of(model, training={"precision": precision}, execution={"micro_batch_sequences": micro})
     memory = memory_of(cell, cell.study.execution)
     assert memory.micro_batch_sequences == micro
@@ -143,11 +146,11 @@ def test_the_states_of_optimizers(optimizer, core, tied, cell_of):
     assert embedding_params(cell) == sum(parameter.numel() for parameter in model.embedding_parameters())
 
 
-@pytest.mark.parametrize("model", [{}, {"architecture": "stablelm"}], ids=["gpt2", "stablelm"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("optimizer", ["adamw", "coupled_adam"])
-def test_files_of_a_run(model, optimizer, cell_of, tiny_data, tmp_path):
+def test_files_of_a_run(architecture, optimizer, cell_of, tiny_data, tmp_path):
     cell = cell_of(
-        {"n_layer": 2, "n_head": 2, "d_model": 96, **model}, optimizer, 64,
+        {"n_layer": 2, "n_head": 2, "d_model": 96, "architecture": architecture}, optimizer, 64,
         training={"seq_len": 16, "batch_sequences": 4}, execution={"checkpoint_every": 10},
     )  # fmt: skip
     assert train(cell, cell.study.execution, tiny_data, tmp_path, WorkerGroup(torch.device("cpu"))) == 0

@@ -17,10 +17,10 @@ from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.config import Downstream, load_any_study, parse_any_study, parse_study
 from coupled_adam_bench.study.plan import Plan, load_plan, make_plan
 from coupled_adam_bench.tools.estimate.cell import own_parts, trunk_part
-from coupled_adam_bench.tools.estimate.resources import START_SECONDS, train_mem_mb, train_minutes
-from coupled_adam_bench.tools.estimate.speed import Speeds, estimated_mfu
+from coupled_adam_bench.tools.estimate.speed import START_SECONDS, Speeds, estimated_mfu, train_minutes
 from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study, evaluated_tokens
 from coupled_adam_bench.tools.estimate.text import count, describe, hours, size
+from coupled_adam_bench.training.memory import train_mem_mb
 
 CONFIGS = Path(__file__).parents[4] / "workflow" / "config"
 BUDGET = {"gpus": 16, "price_per_gpu_hour": 2.5, "currency": "EUR"}

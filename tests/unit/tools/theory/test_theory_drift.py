@@ -12,13 +12,13 @@ from torch import Tensor
 
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.optim.build import build_optimizers
+from coupled_adam_bench.optim.build import build_optimizers, rule_of
 from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import AdamWSettings, Execution, Training
+from coupled_adam_bench.study.config import AdamWSettings, CustomSettings, Execution, Training
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.tools.theory.drift import Drift, rule_of
+from coupled_adam_bench.tools.theory.drift import Drift
 from coupled_adam_bench.tools.theory.replay import Replay, relative_loss_difference
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.trainer import Trainer
@@ -242,9 +242,8 @@ def test_a_replay_is_the_run(
 
 
 def test_an_optimizer_without_a_rule_has_norms_and_no_split(theory_study: Callable[..., Any]) -> None:
-    from coupled_adam_bench.study.config import Theory
-
-    assert rule_of(Theory(), Training()) is None  # any settings that are of no known optimizer
+    own = CustomSettings(name="custom", path="torch.optim.RAdam", key="radam", label="RAdam")
+    assert rule_of(own, Training()) is None
     for moved in ({"mu_centering": True}, {"mu_loss": 0.1}):  # by more than the optimizer's rule
         assert rule_of(AdamWSettings(name="adamw", **moved), Training()) is None
     weight = torch.ones(4, 2)

@@ -1,28 +1,33 @@
-"""Memory of a process that trains a cell, counted from the tensors that it holds.
+"""Memory of a process that trains a cell, counted from the tensors that it holds; and what a training job asks for.
 
 The layers are counted as they run without torch.compile, which keeps less, so that the count is an upper bound for
 compiled ones. docs/performance.md compares it with measurements.
 """
 
+import heapq
 import math
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from coupled_adam_bench.machine.device import LOGITS_CHUNK
 from coupled_adam_bench.machine.gpus import GPUS
 from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import (
-    AdamWSettings,
-    CoupledAdamSettings,
-    EmberSettings,
-    Execution,
-    SgdSettings,
-)
+from coupled_adam_bench.study.config import Execution
 
 GPU_SHARE = 0.9
 """Share of a GPU's memory to use; the rest is for CUDA itself, fragmentation and the communication of gradients."""
 CPU_PROCESS_BYTES = 800_000_000
 """Memory of a process on a CPU beside weights and activations: Python, torch and the batches read ahead."""
 FP32, BF16 = 4, 2
+LEAST_MEM_MB = 4000
+_MEMORY_MARGIN = 1.5
+# Memory of a process on the machine of its GPU, beside the model: Python, torch, the libraries of CUDA, pinned batches.
+_GPU_PROCESS_BYTES = 5_000_000_000
+STOP_SECONDS = 120
+"""Time that a training job has to stop, beside that for its checkpoint."""
+# A checkpoint is written and read again for its checksums; shared file systems can be as slow.
+_CHECKPOINT_BYTES_PER_SECOND = 0.2e9
 
 
 @dataclass(frozen=True)
@@ -70,23 +75,13 @@ def embedding_params(cell: Cell) -> int:
 def optimizer_bytes(cell: Cell) -> int:
     """Return the bytes of the states of a cell's optimizers, in all shards together.
 
-    AdamW has two moments for each parameter, Muon one. What is not known here is counted as AdamW.
+    Of the other parameters, AdamW has two moments for each and Muon one.
     """
-    embedding, muon = embedding_params(cell), 0
-    if cell.training.core_optimizer == "muon":
-        muon = cell.model.matrix_params
-    core = FP32 * (2 * (cell.n_params - embedding - muon) + muon)
-    match cell.optimizer:
-        case AdamWSettings(amsgrad=True):
-            return core + FP32 * 3 * embedding
-        case EmberSettings():  # one number for each row and each column
-            return core + FP32 * (embedding // cell.model.d_model + embedding // cell.vocab_size)
-        case CoupledAdamSettings():  # the second moment is one row for each matrix
-            return core + FP32 * (embedding + embedding // cell.vocab_size)
-        case SgdSettings():
-            return core + (FP32 * embedding if cell.optimizer.momentum else 0)
-        case _:
-            return core + FP32 * 2 * embedding
+    model = cell.model
+    muon = model.matrix_params if cell.training.core_optimizer == "muon" else 0
+    core = 2 * (cell.n_params - embedding_params(cell) - muon) + muon
+    heads = (False,) if model.tied else (False, True)
+    return FP32 * (core + sum(cell.optimizer.n_states(cell.vocab_size, model.d_model, head) for head in heads))
 
 
 def layer_bytes_per_token(cell: Cell, on_gpu: bool) -> int:
@@ -162,23 +157,22 @@ def pieces(sequences: int, fitting: int) -> int:
     return math.ceil(sequences / math.ceil(sequences / max(1, fitting)))
 
 
+def most_sequences(cell: Cell, execution: Execution, room: float) -> int:
+    """Return how many of a process's sequences fit at once into ``room`` bytes; 0 if not even one does."""
+    sequences = local_sequences(cell, execution)
+    if memory_of(cell, execution, sequences).peak <= room:
+        return sequences
+    # More sequences never take less, apart from all of them at once.
+    return bisect_right(range(1, sequences), room, key=lambda count: memory_of(cell, execution, count).peak)
+
+
 def largest_micro_batch(cell: Cell, execution: Execution, gpu_bytes: float) -> int | None:
     """Return the largest micro-batch with which a cell fits into a GPU, None if it does not fit with one sequence.
 
     Cells that a job trains at the same time share the GPU.
     """
-    sequences, room = local_sequences(cell, execution), GPU_SHARE * gpu_bytes / execution.cells_at_once
-    if memory_of(cell, execution, sequences).peak <= room:
-        return sequences
-    # More sequences never take less, apart from all of them at once.
-    fitting, too_many = 0, sequences
-    while too_many - fitting > 1:
-        middle = (fitting + too_many) // 2
-        if memory_of(cell, execution, middle).peak <= room:
-            fitting = middle
-        else:
-            too_many = middle
-    return pieces(sequences, fitting) if fitting else None
+    fitting = most_sequences(cell, execution, GPU_SHARE * gpu_bytes / execution.cells_at_once)
+    return pieces(local_sequences(cell, execution), fitting) if fitting else None
 
 
 def _micro_batch(cell: Cell, execution: Execution) -> int:
@@ -188,3 +182,49 @@ def _micro_batch(cell: Cell, execution: Execution) -> int:
     if not execution.gpus:
         return 1
     return largest_micro_batch(cell, execution, GPUS[cell.study.budget.gpu].memory) or 1
+
+
+def checkpoint_bytes(cell: Cell) -> int:
+    """Return the bytes of a checkpoint: weights and optimizer states in float32."""
+    return FP32 * cell.n_params + optimizer_bytes(cell)
+
+
+def model_bytes(cell: Cell) -> int:
+    """Return the bytes of the exported weights in float32; transformers' classes also have biases, which are 0."""
+    model = cell.model
+    in_layer, in_mlp, at_end = model.family.biases
+    biases = model.n_layer * (in_layer * model.d_model + in_mlp * model.d_ffn) + at_end * model.d_model
+    return FP32 * (cell.n_params + biases)
+
+
+def host_bytes(cell: Cell, execution: Execution) -> int:
+    """Return the bytes that all processes of a training job take on its machine, GPUs left out.
+
+    Each process builds the whole model before it goes to the GPU or into shards. A checkpoint is copied before it is
+    written, and the first process holds the model twice when it exports it.
+    """
+    if execution.gpus:
+        each = _GPU_PROCESS_BYTES + FP32 * cell.n_params
+    else:
+        each = CPU_PROCESS_BYTES + memory_of(cell, execution).peak
+    copies = execution.processes if execution.parallel == "ddp" else 1
+    return execution.processes * each + copies * checkpoint_bytes(cell) + 2 * FP32 * cell.n_params
+
+
+def train_mem_mb(cell: Cell, execution: Execution) -> int:
+    """Return the memory in MB of a job that trains a cell: that of ``execution``, or computed with a margin."""
+    if execution.train_mem_mb is not None:
+        return execution.train_mem_mb
+    return max(LEAST_MEM_MB, math.ceil(_MEMORY_MARGIN * host_bytes(cell, execution) / 1e6))
+
+
+def job_mem_mb(parts: Iterable[Cell], execution: Execution, at_once: int) -> int:
+    """Return the memory in MB of a job that trains ``parts``: that of ``execution``, or of the largest ``at_once``."""
+    if execution.train_mem_mb is not None:
+        return execution.train_mem_mb
+    return sum(heapq.nlargest(at_once, (train_mem_mb(part, execution) for part in parts)))
+
+
+def stop_seconds(parts: Iterable[Cell]) -> int:
+    """Return the seconds before its end at which a job that trains ``parts`` must be asked to stop."""
+    return STOP_SECONDS + math.ceil(max(map(checkpoint_bytes, parts)) / _CHECKPOINT_BYTES_PER_SECOND)

@@ -16,8 +16,8 @@ import pytest
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.outputs import NOT_IMPORTED, not_imported
-from coupled_adam_bench.tracking import live as tracking_live
-from coupled_adam_bench.tracking.live import LOCK, end_live_import, follow
+from coupled_adam_bench.tracking import importing
+from coupled_adam_bench.tracking.importing import LOCK, end_live_import, follow
 
 pytest.importorskip("mlflow")
 T0 = 1_700_000_000.25
@@ -41,7 +41,7 @@ def pauses_of(outcomes: list, seconds: float, monkeypatch, took: float = 0.0) ->
         if len(pauses) > len(outcomes):
             raise StopError
 
-    monkeypatch.setattr(tracking_live.time, "process_time", lambda: now[0])
+    monkeypatch.setattr(importing.time, "process_time", lambda: now[0])
     with pytest.raises(StopError):
         follow(imported, seconds, sleep)
     return pauses
@@ -74,8 +74,8 @@ def folder(tmp_path, tiny_plan):
 @contextmanager
 def following(folder):
     """Run the import beside the jobs, with short pauses."""
-    follow_study = "tracking_live._PAUSE = 0; tracking_live.follow_study(Path('results/tiny/plan.json'), 0.2)"
-    command = f"from pathlib import Path; from coupled_adam_bench.tracking import live as tracking_live; {follow_study}"
+    follow_study = "importing._PAUSE = 0; importing.follow_study(Path('results/tiny/plan.json'), 0.2)"
+    command = f"from pathlib import Path; from coupled_adam_bench.tracking import importing; {follow_study}"
     process = subprocess.Popen(
         [sys.executable, "-c", command], cwd=folder,
         stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,

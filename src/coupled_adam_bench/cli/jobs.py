@@ -1,0 +1,286 @@
+"""The jobs of a study as the rules of the workflow name them: their cells, their files and their resources."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from coupled_adam_bench.cli.guard import clear_folder
+from coupled_adam_bench.data.check import TREES
+from coupled_adam_bench.evaluation.settings import check_evaluation
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import digest
+from coupled_adam_bench.store.runs import killed_attempts
+from coupled_adam_bench.store.stored import Measurement, measurement_of
+from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import Execution, Study
+from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.tuning import choice_file, chosen_values
+from coupled_adam_bench.tools.estimate.cell import own_parts, trunk_part
+from coupled_adam_bench.tools.estimate.speed import read_speeds, train_minutes
+from coupled_adam_bench.training.checks import check_optimizers
+from coupled_adam_bench.training.memory import job_mem_mb, stop_seconds
+
+Wildcards = Any
+"""Snakemake's wildcards of a job: its names are attributes."""
+Resource = Callable[..., Any]
+"""A function that Snakemake calls with the wildcards of a job for a resource or a parameter."""
+
+
+class Jobs:
+    """The jobs of a plan. Those that train have one cell each, or several where starting takes longer than the work."""
+
+    def __init__(self, plan: Plan, log_of: Callable[[str, Wildcards], str]) -> None:
+        """``log_of`` returns the log of a job, given its rule and its wildcards."""
+        self.plan = plan
+        self.study_dir = paths.study_dir(plan.name)
+        self.choices = self.study_dir / paths.TUNING
+        tuning_cells = list(plan.tuning_cells.values())
+        self.training = {
+            **self._batches("train_cells_per_job", plan.cells_of, "batch"),
+            **self._batches(
+                "train_cells_per_job", lambda study: [cell for cell in tuning_cells if cell.study is study], "tuning"
+            ),
+        }
+        """The cells of each job that trains."""
+        self.evaluation = self._batches("evaluation_cells_per_job", plan.cells_of, "batch")
+        """The cells of each job that evaluates."""
+        self.job_of = {cell: job for job, cells in self.training.items() for cell in cells}
+        """The job that trains a cell."""
+        self.branch_of = {
+            cell: (trunk, prefix.steps) for trunk in plan.trunks for cell, prefix in plan.trunks[trunk].prefixes.items()
+        }
+        """Where cells leave their trunks: trunk and step."""
+        self.own_parts = own_parts(plan)
+        self.measurements = {
+            (stage.name, study.name): self._measurement(stage.name, study)
+            for study in plan.studies.values()
+            for stage in study.stages
+        }
+        """By stage and study; None where files that belong to them cannot be read."""
+        self._speeds = read_speeds(self.chosen().trained.values(), paths.RUNS)  # for the time limits of other runs
+        self._log_of = log_of
+
+    def _batches(
+        self, cells_per_job: str, cells_of: Callable[[Study], Iterable[Cell]], name: str
+    ) -> dict[str, list[str]]:
+        """Split cells into jobs, of cells of one study; ``cells_per_job`` names a setting of its execution."""
+        jobs: dict[str, list[str]] = {}
+        for study in self.plan.studies.values():
+            cells, size = [cell.id for cell in cells_of(study)], getattr(study.execution, cells_per_job)
+            for start in range(0, len(cells), size):
+                job = cells[start] if size == 1 else f"{name}-{len(jobs):03d}"
+                jobs[job] = cells[start : start + size]
+        return jobs
+
+    def _measurement(self, stage: str, study: Study) -> Measurement | None:
+        try:
+            return measurement_of(STAGES[stage], study, self.plan.data_id(study))
+        except ValueError:
+            return None
+
+    def chosen(self) -> Plan:
+        """Return the plan with the choices that are made so far; the names of jobs are the same before and after."""
+        try:
+            return self.plan.with_choices(chosen_values(self.plan.tunings.values(), self.choices))
+        except ValueError:  # a damaged choice, which a start sets aside
+            return self.plan
+
+    def ids(self, names: Iterable[str]) -> list[str]:
+        """Return the ids of cells, given by the names of their jobs, as far as they are known: their run folders."""
+        names = list(names)
+        tuned = any(self.plan.by_job_name[name].tuning for name in names)
+        cells = (self.chosen() if tuned else self.plan).by_job_name
+        return [cells[name].id for name in names]
+
+    def clear_places(self) -> Iterator[str]:
+        """Set aside what stands where a file or a folder of this study belongs and is none; yield a sentence each."""
+        yield from clear_folder(self.study_dir, paths.STUDY_FOLDERS)
+        for data in self.plan.data_ids:
+            yield from clear_folder(paths.data_dir(data), TREES)
+        for folder in (*map(paths.run_dir, self.chosen().trained), *map(paths.trunk_dir, self.plan.trunks)):
+            yield from clear_folder(folder, paths.RUN_FOLDERS)
+
+    def find_missing(self) -> dict[str, str]:
+        """Return by kind of rule what the study needs and does not find: evaluation sets, packages of optimizers."""
+        missing = {}
+        for kind, check in (("evaluate", check_evaluation), ("train", check_optimizers)):
+            problems: dict[str, list[str]] = {}
+            for study in self.plan.studies.values():
+                try:
+                    check(study)
+                except ValueError as error:
+                    problems.setdefault(str(error), []).append(study.name)
+            if problems:
+                missing[kind] = "\n".join(f"{', '.join(names)}: {problem}" for problem, names in problems.items())
+        return missing
+
+    # Files: markers are empty and say that something is done.
+
+    def prepared(self, data: str) -> Path:
+        """Return the marker of data that are prepared."""
+        return self.study_dir / "data" / f"{data}.done"
+
+    def trained(self, job: str) -> Path:
+        """Return the marker of a job whose cells are trained."""
+        return self.study_dir / "training" / f"{job}.done"
+
+    def branch(self, trunk: str, step: int) -> Path:
+        """Return the marker of a trunk that is trained to a step."""
+        return self.study_dir / "training" / f"{trunk}.step-{step}.done"
+
+    def measured(self, batch: str, stage: str) -> Path:
+        """Return the marker of a batch that a stage of evaluation has measured."""
+        return self.study_dir / "evaluation" / f"{batch}.{stage}.done"
+
+    def choice(self, tuning: str) -> Path:
+        """Return the file with the choice of a tuning."""
+        return choice_file(self.choices, tuning)
+
+    def branches_before(self, wildcards: Wildcards) -> list[tuple[str, int]]:
+        """Return the branches with which a job's cells begin, or the one from which a trunk goes on."""
+        if hasattr(wildcards, "trunk"):
+            steps = [step for step in self.plan.trunks[wildcards.trunk].branches if step < int(wildcards.step)]
+            return [(wildcards.trunk, step) for step in steps[-1:]]
+        return sorted({self.branch_of[cell] for cell in self.training[wildcards.job] if cell in self.branch_of})
+
+    def choices_before(self, wildcards: Wildcards) -> list[Path]:
+        """Return the choices for which a job's cells wait, of those whose settings are tuned."""
+        tunings = dict.fromkeys(self.plan.trained[cell].tuning for cell in self.training[wildcards.job])
+        return [self.choice(tuning) for tuning in tunings if tuning]
+
+    def markers_of(self, cells: Iterable[str]) -> list[Path]:
+        """Return the markers of the jobs that train these cells."""
+        return list(dict.fromkeys(self.trained(self.job_of[cell]) for cell in cells))
+
+    # What can change a job's numbers.
+
+    def settings(self, stage: str) -> Any:
+        """Return a hash of all that can change a stage's numbers, or the function that gives it to a job."""
+
+        def of_study(study: Study) -> str | None:
+            measurement = self.measurements.get((stage, study.name))
+            if measurement is None:
+                return None
+            return digest([measurement.stage.version, measurement.columns, measurement.settings])
+
+        return self.by_study(of_study)
+
+    def choosing(self, wildcards: Wildcards) -> str:
+        """Return a hash of all that can change the losses by which a tuning chooses; a change chooses again."""
+        first = self.plan.tunings[wildcards.tuning].first
+        measurement = measurement_of(VALIDATION_LOSS, first.study, first.data_id)
+        return digest([measurement.stage.version, measurement.columns, measurement.settings])
+
+    # Resources.
+
+    def study_of(self, wildcards: Wildcards) -> Study:
+        """Return the study that a job works for: that of its data, its batch, its cells or its trunk."""
+        match dict(wildcards.items()):
+            case {"data": data}:
+                return self.plan.study_with_data(data)
+            case {"trunk": trunk}:
+                return self.plan.trained[next(iter(self.plan.trunks[trunk].prefixes))].study
+            case {"tuning": tuning}:
+                return self.plan.tunings[tuning].first.study
+            case {"batch": batch}:
+                return self.plan.trained[self.evaluation[batch][0]].study
+            case _:
+                return self.plan.trained[self.training[wildcards.job][0]].study
+
+    def by_study(self, value: Callable[[Study], Any]) -> Any:
+        """Return what all studies have for ``value(study)``, or, where they differ, a function that gives it to a job.
+
+        Snakemake takes a tenth of its time for planning to call the functions of jobs.
+        """
+        values = {value(study) for study in self.plan.studies.values()}
+        return values.pop() if len(values) == 1 else lambda wildcards: value(self.study_of(wildcards))
+
+    def execution(self, setting: str) -> Any:
+        """Return this setting of all studies, or the function that gives that of a job's study."""
+        return self.by_study(lambda study: getattr(study.execution, setting))
+
+    def growing(self, setting: str) -> Resource:
+        """Return the function that gives this setting of a job's study, times the number of the attempt."""
+        return lambda wildcards, attempt: attempt * getattr(self.study_of(wildcards).execution, setting)
+
+    def _kills(self, rulename: str, wildcards: Wildcards, attempt: int) -> int:
+        """Return how many attempts at a job were killed without a word, by what :func:`watched` has noted.
+
+        An attempt that the cluster refused has noted nothing. Before a job fails for the first time in this run of the
+        workflow, none counts: one that a killed run has left may still be alive.
+        """
+        note = Path(f"{self._log_of(rulename, wildcards)}.attempts")
+        words = note.read_text().split() if note.is_file() else []
+        return min(attempt - 1, words.count("begun") - words.count("ended"))
+
+    def memory(self, mb: int | str) -> Resource:
+        """Return the function of a job's memory: ``mb`` or the setting of that name, as much again for each kill."""
+
+        def mem_mb(wildcards: Wildcards, attempt: int, rulename: str) -> int:
+            least = mb if isinstance(mb, int) else int(getattr(self.study_of(wildcards).execution, mb))
+            return (1 + self._kills(rulename, wildcards, attempt)) * least
+
+        return mem_mb
+
+    def parts(self, wildcards: Wildcards) -> list[Cell]:
+        """Return what a job trains, or an evaluation that trains its cells once more: cells and their steps."""
+        match dict(wildcards.items()):
+            case {"trunk": trunk, "step": step}:
+                return [trunk_part(self.plan.trunks[trunk], int(step))]
+            case {"batch": batch}:
+                return [self.plan.cells[cell] for cell in self.evaluation[batch]]
+            case _:
+                return [self.own_parts[cell] for cell in self.training[wildcards.job]]
+
+    def training_memory(self, run_dirs: Callable[[Wildcards], Iterable[Path]] | None = None) -> Resource:
+        """Return the function of a job's memory, which grows by half for each attempt that was killed without a word.
+
+        ``run_dirs`` gives the job's run folders, in which the attempts are counted. The job's own count is taken where
+        it is higher: a job may be killed before it trains.
+        """
+
+        def mem_mb(wildcards: Wildcards, attempt: int, rulename: str) -> int:
+            folders = run_dirs(wildcards) if run_dirs else ()
+            killed = max(self._kills(rulename, wildcards, attempt), *map(killed_attempts, folders), 0)
+            execution: Execution = self.study_of(wildcards).execution
+            at_once = 1 if hasattr(wildcards, "batch") else execution.cells_at_once
+            return round(job_mem_mb(self.parts(wildcards), execution, at_once) * 1.5**killed)
+
+        return mem_mb
+
+    def training_minutes(self, wildcards: Wildcards, attempt: int) -> int:
+        """Return the time limit of a job that trains."""
+        return train_minutes(self.parts(wildcards), self.study_of(wildcards).execution, self._speeds, attempt)
+
+    def warning_before_the_limit(self, wildcards: Wildcards, attempt: int) -> str:
+        """Return SLURM's option for a warning before the time limit: training writes a checkpoint and is queued again.
+
+        Two minutes before and as long as the checkpoint takes, or a quarter of a limit that is short.
+        """
+        seconds = min(stop_seconds(self.parts(wildcards)), 60 * self.training_minutes(wildcards, attempt) // 4)
+        return f"'--signal=TERM@{seconds}'"
+
+
+def watched(command: str, setting: str | None) -> str:
+    """Return a job's command with its log, and a note beside it of each attempt that begins and that ends in order.
+
+    An attempt that was killed without a word has not ended; the log says so, and names a ``setting`` of execution.
+    """
+    said = "killed, most likely for lack of memory" + (f" (execution.{setting})" if setting else "")
+    return (
+        # SIGTERM goes to all processes of a job. Without a trap Bash would end at once, and SLURM ends what is left of
+        # a job: training could not write its checkpoint, and the attempt would count as killed.
+        "trap : TERM; echo begun >> {log:q}.attempts; "
+        + command
+        + " > {log:q} 2>&1 && rm -f {log:q}.attempts || {{ status=$?; if [ $status = 137 ]; then"
+        + f" echo {said!r} >> {{log:q}}; else echo ended >> {{log:q}}.attempts; fi; exit $status; }}}}"
+    )
+
+
+def switch(config: Mapping[str, Any], name: str) -> bool:
+    """Return a switch of ``--config``; ``ValueError`` for what is neither true nor false."""
+    text = str(config.get(name, False)).lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"{name}: {config[name]!r} must be true or false")
+    return text == "true"

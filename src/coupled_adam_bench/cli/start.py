@@ -1,0 +1,198 @@
+"""What a start of the workflow does before jobs are planned, and before the first of them begins."""
+
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from coupled_adam_bench.cli.guard import (
+    Damage,
+    bring_to_present,
+    damaged_choices,
+    edited_plan,
+    mark_damaged_data,
+    misplaced,
+    remove_outdated,
+    remove_stale_locks,
+    set_aside,
+    unmeasured,
+    unprepared,
+    untrained,
+)
+from coupled_adam_bench.cli.jobs import Jobs
+from coupled_adam_bench.cli.status import Part, Workflow
+from coupled_adam_bench.machine.device import check_threads
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import seal, write_sealed
+from coupled_adam_bench.store.locks import FolderLock
+from coupled_adam_bench.store.outputs import IMPORT_SUMMARY, not_imported
+from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.plan import PLAN_SHA256
+from coupled_adam_bench.study.stated import measured_as, note_stated
+from coupled_adam_bench.tools.estimate.cell import trunk_part
+from coupled_adam_bench.tracking.records import run_name
+from coupled_adam_bench.tracking.uri import destination
+from coupled_adam_bench.training.checks import custom_optimizers
+
+TRAINING_RULES = {"train_cells", "train_trunk"}
+
+
+def find_damage(jobs: Jobs) -> Iterator[Damage]:
+    """Yield the files that differ from what was written, from the data to the evaluations."""
+    measured = {
+        jobs.measured(batch, stage): (measurement, jobs.ids(cells))
+        for batch, cells in jobs.evaluation.items()
+        for (stage, study), measurement in jobs.measurements.items()
+        if measurement is not None and study == jobs.plan.cells[cells[0]].study.name
+    }
+    trained_jobs = {jobs.trained(job): jobs.ids(cells) for job, cells in jobs.training.items()}
+    run_dirs = [paths.run_dir(cell) for cells in trained_jobs.values() for cell in cells]
+    yield from edited_plan(paths.plan_file(jobs.plan.name))
+    yield from unprepared({jobs.prepared(data): paths.data_dir(data) for data in jobs.plan.data_ids})
+    yield from damaged_choices(jobs.plan.tunings.values(), jobs.choices)
+    # First of the runs: the others then find that these are missing.
+    yield from misplaced([*run_dirs, *map(paths.trunk_dir, jobs.plan.trunks)])
+    yield from untrained(trained_jobs, paths.RUNS)
+    yield from unmeasured(measured)
+
+
+def mend(jobs: Jobs, made_for: str, left_by: str) -> Iterator[str]:
+    """Set aside the files that differ from what was written, and remove the locks of a killed run; yield sentences."""
+    yield from filter(None, map(mark_damaged_data, map(paths.data_dir, jobs.plan.data_ids)))
+    for damage in find_damage(jobs):
+        with suppress(FileNotFoundError):  # a start of another study with the same run was faster
+            yield set_aside(damage)
+    remove_outdated(jobs.study_dir, made_for)
+    if not_imported(jobs.study_dir):
+        (jobs.study_dir / IMPORT_SUMMARY).unlink()
+    said = (bring_to_present(jobs.study_dir), remove_stale_locks(Path(".snakemake"), jobs.study_dir, left_by))
+    yield from filter(None, said)
+    plan_file = paths.plan_file(jobs.plan.name)
+    if not plan_file.exists():  # also where no job will run
+        write_sealed(plan_file, jobs.plan.to_json())
+
+
+def lock_study(study_dir: Path, wait: bool) -> list[FolderLock]:
+    """Return a list with the lock of the study; it is empty for a run that does not wait and cannot have the lock.
+
+    Another run has it, or the results may only be read: a dry run changes nothing, and shows them as they are.
+    """
+    try:
+        lock = FolderLock(study_dir)
+        return [lock] if lock.acquire(math.inf if wait else 0) else []
+    except OSError as error:
+        if not wait:
+            return []
+        raise ValueError(f"{error}: the results must be writable to run a study; `snakemake -n` only reads") from None
+
+
+def check_start(jobs: Jobs, planned: Collection[str], is_local: bool, missing: Mapping[str, str]) -> None:
+    """Raise ``ValueError`` for what the jobs of the ``planned`` rules would find missing or wrong.
+
+    ``missing`` is what the study needs and does not find. A machine that submits to a cluster says nothing of its
+    nodes.
+    """
+    training = TRAINING_RULES & {*planned}
+    evaluation = STAGES.keys() & {*planned}
+    for kind, is_needed in (("evaluate", evaluation or "try_tasks" in planned), ("train", training)):
+        if kind in missing and is_needed:
+            raise ValueError(missing[kind])
+    if not is_local and not re.fullmatch(r"[\w@%+=:,./-]+", sys.executable):
+        raise ValueError(
+            f"{sys.executable}: no job of a cluster could start this Python, since Snakemake does not quote its path "
+            "there; make the environment in a folder whose path has no spaces, quotes or other characters that mean "
+            "something to a shell"
+        )
+    executions = [study.execution for study in jobs.plan.studies.values()]
+    if is_local and training:
+        for threads in {execution.training_job_threads for execution in executions}:
+            check_threads("execution.train_threads x train_processes x train_cells_at_once", threads)
+    if is_local and evaluation:
+        for threads in {execution.evaluation_threads for execution in executions}:
+            check_threads("execution.evaluation_threads", threads)
+    if "track" in planned:
+        destination()
+
+
+def write_plan(jobs: Jobs) -> None:
+    """Write the plan for the jobs of this start, which refuse any other, and note a stated plan.
+
+    This file is no rule's output or input: its contents reach the rules through ids and parameters, so that a new seed
+    or another title does not rerun what is done.
+    """
+    plan = jobs.plan
+    write_sealed(paths.plan_file(plan.name), plan.to_json())
+    os.environ[PLAN_SHA256] = seal(plan.to_json())
+    if plan.stated is not None:
+        note_stated(plan, jobs.study_dir, measured_as(plan.stated, plan.blocks, jobs.measurements))
+
+
+def trials(jobs: Jobs, planned: Collection[str], is_local: bool) -> Iterator[str]:
+    """Yield the commands that try GPUs and own code, each in a process of its own, since they import torch or numpy."""
+    training = TRAINING_RULES & {*planned}
+    studies = jobs.plan.studies.values()
+    n_gpus = max(study.execution.gpus for study in studies)
+    uses_gpus = training or any(STAGES[name].gpu for name in STAGES.keys() & {*planned})
+    if is_local and n_gpus and uses_gpus:  # what submits to a cluster needs no GPU itself
+        yield f"try-gpus {n_gpus if training else 1}"
+    if training and any(list(custom_optimizers(study)) for study in studies):
+        yield "try-optimizers --plan {PLAN_FILE:q}"
+    if (training or "embeddings" in planned) and any(study.evaluation.metrics for study in studies):
+        yield "try-metrics --plan {PLAN_FILE:q}"
+
+
+def start_live_import(jobs: Jobs, planned: Collection[str]) -> subprocess.Popen[bytes] | None:
+    """Start the import into MLflow beside the jobs. It ends with this process, which holds its standard input."""
+    every = [seconds for study in jobs.plan.studies.values() if (seconds := study.execution.track_seconds)]
+    if not every or not TRAINING_RULES & {*planned}:
+        return None
+    log = jobs.study_dir / "logs" / "mlflow-live.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "coupled_adam_bench", "follow"]
+    command += ["--plan", str(paths.plan_file(jobs.plan.name)), "--seconds", str(min(every))]
+    with log.open("w") as file:
+        # In a session of its own, Ctrl-C does not reach it: it ends at the end of the input.
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file, start_new_session=True)
+
+
+def trained_parts(jobs: Jobs) -> Callable[[str, Mapping[str, str]], list[Part]]:
+    """Return the function that says what a job trains, given its rule and its wildcards; nothing for other jobs."""
+
+    def of_job(rule: str, wildcards: Mapping[str, str]) -> list[Part]:
+        if rule == "train_trunk":
+            trunk, end = wildcards["trunk"], int(wildcards["step"])
+            part, history = trunk_part(jobs.plan.trunks[trunk], end), paths.RunFiles(paths.trunk_dir(trunk)).history
+            record = paths.branch_file(trunk, end)
+            return [Part(f"{trunk} to step {end}", history, record, end - part.steps, end, part.flops, is_cell=False)]
+        if rule != "train_cells":
+            return []
+        parts, cells = [], jobs.chosen().by_job_name
+        for name in jobs.training[wildcards["job"]]:
+            cell, own = cells[name], jobs.own_parts[name]
+            files = paths.RunFiles(paths.run_dir(cell.id))
+            steps = (cell.steps - own.steps, cell.steps)
+            parts.append(Part(run_name(cell), files.history, files.record, *steps, own.flops, name in jobs.plan.cells))
+        return parts
+
+    return of_job
+
+
+def planned_work(jobs: Jobs, planned: list[tuple[str, Mapping[str, str]]], full_log: str) -> Workflow:
+    """Return what this run is going to do, for the logger `study`, given rule and wildcards of each planned job."""
+    parts_of = trained_parts(jobs)
+    trained = [part for rule, wildcards in planned for part in parts_of(rule, wildcards)]
+    records = {paths.RunFiles(paths.run_dir(cell.id)).record for cell in jobs.chosen().cells.values()}
+    return Workflow(
+        study=jobs.plan.name,
+        n_cells=len(jobs.plan.cells),
+        n_trained=len({record for record in records if record.exists()} - {part.record for part in trained}),
+        n_jobs=len(planned),
+        flops=sum(part.flops for part in trained),
+        logs=jobs.study_dir / "logs",
+        full_log=full_log,
+        parts=parts_of,
+    )
