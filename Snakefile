@@ -17,20 +17,11 @@ include: "rules/report.smk"
 include: "rules/start.smk"
 
 
-# Every file of the study by name, checksums too: Snakemake makes a missing one anew only if it is asked for.
 rule all:
     """Target: everything, from data to report."""
     default_target: True
     input:
         [] if PARTIAL else rules.train.input,
         [] if PARTIAL else rules.evaluate.input,
-        rules.tables.input,
-        STATISTICS_FILES,
-        STATED_FILE,
-        rules.figures.input,
         rules.report.input,
-        TUNING_FILES,
-        rules.manifest.input.given,
-        rules.manifest.output,
-        rules.report_page.output,
         rules.track.output,

@@ -90,11 +90,6 @@ for problem in MISSING.values():
     logger.warning(problem)
 
 
-def checksums(stage):
-    """Return the file with the checksums of what a stage of reporting writes."""
-    return STUDY_DIR / "checksums" / f"{stage}.json"
-
-
 ONE_GPU = JOBS.by_study(lambda study: min(study.execution.gpus, 1))
 
 # A job keeps the memory that it frees, instead of giving it to the kernel and getting it back page by page in each step.

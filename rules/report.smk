@@ -1,41 +1,28 @@
 # in:  the markers of all evaluations, and the run folders of the cells
-# out: results/<study>/: results.csv -> tests.csv, other statistics -> tables/, figures/ -> manifest.json -> report/index.html
+# out: results/<study>/: results.csv, tests.csv and the other statistics, tables/, figures/, manifest.json, report/index.html
 #      MLflow
-#      results/<study>/checksums/: what each stage wrote, which those that read it compare
 
 import time
 
-from coupled_adam_bench.study.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
-from coupled_adam_bench.store.outputs import IMPORT_SUMMARY
+from coupled_adam_bench.report.contents import STATISTICS, undeclared
 from coupled_adam_bench.report.figures import FIGURE_ENDINGS, figures_of
+from coupled_adam_bench.store.outputs import IMPORT_SUMMARY
+from coupled_adam_bench.study.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
 
 
 localrules:
     plan,
     rehearse,
-    collect,
-    tuning,
-    tests,
-    statistics,
-    stated,
-    tables_of_study,
-    figures_of_study,
-    manifest,
-    report_page,
+    report_of_study,
     track,
 
 
 TABLES = list(LAYOUT.tables)
 TABLE_FILES = expand(STUDY_DIR / "tables" / "{table}.{format}", table=TABLES, format=TABLE_ENDINGS)
-if TABLES:
-    TABLE_FILES += expand(STUDY_DIR / "tables" / "{name}.tex", name=SETUP_TABLES)
-FIGURE_FILES = expand(
-    STUDY_DIR / "figures" / "{figure}.{ending}",
-    figure=figures_of(PLAN),
-    ending=FIGURE_ENDINGS,
-)
-# A hash of what the results show: all of the plan but how and where it is computed, and what was measured. The checksums
-# of all stages name it, so that what was made from another plan is told from these.
+TABLE_FILES += expand(STUDY_DIR / "tables" / "{name}.tex", name=SETUP_TABLES if TABLES else [])
+FIGURE_FILES = expand(STUDY_DIR / "figures" / "{figure}.{ending}", figure=figures_of(PLAN), ending=FIGURE_ENDINGS)
+# A hash of what the results show: all of the plan but how and where it is computed, what was measured, and the version of
+# the statistics. The manifest notes it, so that what was made from another plan is told from these.
 MADE_FOR = digest(
     {
         "title": PLAN.title,
@@ -47,6 +34,7 @@ MADE_FOR = digest(
         "tables": [vars(table) for table in LAYOUT.tables.values()],
         "cells": CELLS,
         "partial": PARTIAL,
+        "statistics": versions.STATISTICS,
         "measurements": [
             [stage, study, measurement and [measurement.stage.version, measurement.columns, measurement.settings]]
             for (stage, study), measurement in MEASUREMENTS.items()
@@ -55,9 +43,9 @@ MADE_FOR = digest(
 )
 
 
-def captioned(files, caption, category):
+def captioned(files, caption, category="Results"):
     """Mark outputs that people look at: `snakemake --report` shows them with a caption, in a category."""
-    return report(files, caption=f"{TEMPLATES}/captions/{caption}.rst", category=category)
+    return report(files, category=category, labels={"contents": caption})
 
 
 # A parameter that is new each time: the plan is computed anew whenever it is asked for.
@@ -66,12 +54,10 @@ rule plan:
     output:
         text=STUDY_DIR / "plan.txt",
         estimate=STUDY_DIR / "estimate.json",
-        checksums=checksums("plan"),
     params:
         asked=time.time(),
     shell:
         "{PYTHON:q} -m coupled_adam_bench describe --plan {PLAN_FILE:q} --out {output.text:q} --json {output.estimate:q}"
-        " --checksums {output.checksums:q} --made-for {MADE_FOR}"
 
 
 rule rehearse:
@@ -101,276 +87,57 @@ RUN_MARKERS = measured_so_far() if PARTIAL else [*rules.train.input, *rules.eval
 DATA_MARKERS = [] if PARTIAL else [ancient(marker) for marker in rules.data.input]
 
 
-rule collect:
-    """Gather the evaluations of all cells into one long table."""
+# Choices that are there: all of them, or with `partial` those that have been made.
+CHOSEN = [JOBS.choice(tuning) for tuning in PLAN.tunings if not PARTIAL or JOBS.choice(tuning).exists()]
+REPORTED = [*DATA_MARKERS, *RUN_MARKERS, *CHOSEN]
+
+
+# The parameter makes all of it anew after a change of the plan, and the templates after one of theirs.
+rule report_of_study:
+    """Write all that shows the results: statistics, tables, figures, the record behind them, and the page."""
     input:
-        measured_so_far() if PARTIAL else rules.evaluate.input,
+        REPORTED,
+        templates=sorted(path for path in Path(TEMPLATES).glob("*/*")),
     output:
-        results=captioned(STUDY_DIR / "results.csv", "results", "Results"),
-        checksums=checksums("collect"),
+        captioned(STUDY_DIR / "results.csv", "Every number that was measured, with the cell that it belongs to."),
+        captioned(STUDY_DIR / "tests.csv", "Every comparison of the tables, with its test."),
+        [captioned(STUDY_DIR / each.file, each.caption) for each in STATISTICS if each.is_of(PLAN)],
+        [STUDY_DIR / name for name in undeclared(PLAN)],
+        captioned(
+            TABLE_FILES, "A table of the study: means, standard deviations, and in bold what is better.", "Tables"
+        ),
+        captioned(FIGURE_FILES, "A figure of the study.", "Figures"),
+        manifest=captioned(STUDY_DIR / "manifest.json", "The record behind the numbers.", "Report"),
+        page=captioned(STUDY_DIR / "report" / "index.html", "The report of the study on one page.", "Report"),
     log:
-        STUDY_DIR / "logs" / "collect.log",
+        STUDY_DIR / "logs" / "report.log",
     params:
         made_for=MADE_FOR,
         flags="--partial" if PARTIAL else "",
     shell:
-        "{PYTHON:q} -m coupled_adam_bench collect --plan {PLAN_FILE:q} {params.flags} --out {output.results:q}"
-        " --checksums {output.checksums:q} --made-for {MADE_FOR} > {log:q} 2>&1"
+        "{PYTHON:q} -m coupled_adam_bench report --plan {PLAN_FILE:q} --templates {TEMPLATES:q} {params.flags}"
+        " --made-for {params.made_for} > {log:q} 2>&1"
 
 
-# Choices that are there: all of them, or with `partial` those that have been made.
-CHOSEN = [JOBS.choice(tuning) for tuning in PLAN.tunings if not PARTIAL or JOBS.choice(tuning).exists()]
-TUNING_FILES = [STUDY_DIR / paths.TUNING_CSV] if PLAN.tunings else []
-TUNING_CHECKSUMS = [checksums("tuning")] if PLAN.tunings else []
-
-
-rule tuning:
-    """Gather the choices of all tunings, and the losses behind them."""
-    input:
-        CHOSEN,
-    output:
-        tuning=captioned(STUDY_DIR / paths.TUNING_CSV, "tuning", "Results"),
-        checksums=checksums("tuning"),
-    log:
-        STUDY_DIR / "logs" / "tuning.log",
-    shell:
-        "{PYTHON:q} -m coupled_adam_bench tuning --plan {PLAN_FILE:q} --out {output.tuning:q}"
-        " --checksums {output.checksums:q} --made-for {MADE_FOR} > {log:q} 2>&1"
-
-
-rule tests:
-    """Compare the optimizers of every table."""
-    input:
-        results=rules.collect.output.results,
-        given=rules.collect.output.checksums,
-    output:
-        tests=captioned(STUDY_DIR / "tests.csv", "tests", "Results"),
-        checksums=checksums("tests"),
-    log:
-        STUDY_DIR / "logs" / "tests.log",
-    params:
-        version=versions.STATISTICS,
-        settings=digest(PLAN.statistics.model_dump(mode="json")),
-    shell:
-        "{PYTHON:q} -m coupled_adam_bench tests --plan {PLAN_FILE:q} --results {input.results:q} --out {output.tests:q}"
-        " --given {input.given:q} --checksums {output.checksums:q} --made-for {MADE_FOR} > {log:q} 2>&1"
-
-
-rule statistics:
-    """Compute what stands beside the tests: pairs on one text, summaries, trends, power, shared text, noise, a target."""
-    input:
-        DATA_MARKERS,
-        RUN_MARKERS,
-        results=rules.collect.output.results,
-        given=rules.collect.output.checksums,
-    output:
-        paired=captioned(STUDY_DIR / "paired.csv", "paired", "Results"),
-        summary=captioned(STUDY_DIR / "summary.csv", "summary", "Results"),
-        trend=captioned(STUDY_DIR / "trend.csv", "trend", "Results"),
-        crossings=captioned(STUDY_DIR / "crossings.csv", "trend", "Results"),
-        power=captioned(STUDY_DIR / "power.csv", "power", "Results"),
-        seeds=captioned(STUDY_DIR / "seeds.csv", "seeds", "Results"),
-        noise=captioned(STUDY_DIR / "noise.csv", "noise", "Results"),
-        target=captioned(STUDY_DIR / "target.csv", "target", "Results"),
-        checksums=checksums("statistics"),
-    log:
-        STUDY_DIR / "logs" / "statistics.log",
-    params:
-        version=versions.STATISTICS,
-        target=PLAN.statistics.target_loss,
-        folder=STUDY_DIR,
-    shell:
-        "{PYTHON:q} -m coupled_adam_bench statistics --plan {PLAN_FILE:q} --results {input.results:q}"
-        " --out {params.folder:q} --given {input.given:q} --checksums {output.checksums:q}"
-        " --made-for {MADE_FOR} > {log:q} 2>&1"
-
-
-# Of a study with a stated plan. The SHA-256 of its file stands for it.
-rule stated:
-    """Test the hypotheses of the stated plan at the stated looks."""
-    input:
-        results=rules.collect.output.results,
-        given=rules.collect.output.checksums,
-    output:
-        stated=captioned(STUDY_DIR / "stated.csv", "stated", "Results"),
-        checksums=checksums("stated"),
-    log:
-        STUDY_DIR / "logs" / "stated.log",
-    params:
-        version=versions.STATISTICS,
-        sha256=PLAN.stated.sha256 if PLAN.stated else "",
-    shell:
-        "{PYTHON:q} -m coupled_adam_bench stated --plan {PLAN_FILE:q} --results {input.results:q}"
-        " --out {output.stated:q} --given {input.given:q} --checksums {output.checksums:q}"
-        " --made-for {MADE_FOR} > {log:q} 2>&1"
-
-
-# The stages of reporting whose files manifest and report show: a study may have no table, and no stated plan.
-SHOWN = [
-    stage
-    for stage, there in {
-        "collect": True,
-        "tests": True,
-        "statistics": True,
-        "stated": PLAN.stated is not None,
-        "tuning": bool(PLAN.tunings),
-        "tables": bool(TABLES),
-        "figures": True,
-    }.items()
-    if there
-]
-STATISTICS_FILES = [STUDY_DIR / name for name in paths.STATISTICS_FILES]
-STATED_FILE = rules.stated.output.stated if PLAN.stated else []
-
-
+# What was made from another plan has no manifest (rules/start.smk), so each of these targets asks for it.
 rule tables:
     """Target: results, tests and tables of the study."""
     input:
-        CHOSEN,
-        rules.collect.output,
-        rules.tests.output,
+        rules.report_of_study.output.manifest,
         TABLE_FILES,
-
-
-rule tables_of_study:
-    """Print the tables in LaTeX, HTML, Markdown and CSV."""
-    input:
-        results=rules.collect.output.results,
-        tests=rules.tests.output.tests,
-        given=[rules.collect.output.checksums, rules.tests.output.checksums],
-        templates=expand(
-            "{folder}/{file}",
-            folder=TEMPLATES,
-            file=(
-                "latex/table.tex.j2",
-                "latex/tabular.tex.j2",
-                "latex/fit.tex.j2",
-                "latex/setup.tex.j2",
-                "html/table.html.j2",
-                "html/table_page.html.j2",
-                "html/style.css",
-            ),
-        ),
-    output:
-        tables=captioned(TABLE_FILES, "tables", "Tables"),
-        checksums=checksums("tables"),
-    log:
-        STUDY_DIR / "logs" / "tables.log",
-    params:
-        folder=STUDY_DIR / "tables",
-    shell:
-        "{PYTHON:q} -m coupled_adam_bench tables --plan {PLAN_FILE:q} --results {input.results:q} --tests {input.tests:q}"
-        " --templates {TEMPLATES:q} --out {params.folder:q} --given {input.given:q}"
-        " --checksums {output.checksums:q} --made-for {MADE_FOR} > {log:q} 2>&1"
 
 
 rule figures:
     """Target: the figures of the study."""
     input:
-        CHOSEN,
+        rules.report_of_study.output.manifest,
         FIGURE_FILES,
-
-
-rule figures_of_study:
-    """Draw the figures."""
-    input:
-        RUN_MARKERS,
-        TUNING_FILES,
-        results=rules.collect.output.results,
-        noise=rules.statistics.output.noise,
-        given=[rules.collect.output.checksums, rules.statistics.output.checksums, *TUNING_CHECKSUMS],
-    output:
-        figures=captioned(FIGURE_FILES, "figures", "Figures"),
-        checksums=checksums("figures"),
-    log:
-        STUDY_DIR / "logs" / "figures.log",
-    params:
-        folder=STUDY_DIR / "figures",
-    shell:
-        "{PYTHON:q} -m coupled_adam_bench figures --plan {PLAN_FILE:q} --results {input.results:q}"
-        " --out {params.folder:q} --given {input.given:q} --checksums {output.checksums:q}"
-        " --made-for {MADE_FOR} > {log:q} 2>&1"
-
-
-rule manifest:
-    """Write the record behind the numbers: versions, checksums, and how every cell was trained."""
-    input:
-        DATA_MARKERS,
-        RUN_MARKERS,
-        results=rules.collect.output.results,
-        tests=rules.tests.output.tests,
-        statistics=STATISTICS_FILES,
-        tables=TABLE_FILES,
-        figures=FIGURE_FILES,
-        stated=STATED_FILE,
-        given=[checksums(stage) for stage in SHOWN],
-    output:
-        manifest=captioned(STUDY_DIR / "manifest.json", "manifest", "Report"),
-        checksums=checksums("manifest"),
-    log:
-        STUDY_DIR / "logs" / "manifest.log",
-    shell:
-        "{PYTHON:q} -m coupled_adam_bench manifest --plan {PLAN_FILE:q} --given {input.given:q}"
-        " --checksums {output.checksums:q} --made-for {MADE_FOR} > {log:q} 2>&1"
 
 
 rule report:
     """Target: the report of the study."""
     input:
-        CHOSEN,
-        STUDY_DIR / "report" / "index.html",
-
-
-rule report_page:
-    """Write the report, one page that needs no other file."""
-    input:
-        RUN_MARKERS,
-        results=rules.collect.output.results,
-        tests=rules.tests.output.tests,
-        statistics=STATISTICS_FILES,
-        stated=STATED_FILE,
-        figures=FIGURE_FILES,
-        manifest=rules.manifest.output.manifest,
-        given=[*rules.manifest.input.given, rules.manifest.output.checksums],
-        templates=expand(
-            "{folder}/html/{file}",
-            folder=TEMPLATES,
-            file=(
-                "report.html.j2",
-                "tuning.html.j2",
-                "verdict.html.j2",
-                "answers.html.j2",
-                "scores.html.j2",
-                "published.html.j2",
-                "setup.html.j2",
-                "reproduce.html.j2",
-                "page.js",
-                "stated.html.j2",
-                "trend.html.j2",
-                "section.html.j2",
-                "tables.html.j2",
-                "runs.html.j2",
-                "protocol.html.j2",
-                "cite.html.j2",
-                "frequency.html.j2",
-                "variants.html.j2",
-                "word_similarity.html.j2",
-                "seeds.html.j2",
-                "noise.html.j2",
-                "cost.html.j2",
-                "statistics.html.j2",
-                "table.html.j2",
-                "style.css",
-            ),
-        ),
-    output:
-        page=captioned(STUDY_DIR / "report" / "index.html", "page", "Report"),
-        checksums=checksums("report"),
-    log:
-        STUDY_DIR / "logs" / "report.log",
-    shell:
-        "{PYTHON:q} -m coupled_adam_bench report --plan {PLAN_FILE:q} --templates {TEMPLATES:q} --given {input.given:q}"
-        " --checksums {output.checksums:q} --made-for {MADE_FOR} > {log:q} 2>&1"
+        rules.report_of_study.output,
 
 
 # A server that is away fails no study: the summary notes it, and the next start imports again (rules/start.smk).
@@ -378,17 +145,10 @@ rule track:
     """Copy the study into MLflow, with its tables, figures and report."""
     input:
         RUN_MARKERS,
-        rules.report_page.input.results,
-        rules.report_page.input.tests,
-        TABLE_FILES,
-        FIGURE_FILES,
-        rules.manifest.output.manifest,
-        rules.report_page.output.page,
+        rules.report_of_study.output,
     output:
-        summary=STUDY_DIR / IMPORT_SUMMARY,
-        checksums=checksums("track"),
+        STUDY_DIR / IMPORT_SUMMARY,
     log:
         STUDY_DIR / "logs" / "mlflow.log",
     shell:
-        "{PYTHON:q} -m coupled_adam_bench track --plan {PLAN_FILE:q} --may-wait --out {output.summary:q}"
-        " --checksums {output.checksums:q} --made-for {MADE_FOR} > {log:q} 2>&1"
+        "{PYTHON:q} -m coupled_adam_bench track --plan {PLAN_FILE:q} --may-wait --out {output:q} > {log:q} 2>&1"

@@ -29,7 +29,6 @@ from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.training.checks import check_optimizers
 
 TEMPLATES = str(Path(__file__).parents[2] / "templates")
-REPORTING = ("collect", "tests", "statistics", "tables", "figures")
 
 HOSTILE = (None, "", "x", [], {}, -1, 0, 10**30, 1e300, float("nan"), float("inf"), True, "1e-8", [1], {"a": 1})
 
@@ -268,23 +267,10 @@ def run_through(settings: dict[str, Any], everything: bool, said: Callable[[], s
     for stage in study.stages:
         done = str(folder / "evaluation" / f"{stage.name}.done")
         commands.append([stage.name.replace("_", "-"), *cells, "--done", done, "--device", "cpu"])
-    results, tests = ["--results", str(folder / "results.csv")], ["--tests", str(folder / "tests.csv")]
-    commands += [
-        ["collect", "--out", str(folder / "results.csv")],
-        ["tests", *results, "--out", str(folder / "tests.csv")],
-        ["statistics", *results, "--out", str(folder)],
-        ["tables", *results, *tests, "--templates", TEMPLATES, "--out", str(folder / "tables")],
-    ]
-    if everything:
-        commands.append(["figures", *results, "--out", str(folder / "figures")])
+    commands.append(["report", "--templates", TEMPLATES, *([] if everything else ["--only", "tables"])])
     for stage, *options in commands:
         said()
-        checksums = ["--checksums", str(folder / "checksums" / f"{stage}.json")] if stage in REPORTING else []
-        assert main([stage, *given, *options, *checksums]) == 0, f"{stage}:\n{said()[-3000:]}"
-    if everything:
-        records = ["--given", *(str(path) for path in (folder / "checksums").glob("*.json"))]
-        assert main(["manifest", *given, *records]) == 0, said()
-        assert main(["report", *given, *records, "--templates", TEMPLATES]) == 0, said()
+        assert main([stage, *given, *options]) == 0, f"{stage}:\n{said()[-3000:]}"
     return None
 
 

@@ -411,15 +411,17 @@ CASES = {
     "a table": "results/tiny/tables/table1.tex",
     "the manifest": "results/tiny/manifest.json",
     "an evaluation": "results/runs/*_adamw_s1_*/evaluations/downstream-*.json",
-    "a checksum": "results/tiny/checksums/figures.json",  # of files that no other case changes
+    "a figure": "results/tiny/figures/plane.svg",
     "a record of a run": "results/runs/*_coupled_adam_s1_*/run.json",
     "a history": "results/runs/*_adamw_s2_*/history.jsonl",
 }
+DERIVED = {"results.csv", "tests.csv", "paired.csv", "a table", "a figure", "the manifest"}
+"""What is made anew where it is missing or older than what it is made of; nobody looks whether it was edited."""
 LOST = {
     "summary.csv": "results/tiny/summary.csv",
     "another table": "results/tiny/tables/table1.html",
     "another evaluation": "results/runs/*_coupled_adam_s2_*/evaluations/downstream-*.json",
-    "another checksum": "results/tiny/checksums/report.json",
+    "the page": "results/tiny/report/index.html",
     "another history": "results/runs/*_coupled_adam_s2_*/history.jsonl",
 }
 """Files of the same kinds, for a start that finds some changed and some lost."""
@@ -427,13 +429,15 @@ LOST = {
 
 @pytest.mark.fault(
     "results",
-    "One digit is changed in a CSV file of results, a table, the manifest, an evaluation, a checksum, the record of a "
-    "run or a history, or such a file is deleted.",
-    "A plain second start makes it anew from what it was made of, says so, and keeps the changed file beside it.",
+    "One digit is changed in an evaluation, the record of a run or a history, or such a file, a CSV file of results, a "
+    "table, a figure, the manifest or the page is deleted.",
+    "A plain second start makes it anew from what it was made of, says so, and keeps a changed file beside it.",
 )
 def test_a_plain_second_start_mends(victim):
     folder = victim.folder
-    changed, lost = ({what: next(folder.glob(pattern)) for what, pattern in of.items()} for of in (CASES, LOST))
+    found = {what: next(folder.glob(pattern)) for what, pattern in (CASES | LOST).items()}
+    lost = {what: path for what, path in found.items() if what in LOST or what in DERIVED}
+    changed = {what: path for what, path in found.items() if what not in lost}
     try:
         for path in changed.values():
             text = path.read_text()
@@ -488,13 +492,13 @@ def test_swapped_runs_an_edited_plan_and_damaged_data(victim):
 
 # The job that a file's loss asks for, while all that was made of it is still there.
 MADE_BY = {
-    "results.csv": "collect",
-    "tests.csv": "tests",
-    "paired.csv": "statistics",
-    "a table": "tables_of_study",
-    "the manifest": "manifest",
+    "results.csv": "report_of_study",
+    "tests.csv": "report_of_study",
+    "paired.csv": "report_of_study",
+    "a table": "report_of_study",
+    "a figure": "report_of_study",
+    "the manifest": "report_of_study",
     "an evaluation": "downstream",
-    "a checksum": "figures_of_study",
     "a record of a run": "train_cells",
     "a history": "train_cells",
 }
@@ -502,8 +506,8 @@ MADE_BY = {
 
 @pytest.mark.fault(
     "results",
-    "A single file of a finished study is deleted: a CSV file of results, a table, the manifest, an evaluation, a "
-    "checksum, the record of a run or a history.",
+    "A single file of a finished study is deleted: a CSV file of results, a table, a figure, the manifest, an "
+    "evaluation, the record of a run or a history.",
     "A plain second start plans the job that makes it.",
 )
 @pytest.mark.parametrize("what", CASES)
@@ -533,7 +537,7 @@ def test_a_deleted_file_is_made_again(victim, what):
     "several users",
     "A study is changed and run in another working folder with the same results, or its `.snakemake` is deleted: "
     "Snakemake does not know for which settings the results were made.",
-    "The results name the cells, labels and settings that they were made for; those of others are made anew.",
+    "The manifest names the cells, labels and settings that it was made for; the results of others are made anew.",
 )
 @pytest.mark.parametrize(
     "change",

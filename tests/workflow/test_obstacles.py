@@ -15,13 +15,13 @@ FILES = (
     "runs/*/model/config.json", "runs/*/checkpoints/*/state.json", "data/*/meta.json", "data/*/train.bin",
     "data/*/.lock",
     "data/*/tokenizer/tokenizer_config.json", "tiny/plan.json", "tiny/results.csv", "tiny/tests.csv", "tiny/noise.csv",
-    "tiny/.lock", "tiny/tables/table1.tex", "tiny/tables/table1.html", "tiny/checksums/collect.json",
-    "tiny/checksums/tables.json", "tiny/training/batch-000.done", "tiny/evaluation/batch-000.embeddings.done",
-    "tiny/data/*.done", "tiny/logs/collect.log", "tiny/logs/batch-000.train.log", "tiny/logs/batch-000.train.tsv",
+    "tiny/.lock", "tiny/tables/table1.tex", "tiny/tables/table1.html", "tiny/training/batch-000.done",
+    "tiny/evaluation/batch-000.embeddings.done",
+    "tiny/data/*.done", "tiny/logs/report.log", "tiny/logs/batch-000.train.log", "tiny/logs/batch-000.train.tsv",
     "tiny/logs/batch-000.train.log.attempts",
 )  # fmt: skip
 FOLDERS = (
-    "runs/*/model", "runs/*/evaluations", "runs/*/checkpoints", "tiny/checksums", "tiny/training", "tiny/evaluation",
+    "runs/*/model", "runs/*/evaluations", "runs/*/checkpoints", "tiny/training", "tiny/evaluation",
     "tiny/logs", "tiny/tables", "data/*/tokenizer", "data/*/tasks",
 )  # fmt: skip
 

@@ -31,7 +31,7 @@ def test_the_rule_runs_and_only_what_it_measures_reruns_it(study, tmp_path):
 
     theory = study["evaluation"].pop("theory")
     write()
-    stages = {"prepare", "train_cells", "test_loss", "embeddings", "downstream", "collect"}
+    stages = {"prepare", "train_cells", "test_loss", "embeddings", "downstream", "report_of_study"}
     assert to_run(tmp_path, RESULTS) == stages
     study["evaluation"]["theory"] = theory
     write()

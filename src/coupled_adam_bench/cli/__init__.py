@@ -8,7 +8,6 @@ from coupled_adam_bench.cli import reporting, running, studies
 from coupled_adam_bench.cli.command import Command, Handler
 from coupled_adam_bench.machine.gpu_leases import leased_gpus
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.outputs import check_outputs, write_checksums
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,13 +32,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     handler: Handler = arguments.handler
     try:
-        check_outputs(getattr(arguments, "given", []))
         with leased_gpus(getattr(arguments, "lease_gpus", 0), paths.GPU_LEASES):
-            status = handler(arguments) or 0
-        if status == 0 and getattr(arguments, "checksums", None) is not None:
-            made_for = getattr(arguments, "made_for", None)
-            write_checksums(arguments.checksums, arguments.outputs(arguments), made_for)
-        return status
+            return handler(arguments) or 0
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return getattr(error, "status", 2)

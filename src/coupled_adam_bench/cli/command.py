@@ -9,8 +9,6 @@ from coupled_adam_bench.study.plan import Plan, load_plan
 
 Handler = Callable[[argparse.Namespace], int | None]
 """A function that runs a stage and returns its exit status, None for 0."""
-Outputs = Callable[[argparse.Namespace], list[Path]]
-"""A function that names the files that a stage has written."""
 
 
 class Command(argparse.ArgumentParser):
@@ -19,10 +17,6 @@ class Command(argparse.ArgumentParser):
     def add_out(self, what: str) -> None:
         """Add the place of the output."""
         self.add_argument("--out", type=Path, required=True, help=what)
-
-    def add_results(self) -> None:
-        """Add the file of the results."""
-        self.add_argument("--results", type=Path, required=True, help="results.csv")
 
     def add_templates(self) -> None:
         """Add the folder of the templates."""
@@ -44,13 +38,6 @@ class Command(argparse.ArgumentParser):
         self.add_argument(
             "--requeue", action="store_true", help="if stopped in a SLURM job, put it back into the queue"
         )
-
-    def add_checksums(self, outputs: Outputs) -> None:
-        """Add the checksums of inputs and outputs, and the note of what the outputs show."""
-        self.set_defaults(outputs=outputs)
-        self.add_argument("--given", nargs="+", type=Path, default=[], help="checksums that the inputs must have")
-        self.add_argument("--checksums", type=Path, help="where to write the checksums of the outputs")
-        self.add_argument("--made-for", help="a hash of what the outputs show, noted with their checksums")
 
 
 class AddCommand(Protocol):

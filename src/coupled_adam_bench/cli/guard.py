@@ -1,8 +1,8 @@
 """What a start of the workflow finds: locks of a killed run, files of the future, files that are not what was written.
 
-A study's files form a chain: token bins, trained cells, evaluations, results, tests, tables. Each link has checksums.
-Before jobs are planned, every link of the study is compared with them; what differs is set aside, so that the workflow
-makes it anew. The run of the workflow that does this has the lock of the study's folder: there is no other.
+A study's files form a chain: token bins, trained cells, evaluations. Each link has checksums. Before jobs are planned,
+every link of the study is compared with them; what differs is set aside, so that the workflow makes it anew. The run of
+the workflow that does this has the lock of the study's folder: there is no other.
 """
 
 import os
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coupled_adam_bench.data.check import META, data_is_damaged, mark_damaged
-from coupled_adam_bench.store.files import ASIDE, clear, move_aside, read_sealed
+from coupled_adam_bench.store.files import ASIDE, clear, move_aside, read_json, read_sealed
 from coupled_adam_bench.store.locks import LOCK, is_held
-from coupled_adam_bench.store.outputs import changed_outputs, made_for_of
 from coupled_adam_bench.store.paths import RESULTS, RunFiles
 from coupled_adam_bench.store.runs import cell_damage, finished_run, other_cell, run_damage
 from coupled_adam_bench.store.stored import Measurement
@@ -88,24 +87,18 @@ class Damage:
     reason: str
 
 
-def changed_files(study_dir: Path) -> Iterator[Damage]:
-    """Find the outputs of a study's reporting stages that differ from their checksums, and damaged checksums."""
-    for record in sorted((study_dir / "checksums").glob("*.json")):
-        try:
-            for path in changed_outputs(record):
-                yield Damage(path, f"{path}: changed since it was written")
-        except (ValueError, OSError, KeyError, AttributeError) as error:
-            yield Damage(record, str(error))
-
-
 def remove_outdated(study_dir: Path, made_for: str) -> None:
-    """Remove the checksums of what was made from another plan or measured otherwise, so that it is made anew.
+    """Remove the manifest of what was made from another plan or measured otherwise, so that all of it is made anew.
 
     Snakemake notes such things in the working folder, and does not know what was run from another one.
     """
-    for record in (study_dir / "checksums").glob("*.json"):
-        if made_for_of(record) != made_for:
-            record.unlink()
+    manifest = study_dir / "manifest.json"
+    try:
+        is_new = read_json(manifest)["made_for"] == made_for
+    except (ValueError, TypeError, KeyError):  # it is missing, damaged, or of an older version
+        is_new = False
+    if not is_new:
+        manifest.unlink(missing_ok=True)
 
 
 def edited_plan(path: Path) -> Iterator[Damage]:

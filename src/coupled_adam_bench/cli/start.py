@@ -12,7 +12,6 @@ from pathlib import Path
 from coupled_adam_bench.cli.guard import (
     Damage,
     bring_to_present,
-    changed_files,
     damaged_choices,
     edited_plan,
     mark_damaged_data,
@@ -43,7 +42,7 @@ TRAINING_RULES = {"train_cells", "train_trunk"}
 
 
 def find_damage(jobs: Jobs) -> Iterator[Damage]:
-    """Yield the files that differ from what was written, from the data to the report."""
+    """Yield the files that differ from what was written, from the data to the evaluations."""
     measured = {
         jobs.measured(batch, stage): (measurement, jobs.ids(cells))
         for batch, cells in jobs.evaluation.items()
@@ -59,7 +58,6 @@ def find_damage(jobs: Jobs) -> Iterator[Damage]:
     yield from misplaced([*run_dirs, *map(paths.trunk_dir, jobs.plan.trunks)])
     yield from untrained(trained_jobs, paths.RUNS)
     yield from unmeasured(measured)
-    yield from changed_files(jobs.study_dir)
 
 
 def mend(jobs: Jobs, made_for: str, left_by: str) -> Iterator[str]:

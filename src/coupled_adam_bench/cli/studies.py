@@ -122,7 +122,6 @@ def add_commands(stage: AddCommand) -> None:
     sub.add_argument("--out", type=Path, help="where to write the text")
     sub.add_argument("--json", type=Path, help="where to write everything, of each cell too")
     sub.add_argument("--all", action="store_true", help="list every cell as well")
-    sub.add_checksums(lambda arguments: [path for path in (arguments.out, arguments.json) if path is not None])
     sub = stage("fetch", _fetch, "download all that a study needs into paths.hub_mirror and paths.word_similarity")
     sub.add_argument("--dry-run", action="store_true", help="only say how much it takes, and whether the disk has it")
     sub.add_argument("--bytes-per-token", type=float, default=BYTES_PER_TOKEN, help="default: %(default)s")

@@ -5,10 +5,8 @@ import json
 import shutil
 import tarfile
 import tempfile
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -20,13 +18,12 @@ from coupled_adam_bench.data.sources import corpus_folder, fetch_corpus, open_co
 from coupled_adam_bench.data.tokenizers import GPT2_REPOSITORY, GPT2_REVISION, mirrored_gpt2, read_gpt2
 from coupled_adam_bench.data.transport import HubAwayError, Patience, PlaceError, read_at_most, read_url
 from coupled_adam_bench.evaluation.task_files import HubData, find_tasks, hub_data, user_folder
-from coupled_adam_bench.machine.progress import Progress, say
+from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import atomic_path, sha256_file
 from coupled_adam_bench.study.config import HubSource, Study
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.presets import TASK_REVISIONS, WORD_LISTS, Place, WordList
 
-_WATCH_SECONDS = 5.0
 _TOKENIZER_BYTES = 4 * 10**6
 _WORD_LIST_BYTES = 10**6
 _MOST_WORD_LIST_BYTES = 10**8  # of an archive, and of the list in it
@@ -61,8 +58,8 @@ def fetch(plan: Plan, *, dry_run: bool = False, bytes_per_token: float) -> None:
     if dry_run:
         return
     for item in items.values():
-        with _watched(item):
-            item.fetch()
+        say(f"fetch {item.name}")
+        item.fetch()
     print("fetched; jobs find it under paths.hub_mirror and paths.word_similarity, and need no network")
 
 
@@ -124,32 +121,6 @@ def _size(path: Path) -> int:
     """Return the bytes of a file, or of all files in a folder; 0 for what is not there."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return sum(file.stat().st_size for file in files)
-
-
-@contextmanager
-def _watched(item: Item) -> Iterator[None]:
-    """Show the progress of an item, also within a large file, by what lies on the disk."""
-    seen = min(_size(item.target), item.bytes)
-    ended = threading.Event()
-    with Progress(item.bytes, "B", f"fetch {item.name}", initial=seen) as progress:
-
-        def watch() -> None:
-            nonlocal seen
-            while True:
-                has_ended = ended.wait(_WATCH_SECONDS)
-                size = _size(item.target)
-                progress.update(size - seen)
-                seen = size
-                if has_ended:
-                    return
-
-        thread = threading.Thread(target=watch, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
 
 
 def _tokenizer(mirror: str, patience: Patience) -> Callable[[], None]:

@@ -206,6 +206,7 @@ def fetch_corpus(folder: Path, listing: Listing, needed: float | None, patience:
                 return
             path = folder / file.path
             if file.path not in fetched or not path.is_file() or path.stat().st_size != file.bytes:
+                say(f"fetch {file.path}, {file.bytes / 1e9:.3f} GB; text so far: {n_text / 1e9:.3f} GB")
                 download(listing, file, folder, patience)
                 # A column that is missing, or holds no text, is known before the next file is fetched.
                 origin = f"{file.path} of {listing.dataset!r}"

@@ -1,6 +1,5 @@
 """How the hub and other servers are asked: by https alone, for answers that end, and with patience for what passes."""
 
-import email.utils
 import errno
 import io
 import ipaddress
@@ -8,7 +7,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -133,10 +131,8 @@ def _retry_after(causes: list[BaseException]) -> float:
         answer = cause if isinstance(cause, HTTPError) else getattr(cause, "response", None)
         text = getattr(answer, "headers", {}).get("Retry-After")
         if text is not None:
-            with suppress(ValueError):
+            with suppress(ValueError):  # a date, which the hub does not send
                 return max(0.0, float(text))
-            with suppress(ValueError):
-                return max(0.0, (email.utils.parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
     return 0.0
 
 

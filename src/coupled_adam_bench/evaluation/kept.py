@@ -29,8 +29,6 @@ _WINDOW_COLUMNS = {"start": np.int64, "document": np.int64, "n_targets": np.int6
 _PAIR_COLUMNS = {"set": np.str_, "place": np.int64, "rating": np.float64, "cosine": np.float64}
 _PAIR_FIELDS = ("places", "ratings", "cosines")
 _HASH_DIGITS = 16
-# How a line goes on where these fields of a document begin; none of these texts is in the values behind them.
-_TASK, _DOC_ID, _METRICS, _LOGLIKELIHOODS = '{"task": ', ', "doc_id": ', ', "metrics": ', ', "loglikelihoods": '
 _COMPRESSION = 6
 
 Columns = Mapping[str, type[np.generic]]
@@ -212,31 +210,26 @@ def pack_documents(documents: Iterable[Document]) -> bytes:
     return gzip.compress("".join(lines).encode(), _COMPRESSION, mtime=0)
 
 
-def _document_lines(measurement: Measurement, cell_id: str) -> list[str]:
+def _documents(measurement: Measurement, cell_id: str) -> list[dict[str, Any]]:
     if DOCUMENTS not in measurement.read(cell_id).get("files", {}):
         return []
-    return gzip.decompress(measurement.file(cell_id, DOCUMENTS).read_bytes()).decode().splitlines()
+    lines = gzip.decompress(measurement.file(cell_id, DOCUMENTS).read_bytes()).decode().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def read_documents(measurement: Measurement, cell_id: str) -> list[Document]:
     """Return the documents of a cell, none of a diverged one; ``ValueError`` as of :meth:`Measurement.read`."""
-    return [Document(**json.loads(line)) for line in _document_lines(measurement, cell_id)]
+    return [Document(**document) for document in _documents(measurement, cell_id)]
 
 
 def read_scores(measurement: Measurement, cell_id: str, metric: str) -> dict[str, dict[str, float]]:
     """Return one metric of a cell's documents by task and document; ``ValueError`` as of :func:`read_documents`.
 
-    A document is what its line says of it: task, number, hash and what is right. It is not parsed, which is many times
-    faster. Documents without the metric are left out.
+    A document is named by its number, its hash and what is right. Documents without the metric are left out.
     """
     scores: dict[str, dict[str, float]] = {}
-    values: dict[str, float | None] = {}  # most documents have one of few texts of metrics
-    for line in _document_lines(measurement, cell_id):
-        document, _, rest = line.rpartition(_METRICS)
-        metrics = rest.rpartition(_LOGLIKELIHOODS)[0]
-        if metrics not in values:
-            values[metrics] = json.loads(metrics).get(metric)
-        if (value := values[metrics]) is not None:
-            task = document[: document.index(_DOC_ID)].removeprefix(_TASK)
-            scores.setdefault(task, {})[document] = value
-    return {json.loads(task): of_task for task, of_task in scores.items()}
+    for document in _documents(measurement, cell_id):
+        if metric in document["metrics"]:
+            name = f"{document['doc_id']} {document['doc_hash']} {document['gold']}"
+            scores.setdefault(document["task"], {})[name] = document["metrics"][metric]
+    return scores

@@ -9,20 +9,17 @@ from coupled_adam_bench.report.answers import answer_section
 from coupled_adam_bench.report.blocks import Block, Figures, Part
 from coupled_adam_bench.report.figures import FIGURES, figures_in, figures_of
 from coupled_adam_bench.report.frequency import frequency_section
-from coupled_adam_bench.report.noise import noise_section
 from coupled_adam_bench.report.published import published_section
-from coupled_adam_bench.report.seeds import seeds_section
 from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.stated import stated_section
 from coupled_adam_bench.report.statistics import statistics_section
 from coupled_adam_bench.report.table import build_tables
-from coupled_adam_bench.report.trend import trend_section
 from coupled_adam_bench.report.tuning import tuning_section
 from coupled_adam_bench.report.variants import variant_section
 from coupled_adam_bench.report.word_similarity import word_similarity_section
 from coupled_adam_bench.results.comparisons import read_paired
 from coupled_adam_bench.results.tuning import read_tuning
-from coupled_adam_bench.statistics import power, target
+from coupled_adam_bench.statistics import crossings, noise, power, seeds, target, trend
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
 from coupled_adam_bench.statistics.scores import (
     CLAIMED,
@@ -155,16 +152,8 @@ CONTENTS: tuple[Section | Statistic, ...] = (
     Section("tables", "Tables", _tables),
     Section("figures", "Figures", _figures),
     Section("tuning", "Tuning", _tuning),
-    Section(
-        "trend",
-        "Does the gain grow?",
-        _of(
-            "trend.html.j2",
-            lambda material: _if(
-                "trend", trend_section(material.study, material.study_dir), figures=Figures(figures_in("trend"))
-            ),
-        ),
-    ),
+    crossings.STATISTIC,
+    trend.STATISTIC,
     target.STATISTIC,
     Section(
         "frequency",
@@ -185,13 +174,8 @@ CONTENTS: tuple[Section | Statistic, ...] = (
             "word_similarity.html.j2", lambda material: _if("word_similarity", word_similarity_section(material.study))
         ),
     ),
-    Section(
-        "noise",
-        "Where the noise comes from",
-        _of("noise.html.j2", lambda m: _if("noise", noise_section(m.study, m.study_dir / "noise.csv"))),
-        "Noise",
-    ),
-    Section("seeds", "Seeds", _of("seeds.html.j2", lambda m: _if("seeds", seeds_section(m.study_dir / "seeds.csv")))),
+    noise.STATISTIC,
+    seeds.STATISTIC,
     Section("theory", "Theory", lambda material: named("tools.theory.section:theory")(material)),
     Section("statistics", "Statistics", _of("statistics.html.j2", _statistics)),
     power.STATISTIC,
@@ -219,3 +203,9 @@ STATISTICS = tuple(each for each in CONTENTS if isinstance(each, Statistic))
 SECTIONS = tuple(
     section for each in CONTENTS if (section := each.section if isinstance(each, Statistic) else each) is not None
 )
+
+
+def undeclared(plan: Plan) -> list[str]:
+    """Return the files of statistics that are not declared yet."""
+    names = ["paired.csv", "summary.csv"]
+    return [*names, *["stated.csv"][: plan.stated is not None], *["tuning.csv"][: bool(plan.tunings)]]

@@ -16,9 +16,7 @@ from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.stated import read_record
 
-_HASHED = (
-    "results.csv", "tests.csv", *paths.STATISTICS_FILES, "stated.csv", paths.TUNING_CSV, "tables/*", "figures/*",
-)  # fmt: skip
+_HASHED = ("*.csv", "tables/*", "figures/*")
 
 
 def _versions() -> dict[str, str]:
@@ -58,10 +56,11 @@ def _data(data_id: str, meta: Path) -> dict[str, Any]:
     return {"id": data_id, "meta": read_sealed(meta) if meta.is_file() else None}
 
 
-def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESULTS) -> None:
+def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESULTS, made_for: str = "") -> None:
     """Write ``manifest.json`` of a study whose results, tests, tables and figures lie in ``study_dir``.
 
     ``results_root`` is the folder of ``runs`` and ``data``. Runs and data that are not there are noted as such.
+    ``made_for`` is a hash of what the results show.
     """
     of_stages = {name.lower(): value for name, value in vars(versions).items() if name.isupper()}
     of_stages |= {stage.name: stage.version for stage in STAGES.values()}
@@ -70,6 +69,7 @@ def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESUL
     manifest = {
         "study": plan.name,
         "title": plan.title,
+        "made_for": made_for,
         # No path changes a number.
         "studies": [study.model_dump(mode="json", exclude={"paths", "stated"}) for study in plan.studies.values()],
         "stated": None

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from coupled_adam_bench.report.plain_table import markdown, numbers
 from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.table import PrintedTable, build_tables
-from coupled_adam_bench.results.study_results import load_results
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.store.files import write_text
 from coupled_adam_bench.store.markup import latex_escape
 from coupled_adam_bench.study.catalog.tables import Table
-from coupled_adam_bench.study.plan import Plan
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -104,13 +103,13 @@ def render_html(table: PrintedTable, templates_dir: Path) -> str:
     return html_environment(templates_dir).get_template("table_page.html.j2").render(table=table)
 
 
-def write_tables(plan: Plan, results_csv: Path, tests_csv: Path, out_dir: Path, templates_dir: Path) -> None:
+def write_tables(study: StudyResults, out_dir: Path, templates_dir: Path) -> None:
     """Write every table that the study defines in each format of ``TABLE_ENDINGS``, and its settings in LaTeX."""
-    for table in build_tables(load_results(plan, results_csv, tests_csv)):
+    for table in build_tables(study):
         write_text(out_dir / f"{table.name}.tex", render_latex(table, templates_dir))
         write_text(out_dir / f"{table.name}.tabular.tex", render_tabular(table, templates_dir))
         write_text(out_dir / f"{table.name}.html", render_html(table, templates_dir))
         write_text(out_dir / f"{table.name}.md", markdown(table))
         write_csv(numbers(table), out_dir / f"{table.name}.csv")
-    for setup in setup_tables(plan):
+    for setup in setup_tables(study.plan):
         write_text(out_dir / f"{setup.name}.tex", render_setup(setup, templates_dir))

@@ -71,6 +71,10 @@ class StudyResults:
         """Return the metrics of a table."""
         return tuple(self.layout.metrics[name] for name in self.tables[table].columns)
 
+    def optimizer_labels(self, table: str) -> dict[str, str]:
+        """Return the labels of a table's optimizers by their keys."""
+        return {key: label for group in self.groups[table] for key, label in group.optimizer_labels.items()}
+
     def samples(self, group: Group, metric: Metric) -> dict[str, list[float]]:
         """Return a metric's values over seeds by optimizer; a value that is not there is NaN."""
         return group.samples(self.values, metric)

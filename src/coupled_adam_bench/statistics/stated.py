@@ -18,10 +18,9 @@ from coupled_adam_bench.results.pairs import paired_values
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
 from coupled_adam_bench.statistics.corrections import holm
-from coupled_adam_bench.statistics.regression import upper_tail
+from coupled_adam_bench.statistics.regression import TOKENS, trend_of, upper_tail
 from coupled_adam_bench.statistics.student import one_sided_p, statistic
 from coupled_adam_bench.statistics.t_test import t_test
-from coupled_adam_bench.statistics.trend import TOKENS, trend_of
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.stated import Hypothesis, StatedPlan, is_meant
 

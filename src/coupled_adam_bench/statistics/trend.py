@@ -1,117 +1,26 @@
-"""How the difference between two optimizers grows with tokens and parameters: ``trend.csv`` and ``crossings.csv``.
+"""How the difference between two optimizers grows with tokens and parameters: ``trend.csv``.
 
-The model of a table, a metric and two optimizers, over all seeds s, tokens D and parameters N that have both values:
-``difference = a_s + b_s log2 D + c_s log2 N + noise``, a line for each seed. The mean b is what a doubling of D adds.
-The paper says that the gain of Coupled Adam in loss grows with D [P]: that is the one-sided t-test of b over seeds.
+The paper says that the gain of Coupled Adam in loss grows with D [P]: that is the one-sided t-test over seeds of what
+a doubling of D adds.
 """
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from pandas import DataFrame
+from markupsafe import Markup
 
-from coupled_adam_bench.results.groups import Group, Setup
-from coupled_adam_bench.results.pairs import paired_values, rivals
-from coupled_adam_bench.results.study_results import StudyResults, load_results
-from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
+from coupled_adam_bench.report.blocks import Block, Column, Figures, Fold, Grid, Heading, Items, Text, with_arrow
+from coupled_adam_bench.report.formats import MISSING, p_value, plural, significant
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.corrections import holm
-from coupled_adam_bench.statistics.regression import Fit, fit_line, no_fit, t_quantile, upper_tail
+from coupled_adam_bench.statistics.crossings import crossing_sentences
+from coupled_adam_bench.statistics.declared import PLACE, Field, Material, Row, Section, Statistic
+from coupled_adam_bench.statistics.regression import CENTRE, PARAMETERS, TOKENS, Trend, t_quantile, trends, upper_tail
+from coupled_adam_bench.statistics.scores import LOSS
+from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.study.catalog.metrics import Metric
-from coupled_adam_bench.study.plan import Plan
-
-CENTRE, TOKENS, PARAMETERS = "centre", "tokens", "parameters"
-"""Terms: the difference at the mean log D and log N, and what each doubling of tokens or of parameters adds to it."""
-NO_CROSSING = "no crossing in the range"
-TREND_COLUMNS: dict[str, type] = {
-    "table": str, "data": str, "recipe": str, "metric": str, "optimizer": str, "reference": str, "term": str,
-    "estimate": float, "se": float, "df": float, "low": float, "high": float, "p_value": float, "p_holm": float,
-    "n": int, "n_missing": int, "n_seeds": int, "reason": str,
-}  # fmt: skip
-"""Columns of trend.csv; ``low`` and ``high`` are the 95 % interval, ``p_value`` is one-sided, for the optimizer."""
-CROSSING_COLUMNS: dict[str, type] = {
-    "table": str, "n_params": int, "model": str, "data": str, "recipe": str, "metric": str, "optimizer": str,
-    "reference": str, "tokens": float, "low": float, "high": float, "reason": str,
-}  # fmt: skip
-"""Columns of crossings.csv; ``tokens`` is where the fitted difference is 0, between ``low`` and ``high`` at 95 %."""
-
-
-@dataclass(frozen=True)
-class Trend:
-    """The fitted line of a table's groups that have the same data and recipe."""
-
-    groups: tuple[Group, ...]
-    metric: Metric
-    optimizer: str
-    reference: str
-    terms: tuple[str, ...]
-    """What the line depends on: ``TOKENS``, ``PARAMETERS``, both, or nothing."""
-    fit: Fit
-    n: int
-    n_missing: int
-
-    def line(self, n_params: float) -> tuple[float, float, float, float, float]:
-        """Return the line against log2 D for one size: value at D = 1, slope, their variances and covariance."""
-        at = {TOKENS: 0.0, PARAMETERS: math.log2(n_params)}
-        weights = [1.0, *(at[term] - mean for term, mean in zip(self.terms, self.fit.centre, strict=True))]
-        cov, slope = self.fit.covariance, 1 + self.terms.index(TOKENS)
-        value = sum(w * b for w, b in zip(weights, self.fit.estimates, strict=True))
-        variance = sum(w * v * cov[i][j] for i, w in enumerate(weights) for j, v in enumerate(weights))
-        covariance = sum(w * cov[i][slope] for i, w in enumerate(weights))
-        return value, self.fit.estimates[slope], variance, cov[slope][slope], covariance
-
-    def predicted(self, n_params: float, n_tokens: float) -> tuple[float, float]:
-        """Return the fitted difference and half the width of its 95 % interval."""
-        value, slope, variance, slope_variance, covariance = self.line(n_params)
-        x = math.log2(n_tokens)
-        squared_error = variance + 2 * x * covariance + x * x * slope_variance
-        return value + slope * x, t_quantile(self.fit.df) * math.sqrt(max(squared_error, 0.0))
-
-
-def trends(study: StudyResults, table: str, metrics: Sequence[Metric]) -> list[Trend]:
-    """Return the fitted lines of a table that has several numbers of tokens or sizes, by data, recipe and pair."""
-    families: dict[tuple[str, str], list[Group]] = defaultdict(list)
-    for group in study.groups[table]:
-        families[group.setup.data, group.setup.recipe].append(group)
-    found = []
-    for groups in families.values():
-        pairs = Counter(pair for group in groups for pair in rivals(group))
-        several = [pair for pair, n_groups in pairs.items() if n_groups > 1]
-        found += [trend_of(study, groups, metric, *pair) for metric in metrics for pair in several]
-    return found
-
-
-def trend_of(
-    study: StudyResults,
-    groups: Sequence[Group],
-    metric: Metric,
-    optimizer: str,
-    reference: str,
-    among: Sequence[int] | None = None,
-) -> Trend:
-    """Return the line through groups of the same data and recipe, over all seeds or those ``among`` these."""
-    shared = [group for group in groups if {optimizer, reference} <= group.cells.keys()]
-    sizes = {TOKENS: {group.n_tokens for group in shared}, PARAMETERS: {group.setup.n_params for group in shared}}
-    terms = tuple(term for term, values in sizes.items() if len(values) > 1)
-    values: list[float] = []
-    places: list[list[float]] = []
-    seeds: list[int] = []
-    n_missing = 0
-    for group in shared:
-        pair = paired_values(study, group, metric, optimizer, reference)
-        wanted = pair.seeds if among is None else among
-        differences = {seed: pair.differences[seed] for seed in wanted if seed in pair.differences}
-        n_missing += len(wanted) - len(differences)
-        logs = {TOKENS: math.log2(group.n_tokens), PARAMETERS: math.log2(group.setup.n_params)}
-        for seed, difference in differences.items():
-            values.append(difference)
-            places.append([logs[term] for term in terms])
-            seeds.append(seed)
-    fit = fit_line(values, places, seeds) if values else no_fit(len(terms), 0, "no pair has both values")
-    return Trend(tuple(shared), metric, optimizer, reference, terms, fit, len(values), n_missing)
 
 
 def _rows(trend: Trend) -> list[dict[str, Any]]:
@@ -140,73 +49,128 @@ def _rows(trend: Trend) -> list[dict[str, Any]]:
     return rows
 
 
-def crossing(trend: Trend, n_params: int) -> tuple[float, float, float, str]:
-    """Return the tokens at which the fitted difference is 0, the ends of the 95 % interval, and a reason for NaN.
-
-    The interval is Fieller's (1954): all D at which the interval of the fitted difference holds 0. It may reach beyond
-    the study's numbers of tokens; a crossing itself is given only between them.
-    """
-    nan = math.nan
-    if trend.fit.reason or TOKENS not in trend.terms:
-        return nan, nan, nan, trend.fit.reason or "one number of tokens"
-    value, slope, variance, slope_variance, covariance = trend.line(n_params)
-    tokens = [group.n_tokens for group in trend.groups]
-    place = -value / slope if slope else nan
-    if not math.log2(min(tokens)) <= place <= math.log2(max(tokens)):
-        return nan, nan, nan, NO_CROSSING
-    squared = t_quantile(trend.fit.df) ** 2
-    # (value + slope x)^2 <= t^2 variance(x), a quadratic in x; it opens upwards if the slope differs from 0.
-    a = slope**2 - squared * slope_variance
-    if a <= 0:
-        return 2**place, nan, nan, "the slope does not differ from 0, so the interval has no end"
-    b, c = value * slope - squared * covariance, value**2 - squared * variance
-    root = math.sqrt(max(b * b - a * c, 0.0))
-    return 2**place, _tokens((-b - root) / a), _tokens((-b + root) / a), ""
-
-
-def _tokens(log2: float) -> float:
-    return 2.0**log2 if log2 < 1023 else math.inf
-
-
-def _crossing_rows(trend: Trend) -> list[dict[str, Any]]:
-    rows = []
-    setups: dict[Setup, None] = dict.fromkeys(group.setup for group in trend.groups)
-    for setup in setups:
-        tokens, low, high, reason = crossing(trend, setup.n_params)
-        rows.append({
-            "table": trend.groups[0].table, **vars(setup), "metric": trend.metric.name, "optimizer": trend.optimizer,
-            "reference": trend.reference, "tokens": tokens, "low": low, "high": high, "reason": reason,
-        })  # fmt: skip
-    return rows
-
-
-def trend_rows(study: StudyResults) -> tuple[DataFrame, DataFrame]:
-    """Return trend.csv and crossings.csv; Holm's correction is over the tests of a table on the same term."""
-    rows: list[dict[str, Any]] = []
-    crossings: list[dict[str, Any]] = []
+def trend_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
+    """Yield the rows of trend.csv; Holm's correction is over the tests of a table on the same term."""
     for name in study.tables:
-        fitted = trends(study, name, study.columns(name))
-        of_table = [row for trend in fitted for row in _rows(trend)]
+        of_table = [row for trend in trends(study, name, study.columns(name)) for row in _rows(trend)]
         for term in (CENTRE, TOKENS, PARAMETERS):
             of_term = [row for row in of_table if row["term"] == term]
             for row, p_holm in zip(of_term, holm([row["p_value"] for row in of_term]), strict=True):
                 row["p_holm"] = p_holm
-        rows += of_table
-        crossings += [row for trend in fitted for row in _crossing_rows(trend)]
-    return typed_frame(rows, TREND_COLUMNS), typed_frame(crossings, CROSSING_COLUMNS)
+        yield from of_table
 
 
-def read_trend(folder: Path) -> tuple[DataFrame, DataFrame]:
-    """Read ``trend.csv`` and ``crossings.csv`` of a folder."""
-    pair = ("data", "recipe", "metric", "optimizer", "reference")
+@dataclass(frozen=True)
+class _Line:
+    """A metric and a pair of optimizers: the rows of what a doubling of tokens and one of parameters adds."""
+
+    metric: Metric
+    optimizer: str
+    reference: str
+    tokens: Row
+    parameters: Row
+
+
+def _lines(material: Material, table: str) -> list[_Line]:
+    study, labels = material.study, material.study.optimizer_labels(table)
+    terms = {
+        term: [row for row in material.rows(STATISTIC) if (row["table"], row["term"]) == (table, term)]
+        for term in (TOKENS, PARAMETERS)
+    }
+    return [
+        _Line(study.layout.metrics[row["metric"]], labels[row["optimizer"]], labels[row["reference"]], row, other)
+        for row, other in zip(terms[TOKENS], terms[PARAMETERS], strict=True)
+    ]
+
+
+def _interval(row: Row) -> str:
+    if math.isnan(row["estimate"]):
+        return MISSING
+    return f"{significant(row['estimate'])} [{significant(row['low'])}, {significant(row['high'])}]"
+
+
+def _answer(line: _Line, where: str) -> str:
+    """Return what the test of the loss against tokens says."""
+    row, gain = line.tokens, f"gain of {line.optimizer} over {line.reference}"
+    if math.isnan(row["p_value"]):
+        return f"Whether the {gain} grows with D cannot be told{where}: {row['reason']}."
+    word = "grows" if row["p_value"] < ALPHA else "is not shown to grow"
+    p = p_value(row["p_value"])
     return (
-        read_csv(folder / "trend.csv", TREND_COLUMNS, ("table", *pair, "term")),
-        read_csv(folder / "crossings.csv", CROSSING_COLUMNS, ("table", "n_params", "model", *pair)),
+        f"The {gain} in loss {word} with D{where}: each doubling changes the difference by {_interval(row)} nat/token "
+        f"(one-sided p {p if p.startswith('<') else f'= {p}'})."
     )
 
 
-def write_trend(plan: Plan, results_csv: Path, out: Path) -> None:
-    """Write ``trend.csv`` and, beside it, ``crossings.csv`` from ``results.csv``."""
-    rows, crossings = trend_rows(load_results(plan, results_csv))
-    write_csv(rows, out)
-    write_csv(crossings, out.with_name("crossings.csv"))
+_COLUMNS: tuple[Column[_Line], ...] = (
+    Column("Metric", lambda line: with_arrow(line.metric), "row"),
+    Column("Optimizer", lambda line: line.optimizer),
+    Column("minus", lambda line: line.reference),
+    Column(Markup("doubling of <i>D</i>"), lambda line: _interval(line.tokens), "number"),
+    Column(Markup("<i>p</i>"), lambda line: p_value(line.tokens["p_value"]), "number"),
+    Column(Markup("<i>p</i>, Holm"), lambda line: p_value(line.tokens["p_holm"]), "number"),
+    Column(Markup("doubling of <i>N</i>"), lambda line: _interval(line.parameters), "number"),
+    Column("From", lambda line: f"{plural(line.tokens['n'], 'pair')}, {plural(line.tokens['n_seeds'], 'seed')}"),
+    Column("Remark", lambda line: line.tokens["reason"], "wrap"),
+)
+
+
+def _blocks(material: Material) -> Iterator[Block]:
+    shown = {name: lines for name in material.study.tables if (lines := _lines(material, name))}
+    if not shown:
+        return
+    yield Text(
+        Markup(
+            "The paper says that the gain of Coupled Adam in loss grows with <i>D</i>. This section fits a line within "
+            "each seed to all sizes of a table: the difference of two optimizers, paired by seed, against log <i>D</i> "
+            "and log <i>N</i>. It tests the mean of the lines by Student's <i>t</i> over the seeds, so three seeds "
+            "find only clear growth. The test is one-sided: that the difference moves in favour of the optimizer. "
+            'Unless a stated plan has it, read it as exploratory. All lines: <a href="../trend.csv">trend.csv</a>, '
+            'where they cross 0 in <a href="../crossings.csv">crossings.csv</a>.'
+        )
+    )
+    for number, (name, lines) in enumerate(shown.items()):
+        title = material.study.tables[name].title
+        families = {(line.tokens["data"], line.tokens["recipe"]) for line in lines}
+        yield Heading(title)
+        for line in lines:
+            if line.metric.name == LOSS:
+                where = f" on {line.tokens['data']} ({line.tokens['recipe']})" if len(families) > 1 else ""
+                yield Text(_answer(line, where))
+        if sentences := crossing_sentences(material, name):
+            yield Items(sentences)
+        if number == 0:
+            yield Figures(["trend"])
+        caption = "What each doubling adds to the difference, with its 95 % interval"
+        yield Fold(
+            plural(len(lines), "line"), [Grid(f"Trends of {title}", _COLUMNS, lines, caption=caption, tall=True)]
+        )
+
+
+STATISTIC = Statistic(
+    file="trend.csv",
+    caption="How the difference between two optimizers grows with tokens and parameters.",
+    columns={
+        "table": PLACE["table"],
+        "data": PLACE["data"],
+        "recipe": PLACE["recipe"],
+        "metric": Field(str, "name of the metric"),
+        "optimizer": Field(str, "key of the optimizer"),
+        "reference": Field(str, "key of the optimizer that it is compared with"),
+        "term": Field(str, "centre, or what is doubled: tokens or parameters"),
+        "estimate": Field(float, "the difference at the centre, or what a doubling adds to it", "the metric's"),
+        "se": Field(float, "its standard error", "the metric's"),
+        "df": Field(float, "its degrees of freedom"),
+        "low": Field(float, "lower end of its 95 % interval", "the metric's"),
+        "high": Field(float, "upper end of its 95 % interval", "the metric's"),
+        "p_value": Field(float, "one-sided p, for the optimizer"),
+        "p_holm": Field(float, "p after Holm's correction over the table's tests of the term"),
+        "n": Field(int, "pairs of runs"),
+        "n_missing": Field(int, "pairs without both values"),
+        "n_seeds": Field(int, "seeds with a line"),
+        "reason": Field(str, "why a number is missing"),
+    },
+    key=("table", "data", "recipe", "metric", "optimizer", "reference", "term"),
+    rows=lambda material: trend_rows(material.study),
+    section=Section("trend", "Does the gain grow?", _blocks),
+)

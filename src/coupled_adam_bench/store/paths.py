@@ -12,13 +12,7 @@ WEIGHTS = "model.safetensors"
 TUNING = "tuning"
 """The folder of a study with the choice of each tuning."""
 TUNING_CSV = "tuning.csv"
-STATISTICS_FILES = (
-    "paired.csv", "summary.csv", "trend.csv", "crossings.csv", "power.csv", "seeds.csv", "noise.csv",
-    "target.csv",
-)  # fmt: skip
-"""What the stage ``statistics`` writes into the folder of a study."""
-
-STUDY_FOLDERS = ("data", "training", "evaluation", TUNING, "logs", "checksums", "tables", "figures", "report")
+STUDY_FOLDERS = ("data", "training", "evaluation", TUNING, "logs", "tables", "figures", "report")
 """The folders in the folder of a study."""
 RUN_FOLDERS = ("checkpoints", "model", "evaluations")
 """The folders in the folder of a run."""

@@ -17,19 +17,11 @@ import numpy as np
 import pytest
 import yaml
 from finished import once
-from sections import write_page
 
 from coupled_adam_bench.evaluation.kept import DOCUMENTS, WINDOWS, Document, WindowLosses, pack_documents, pack_windows
 from coupled_adam_bench.report import figures
-from coupled_adam_bench.report.figures import write_figures
-from coupled_adam_bench.report.manifest import write_manifest
-from coupled_adam_bench.report.render import write_tables
-from coupled_adam_bench.results.collect import collect, write_results
+from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.results.groups import layout_of
-from coupled_adam_bench.statistics.compare import write_tests
-from coupled_adam_bench.statistics.paired_text import write_paired
-from coupled_adam_bench.statistics.summary import write_summary
-from coupled_adam_bench.statistics.trend import write_trend
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.stored import beside
 from coupled_adam_bench.study.catalog.metrics import METRICS, THEORY_METRICS
@@ -221,16 +213,7 @@ def build(plan: Plan, root: Path, stored: Any) -> Path:
             write_fake_theory(cell, files)
     study_dir = root / plan.name
     write_sealed(study_dir / "plan.json", plan.to_json())
-    results, tests = study_dir / "results.csv", study_dir / "tests.csv"
-    write_results(collect(plan, root / "runs"), results)
-    write_tests(plan, results, tests)
-    write_trend(plan, results, study_dir / "trend.csv")
-    write_paired(plan, study_dir / "paired.csv", root / "runs")
-    write_summary(plan, results, study_dir / "summary.csv")
-    write_tables(plan, results, tests, study_dir / "tables", TEMPLATES)
-    write_figures(plan, results, root / "runs", study_dir / "figures")
-    write_manifest(plan, study_dir, root)
-    write_page(plan, study_dir, TEMPLATES, root / "runs")
+    report(plan, Places(TEMPLATES, study_dir, root / "runs"), endings=figures.FIGURE_ENDINGS)
     return study_dir
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from sections import write_page
 
 from coupled_adam_bench.report.contents import study_files
 from coupled_adam_bench.report.figures import figures_of
+from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.report.manifest import write_manifest
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.statistics.compare import compare
@@ -247,30 +247,9 @@ def test_manifest(fake: Any) -> None:
     assert manifest["git_revision"] is None or re.fullmatch(r"[0-9a-f]{40}(-dirty)?", manifest["git_revision"])
 
 
-@pytest.mark.usefixtures("no_pdf")
-def test_runs_that_are_not_there_are_said_to_be_missing(
-    fake: Any, tiny_plan: Plan, tmp_path: Path, templates: Path
-) -> None:
-    from coupled_adam_bench.report.figures import write_figures
-    from coupled_adam_bench.results.collect import collect, write_results
-    from coupled_adam_bench.statistics.compare import write_tests
-    from coupled_adam_bench.statistics.paired_text import write_paired
-    from coupled_adam_bench.statistics.summary import write_summary
-    from coupled_adam_bench.statistics.trend import write_trend
-
+def test_runs_that_are_not_there_are_said_to_be_missing(tiny_plan: Plan, tmp_path: Path, templates: Path) -> None:
     study_dir = tmp_path / "tiny"
-    with pytest.raises(ValueError, match=r"results\.csv: no such file"):
-        write_page(tiny_plan, study_dir, templates, tmp_path / "runs")
-    write_results(collect(tiny_plan, tmp_path / "runs", partial=True), study_dir / "results.csv")
-    write_tests(tiny_plan, study_dir / "results.csv", study_dir / "tests.csv")
-    write_trend(tiny_plan, study_dir / "results.csv", study_dir / "trend.csv")
-    write_paired(tiny_plan, study_dir / "paired.csv", tmp_path / "runs")
-    write_summary(tiny_plan, study_dir / "results.csv", study_dir / "summary.csv")
-    write_manifest(tiny_plan, study_dir, tmp_path)
-    with pytest.raises(ValueError, match=r"loss_accuracy\.svg: missing; draw the figures first"):
-        write_page(tiny_plan, study_dir, templates, tmp_path / "runs")
-    write_figures(tiny_plan, study_dir / "results.csv", tmp_path / "runs", study_dir / "figures")
-    write_page(tiny_plan, study_dir, templates, tmp_path / "runs")
+    report(tiny_plan, Places(templates, study_dir, tmp_path / "runs"), partial=True, endings=["svg"])
     text = (study_dir / "report" / "index.html").read_text()
     Page(text)
     assert text.count("not trained</span>") == 6
@@ -310,23 +289,6 @@ def test_print_unfolds_the_lists_on_landscape_pages(fake: Any, chromium: Callabl
     if program := shutil.which("pdftotext"):
         text = subprocess.run([program, tmp_path / "whole.pdf", "-"], capture_output=True, text=True, timeout=60).stdout
         assert all(cell in "".join(text.split()) for cell in fake.plan.cells)
-
-
-def test_the_groups_are_made_once_for_the_whole_report(
-    fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, templates: Path
-) -> None:
-    from coupled_adam_bench.results import groups, study_results
-
-    made: list[Plan] = []
-
-    def layout_of(plan: Plan) -> groups.Layout:
-        made.append(plan)
-        return groups.layout_of(plan)
-
-    monkeypatch.setattr(study_results, "layout_of", layout_of)
-    shutil.copytree(fake.study_dir, tmp_path / "fake")
-    write_page(fake.plan, tmp_path / "fake", templates, fake.root / "runs")
-    assert made == [fake.plan]
 
 
 def test_what_the_study_takes_is_in_the_page(page: str) -> None:

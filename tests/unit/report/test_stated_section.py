@@ -6,20 +6,14 @@ from typing import Any
 
 import pytest
 import yaml
-from sections import write_page
 
-from coupled_adam_bench.report.figures import figures_of
-from coupled_adam_bench.report.manifest import write_manifest
+from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.report.stated import StatedSection, describe_stated, stated_section
 from coupled_adam_bench.results.collect import write_results
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import write_csv
-from coupled_adam_bench.statistics.compare import write_tests
-from coupled_adam_bench.statistics.paired_text import write_paired
-from coupled_adam_bench.statistics.stated import stated_rows, write_stated
-from coupled_adam_bench.statistics.summary import write_summary
-from coupled_adam_bench.statistics.trend import write_trend
+from coupled_adam_bench.statistics.stated import stated_rows
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -111,21 +105,9 @@ def test_the_whole_report_of_a_stated_plan(
     plan = make_plan(parse_study(tiny_study(stated=str(path))))
     assert plan.stated is not None
     note_stated(plan, folder, {})
-    results = folder / "results.csv"
+    results = tmp_path / "collected.csv"
     write_results(results_of(plan, lambda cell, _: value(cell)).results, results)
-    for write, name in (
-        (write_tests, "tests"),
-        (write_trend, "trend"),
-        (write_stated, "stated"),
-        (write_summary, "summary"),
-    ):
-        write(plan, results, folder / f"{name}.csv")
-    write_paired(plan, folder / "paired.csv", tmp_path / "runs")
-    (folder / "figures").mkdir()
-    for name in figures_of(plan):
-        (folder / "figures" / f"{name}.svg").write_text("<svg/>")
-    write_manifest(plan, folder, tmp_path)
-    write_page(plan, folder, templates, tmp_path / "runs")
+    report(plan, Places(templates, folder, tmp_path / "runs", results), endings=["svg"])
     page = (folder / "report" / "index.html").read_text()
     part = page.split('<section id="stated">')[1].split("</section>")[0]
     assert "&lt;b&gt;loss&lt;/b&gt;" in part

@@ -25,9 +25,9 @@ from coupled_adam_bench.report.render import (
     write_tables,
 )
 from coupled_adam_bench.report.table import PrintedTable, SizeRows, TableRow, TokensRows, Value, build_tables
-from coupled_adam_bench.results.collect import results_frame, write_results
+from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.compare import compare, write_tests
+from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS, SETUP_TABLES, TABLE_ENDINGS
 from coupled_adam_bench.study.cells import Cell
@@ -161,10 +161,7 @@ def test_old_tests_are_refused(small: StudyResults) -> None:
 
 def test_golden_files(small: StudyResults, templates: Path, tmp_path: Path) -> None:
     """Set CAB_UPDATE_GOLDEN=1 to write the files anew, and read the diff."""
-    plan = small.plan
-    write_results(small.results, tmp_path / "results.csv")
-    write_tests(plan, tmp_path / "results.csv", tmp_path / "tests.csv")
-    write_tables(plan, tmp_path / "results.csv", tmp_path / "tests.csv", tmp_path / "tables", templates)
+    write_tables(small, tmp_path / "tables", templates)
     names = sorted(f"{name}.{ending}" for name in ("table1", "table2", "table7") for ending in TABLE_ENDINGS)
     written = {path.name for path in (tmp_path / "tables").iterdir()}
     assert written == {*names, *(f"{name}.tex" for name in SETUP_TABLES)}

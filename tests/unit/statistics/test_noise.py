@@ -11,16 +11,16 @@ import pytest
 from coupled_adam_bench.evaluation.kept import WINDOWS, WindowLosses, pack_windows
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics import sampling
+from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.noise import (
     EVALUATION,
     INIT,
     ORDER,
     REST,
     SEEDS,
+    STATISTIC,
     noise_rows,
-    read_noise,
     seed_parts,
-    write_noise_rows,
 )
 from coupled_adam_bench.statistics.sampling import variance_of_mean_loss
 from coupled_adam_bench.statistics.variance_components import two_way
@@ -102,12 +102,11 @@ def test_the_same_cells_in_two_blocks_are_told_once(tiny_study: Any, results_of:
 
 
 def test_the_file_is_read_back_as_it_was_written(tiny_study: Any, results_of: Results, tmp_path: Path) -> None:
-    rows = rows_of(results_of(crossed(tiny_study), value), source=SEEDS)
-    write_noise_rows(rows, tmp_path / "noise.csv")
-    found = read_noise(tmp_path / "noise.csv").to_dict("records")
-    metrics = {row["metric"] for row in found}
-    assert metrics > set(PAPER_COLUMNS)
-    assert [row["variance"] for row in found] == pytest.approx([row["variance"] for row in rows], nan_ok=True)
+    material = Material(results_of(crossed(tiny_study), value), tmp_path / "runs", tmp_path)
+    material.write(STATISTIC)
+    found = STATISTIC.read(tmp_path / "noise.csv")
+    assert found.equals(material.frame(STATISTIC))
+    assert set(found["metric"]) > set(PAPER_COLUMNS)
 
 
 def windows(n_targets: list[int], losses: list[float], documents: list[int] | None = None) -> WindowLosses:

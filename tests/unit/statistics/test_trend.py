@@ -6,17 +6,27 @@ from typing import Any
 import numpy as np
 import pytest
 import statsmodels.api as sm
+from pandas import DataFrame
 from scipy import stats
 
-from coupled_adam_bench.results.collect import write_results
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.regression import fit_line, upper_tail
-from coupled_adam_bench.statistics.trend import crossing, read_trend, trend_rows, trends, write_trend
+from coupled_adam_bench.statistics import crossings, trend
+from coupled_adam_bench.statistics.crossings import crossing
+from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.regression import fit_line, trends, upper_tail
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 
 NAN = math.nan
 GRID = [(x, z) for x in (1.0, 2.0, 3.0) for z in (5.0, 6.5)]
+
+
+def trend_frame(results: StudyResults) -> DataFrame:
+    return Material(results).frame(trend.STATISTIC)
+
+
+def crossing_frame(results: StudyResults) -> DataFrame:
+    return Material(results).frame(crossings.STATISTIC)
 
 
 def drawn(seed_sd: float, n_seeds: int = 3, noise: float = 0.01) -> tuple[Any, Any, Any]:
@@ -109,7 +119,7 @@ def noisy_line(cell: Any, at: float = 80.0, slope: float = -0.1) -> float:
 
 
 def test_the_test_of_growth_follows_the_direction_of_the_metric(study: Callable[..., StudyResults]) -> None:
-    rows, _ = trend_rows(study(noisy_line))
+    rows = trend_frame(study(noisy_line))
     found = rows.set_index(["metric", "term"])
     loss, acc = found.loc[("loss", "tokens")], found.loc[("acc", "tokens")]
     assert loss["estimate"] == pytest.approx(-0.1, abs=0.01) == acc["estimate"]
@@ -125,25 +135,25 @@ def test_the_test_of_growth_follows_the_direction_of_the_metric(study: Callable[
 
 def test_the_crossing_is_where_the_line_and_its_interval_hold_zero(study: Callable[..., StudyResults]) -> None:
     results = study(noisy_line)
-    trend = next(t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss")
-    n_params = trend.groups[0].setup.n_params
-    tokens, low, high, reason = crossing(trend, n_params)
+    line = next(t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss")
+    n_params = line.groups[0].setup.n_params
+    tokens, low, high, reason = crossing(line, n_params)
     assert reason == ""
     assert low < tokens < high
-    assert trend.predicted(n_params, tokens)[0] == pytest.approx(0, abs=1e-12)
+    assert line.predicted(n_params, tokens)[0] == pytest.approx(0, abs=1e-12)
     for end in (low, high):
-        difference, half = trend.predicted(n_params, end)
+        difference, half = line.predicted(n_params, end)
         assert abs(difference) == pytest.approx(half, rel=1e-6)
     # The steps of the crossing are those of the line that was drawn, apart from the noise and the seeds' 0.02.
     assert tokens / (16 * 4) == pytest.approx(80 * 2**0.2, rel=0.1)
 
 
 def test_no_crossing_is_said(study: Callable[..., StudyResults]) -> None:
-    _, far = trend_rows(study(lambda cell: noisy_line(cell, at=1e6)))
+    far = crossing_frame(study(lambda cell: noisy_line(cell, at=1e6)))
     of_loss = far[far["metric"] == "loss"]
     assert set(of_loss["reason"]) == {"no crossing in the range"}
     assert of_loss["tokens"].isna().all()
-    _, flat = trend_rows(
+    flat = crossing_frame(
         study(lambda cell: noisy_line(cell, at=80, slope=1e-5) - 0.02 * (cell.optimizer.key != "adamw"))
     )
     for row in flat[flat["metric"] == "loss"].to_dict("records"):
@@ -156,7 +166,7 @@ def test_no_crossing_is_said(study: Callable[..., StudyResults]) -> None:
 
 def test_a_missing_pair_is_left_out_and_counted(study: Callable[..., StudyResults]) -> None:
     lost = (3, 160, 16)
-    rows, _ = trend_rows(
+    rows = trend_frame(
         study(lambda cell: NAN if (cell.seed, cell.steps, cell.model.d_model) == lost else noisy_line(cell))
     )
     row = rows.set_index(["metric", "term"]).loc[("loss", "tokens")]
@@ -165,23 +175,24 @@ def test_a_missing_pair_is_left_out_and_counted(study: Callable[..., StudyResult
 
 
 def test_one_number_of_tokens_has_a_trend_with_size_only(study: Callable[..., StudyResults]) -> None:
-    rows, crossings = trend_rows(study(noisy_line, steps=(160,)))
+    results = study(noisy_line, steps=(160,))
+    rows, crossed = trend_frame(results), crossing_frame(results)
     found = rows[rows["metric"] == "loss"].set_index("term")
     assert math.isnan(found.loc["tokens"]["estimate"])
     assert found.loc["tokens"]["reason"] == "one number of tokens"
     assert math.isfinite(found.loc["parameters"]["estimate"])
-    assert set(crossings[crossings["metric"] == "loss"]["reason"]) == {"one number of tokens"}
+    assert set(crossed[crossed["metric"] == "loss"]["reason"]) == {"one number of tokens"}
 
 
 def test_one_place_has_no_trend(study: Callable[..., StudyResults]) -> None:
-    rows, crossings = trend_rows(study(noisy_line, steps=(160,), models=["nano"]))
+    results = study(noisy_line, steps=(160,), models=["nano"])
+    rows, crossed = trend_frame(results), crossing_frame(results)
     assert rows.empty
-    assert crossings.empty
+    assert crossed.empty
 
 
 def test_files_read_back_bit_for_bit(study: Callable[..., StudyResults], tmp_path: Path) -> None:
-    results = study(noisy_line)
-    write_results(results.results, tmp_path / "results.csv")
-    write_trend(results.plan, tmp_path / "results.csv", tmp_path / "trend.csv")
-    for written, expected in zip(read_trend(tmp_path), trend_rows(results), strict=True):
-        assert written.equals(expected)
+    material = Material(study(noisy_line), study_dir=tmp_path)
+    for statistic in (trend.STATISTIC, crossings.STATISTIC):
+        material.write(statistic)
+        assert statistic.read(tmp_path / statistic.file).equals(material.frame(statistic))

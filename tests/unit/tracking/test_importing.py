@@ -17,7 +17,6 @@ import pytest
 
 from coupled_adam_bench.evaluation.kept import Document, pack_documents
 from coupled_adam_bench.store.files import write_json, write_sealed
-from coupled_adam_bench.store.outputs import write_checksums
 from coupled_adam_bench.store.stored import beside
 from coupled_adam_bench.study.cells import Cell, readable_count
 from coupled_adam_bench.study.config import parse_study
@@ -175,7 +174,6 @@ def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path, evaluate):
 def write_report(study_dir: Path, text: str) -> None:
     (study_dir / "report").mkdir(parents=True, exist_ok=True)
     (study_dir / "report" / "index.html").write_text(text)
-    write_checksums(study_dir / "checksums" / "report.json", [study_dir / "report" / "index.html"])
 
 
 def test_the_study_is_a_run_with_its_report(plan, database, tmp_path):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coupled_adam_bench.results.groups import Layout, layout_of
-from coupled_adam_bench.results.study_results import load_results
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.files import atomic_path
 from coupled_adam_bench.store.stored import named
@@ -230,15 +229,12 @@ def drawn(material: Material) -> "dict[str, Figure]":
     return {name: named(FIGURES[name].draw)(material) for name in figures_of(material.plan)}
 
 
-def write_figures(
-    plan: Plan, results_csv: Path, runs: Path, out_dir: Path, wanted: Collection[str] = FIGURE_ENDINGS
-) -> None:
+def write_figures(material: Material, out_dir: Path, wanted: Collection[str] = FIGURE_ENDINGS) -> None:
     """Write every name in :func:`figures_of` with each ending that is ``wanted``, atomically and without a date."""
     from matplotlib import rc_context
 
     from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, fonts_of_outlines, lay_out, say_no_data
 
-    material = Material(load_results(plan, results_csv), runs, results_csv.parent)
     for settings, all_endings in ((RC, FIGURE_ENDINGS[:2]), (IN_COLUMN, FIGURE_ENDINGS[2:])):
         kinds = {ending: ending.rpartition(".")[2] for ending in all_endings if ending in wanted}
         if not kinds:

@@ -21,16 +21,15 @@ from coupled_adam_bench.report.figures.style import (
     tokens_axis,
     zero_line,
 )
-from coupled_adam_bench.report.noise import NoiseGroup, noise_groups, root
 from coupled_adam_bench.results.groups import Group, Layout, Setup
 from coupled_adam_bench.results.pairs import paired_values
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.noise import EVALUATION, INIT, ORDER, REST, SEEDS
-from coupled_adam_bench.statistics.regression import t_quantile
+from coupled_adam_bench.statistics.noise import EVALUATION, INIT, ORDER, REST, SEEDS, NoiseGroup, noise_groups, root
+from coupled_adam_bench.statistics.noise import STATISTIC as NOISE
+from coupled_adam_bench.statistics.regression import TOKENS, Trend, t_quantile, trends
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.t_test import summarize
-from coupled_adam_bench.statistics.trend import TOKENS, Trend, trends
 from coupled_adam_bench.study.catalog.metrics import METRICS
 
 _MAX_INCHES = 8.5
@@ -216,8 +215,7 @@ def _draw_noise(ax: Axes, groups: Sequence[NoiseGroup], metric: str) -> None:
 
 def noise(material: Material) -> Figure:
     """Draw the standard deviation of each source for each group of runs (lines) and the main metrics (columns)."""
-    path = material.study_dir / "noise.csv"
-    groups = noise_groups(material.study, path) if path.is_file() else []
+    groups = noise_groups(material.study, material.rows(NOISE))
     metrics = [material.study.layout.metrics[name] for name in _NOISE_METRICS if name in material.study.layout.metrics]
     n_panels = max(1, len(metrics))
     n_rows, n_columns = (n_panels, 1) if is_narrow() else (1, n_panels)

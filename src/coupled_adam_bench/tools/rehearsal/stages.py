@@ -47,18 +47,7 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
             for stage in study.stages:
                 done = str(folder / f"{study.name}.{stage.name}.done")
                 yield [stage.name.replace("_", "-"), *given, "--cells", *cells, "--done", done, *on_cpu]
-    results, tests = str(folder / "results.csv"), str(folder / "tests.csv")
-    yield ["collect", *given, "--out", results]
-    yield ["tests", *given, "--results", results, "--out", tests]
-    yield ["statistics", *given, "--results", results, "--out", str(folder)]
-    if plan.tunings:
-        yield ["tuning", *given, "--out", str(folder / paths.TUNING_CSV)]
-    compared = ["--results", results, "--tests", tests]
-    yield ["tables", *given, *compared, "--templates", str(templates), "--out", str(folder / "tables")]
-    noise, figures = str(folder / "noise.csv"), str(folder / "figures")
-    yield ["figures", *given, "--results", results, "--noise", noise, "--out", figures, "--svg-only"]
-    yield ["manifest", *given]
-    yield ["report", *given, "--templates", str(templates)]
+    yield ["report", *given, "--templates", str(templates), "--svg-only"]
 
 
 def run_miniature(plan: Plan, templates: Path, run: Run, on_stage: Callable[[str], None]) -> Finding | None:

@@ -317,7 +317,7 @@ def test_the_command_rehearses_a_study_and_leaves_no_results(tiny_study, tmp_pat
 
 def test_the_command_fails_where_something_was_found(tiny_study, tmp_path, monkeypatch, capsys):
     def run(command):
-        if command[0] == "collect":
+        if command[0] == "report":
             print("error: evaluations: none is there", file=sys.stderr)
             return 2
         return 0
@@ -325,7 +325,7 @@ def test_the_command_fails_where_something_was_found(tiny_study, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     plan = make_plan(parse_study(tiny_study()))
     finding = run_miniature(plan, ROOT / "templates", run, lambda _name: None)
-    assert str(finding) == "stage collect: evaluations: none is there"
+    assert str(finding) == "stage report: evaluations: none is there"
     optimizer = {"name": "custom", "path": "torch.optim.Adagrad", "key": "a", "label": "A", "arguments": {"no": 1}}
     values = tiny_study()
     values["grid"][0] |= {"table": None, "optimizers": [optimizer]}

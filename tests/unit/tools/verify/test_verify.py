@@ -37,6 +37,9 @@ def check(*arguments: Any, **options: Any) -> int:
     return verify_module.verify(MANIFEST, *arguments, run=run_here, **options)
 
 
+REPORT = ["--templates", str(Path(__file__).parents[4] / "templates"), "--svg-only"]
+
+
 @pytest.fixture(scope="session")
 def verified_study(tmp_path_factory: pytest.TempPathFactory, tiny_study: Any) -> Path:
     """A folder with a study of two cells, from its plan to its manifest."""
@@ -54,8 +57,7 @@ def verified_study(tmp_path_factory: pytest.TempPathFactory, tiny_study: Any) ->
         assert main(["train", *plan, *cells]) == 0
         for stage in ("test-loss", "embeddings", "downstream"):
             assert main([stage, *plan, *cells, "--done", f"{stage}.done"]) == 0
-        assert main(["collect", *plan, "--out", "results/tiny/results.csv"]) == 0
-        assert main(["manifest", *plan]) == 0
+        assert main(["report", *plan, *REPORT]) == 0
     finally:
         os.chdir(before)
     return root
@@ -249,8 +251,7 @@ def tuned_study(tmp_path: Path, tiny_study: Any, tiny_data: Path, monkeypatch: p
     assert main(["train", *plan, *cells]) == 0
     for stage in ("test-loss", "embeddings", "downstream"):
         assert main([stage, *plan, *cells, "--done", f"{stage}.done"]) == 0
-    assert main(["collect", *plan, "--out", "results/tiny/results.csv"]) == 0
-    assert main(["manifest", *plan]) == 0
+    assert main(["report", *plan, *REPORT]) == 0
     return next(cell.id for cell in load_plan(PLAN).cells.values() if cell.tuning)
 
 

@@ -1,0 +1,89 @@
+"""The reporting of a study in one go: results, statistics, tables, figures, the record behind them, and the page."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from coupled_adam_bench.report.contents import STATISTICS
+from coupled_adam_bench.report.figures import FIGURE_ENDINGS as FIGURE_ENDINGS
+from coupled_adam_bench.report.figures import write_figures
+from coupled_adam_bench.report.manifest import write_manifest
+from coupled_adam_bench.report.page import write_report
+from coupled_adam_bench.report.render import write_tables
+from coupled_adam_bench.results.collect import collect, read_results, write_results
+from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.results.tidy import write_csv
+from coupled_adam_bench.results.tuning import write_tuning
+from coupled_adam_bench.statistics.compare import compare
+from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.paired_text import write_paired
+from coupled_adam_bench.statistics.stated import write_stated
+from coupled_adam_bench.statistics.summary import write_summary
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.study.plan import Plan
+
+Only = Literal["tables", "figures"]
+"""A part of the reporting that can be asked for alone."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the reporting reads runs and templates and writes: the folder of runs, of templates, and of the study."""
+
+    templates: Path
+    study_dir: Path
+    runs: Path = paths.RUNS
+    results: Path | None = None
+    """The file of results that were collected before, for a reader who has no runs."""
+
+
+def material_of(plan: Plan, places: Places, partial: bool = False) -> Material:
+    """Collect the results of a study and compare them; write ``results.csv`` and ``tests.csv``.
+
+    What is not evaluated yet is NaN if ``partial``, and ``ValueError`` otherwise.
+    """
+    results = collect(plan, places.runs, partial) if places.results is None else read_results(places.results)
+    write_results(results, places.study_dir / "results.csv")
+    layout = layout_of(plan)
+    tests = compare(StudyResults(layout, results))
+    write_csv(tests, places.study_dir / "tests.csv")
+    return Material(StudyResults(layout, results, tests), places.runs, places.study_dir)
+
+
+def _write_statistics(material: Material) -> None:
+    plan, folder, results = material.plan, material.study_dir, material.study_dir / "results.csv"
+    write_paired(plan, folder / "paired.csv", material.runs)
+    write_summary(plan, results, folder / "summary.csv")
+    if plan.stated is not None:
+        write_stated(plan, results, folder / "stated.csv")
+    if plan.tunings:
+        write_tuning(plan, folder / paths.TUNING, folder / paths.TUNING_CSV)
+    for statistic in STATISTICS:
+        if statistic.is_of(plan):
+            material.write(statistic)
+
+
+def report(
+    plan: Plan,
+    places: Places,
+    only: Only | None = None,
+    partial: bool = False,
+    made_for: str = "",
+    endings: Collection[str] = FIGURE_ENDINGS,
+) -> None:
+    """Write everything that shows a study's results, or ``only`` its tables or its figures.
+
+    ``made_for`` is a hash of what the results show, which the manifest notes. The figures are written with ``endings``.
+    """
+    folder = places.study_dir
+    material = material_of(plan, places, partial)
+    if only != "figures":
+        write_tables(material.study, folder / "tables", places.templates)
+    if only != "tables":
+        _write_statistics(material)
+        write_figures(material, folder / "figures", endings)
+    if only is None:
+        write_manifest(plan, folder, places.runs.parent, made_for)
+        write_report(material, places.templates)
