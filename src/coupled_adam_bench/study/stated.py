@@ -17,8 +17,8 @@ from coupled_adam_bench.store.files import digest, read_sealed, sha256_file, wri
 from coupled_adam_bench.study.cells import Cell, make_cell, readable_count
 from coupled_adam_bench.study.config.base import Label, Line, Name, Seed, Settings, Steps, Term, duplicates
 from coupled_adam_bench.study.config.errors import validate
+from coupled_adam_bench.study.config.grid import TableName
 from coupled_adam_bench.study.config.reading import read_study_file
-from coupled_adam_bench.study.config.tables import TableName
 from coupled_adam_bench.study.tuning import choice_file, chosen_values
 
 if TYPE_CHECKING:

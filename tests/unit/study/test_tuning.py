@@ -137,24 +137,12 @@ GRID = {"learning_rate": RATES}
             "grid.0.tune.grids: adam is no key of the block's optimizers, which are adamw, coupled_adam",
         ),
         (
-            {"grids": {"adamw": {"learning_rate": []}}},
-            "grid.0.tune.grids.adamw.learning_rate: must have at least one entry",
-        ),
-        (
             {"grids": {"adamw": {"learning_rate": 0.1}}},
             "grid.0.tune.grids.adamw.learning_rate: must be a list of values (got 0.1)",
         ),
         (
-            {"grids": {"adamw": {"learning_rate": [1, {}]}}},
-            "grid.0.tune.grids.adamw.learning_rate: must be a number",
-        ),
-        (
             {"grids": {"adamw": {"learning_rate": [0.1, -1]}}},
             "grid.0.tune.grids.adamw.learning_rate: must be greater than 0 (got -1)",
-        ),
-        (
-            {"grids": {"adamw": {"learning_rate": [float("nan")]}}},
-            "grid.0.tune.grids.adamw.learning_rate: must be a finite number",
         ),
         ({"grids": {"adamw": {"learning_rate": [True]}}}, "grid.0.tune.grids.adamw.learning_rate: must be a number"),
         (

@@ -24,7 +24,7 @@ from coupled_adam_bench.study.config.data import CONTINUATION_WORDS, Data, Paths
 from coupled_adam_bench.study.config.errors import validate
 from coupled_adam_bench.study.config.evaluation import EvaluationSettings
 from coupled_adam_bench.study.config.execution import Budget, Execution
-from coupled_adam_bench.study.config.grid import GridBlock
+from coupled_adam_bench.study.config.grid import GridBlock, TableName, TableSettings, all_tables, table_errors
 from coupled_adam_bench.study.config.protocols import (
     PROTOCOLS,
     Protocol,
@@ -35,7 +35,6 @@ from coupled_adam_bench.study.config.protocols import (
 )
 from coupled_adam_bench.study.config.reading import read_study_file
 from coupled_adam_bench.study.config.statistics import StatisticsSettings
-from coupled_adam_bench.study.config.tables import TableName, TableSettings, all_tables, problems
 from coupled_adam_bench.study.config.training import ModelOrPreset, Training
 from coupled_adam_bench.study.presets import MODEL_PRESETS
 
@@ -137,7 +136,7 @@ class Study(Settings):
         return self
 
     def _table_errors(self) -> Iterator[str]:
-        yield from problems(self.tables, self.metrics, {block.table for block in self.grid if block.table})
+        yield from table_errors(self.tables, self.metrics, {block.table for block in self.grid if block.table})
         if unknown := [name for name in self.statistics.margins if name not in self.metrics]:
             yield (
                 f"statistics.margins: {', '.join(unknown)} is nothing that this study measures; there are "

@@ -13,6 +13,7 @@ from coupled_adam_bench.evaluation.word_similarity import correlations_of, r_bar
 from coupled_adam_bench.store.stored import row
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.names import HEAD, SUBWORDS
+from coupled_adam_bench.tools.estimate.text import align
 from coupled_adam_bench.tools.measure.model import Counts, Measured, WordLists, measure_model
 
 SHARED = "_shared"
@@ -82,10 +83,10 @@ def table_of(models: Sequence[Measured]) -> str:
     lines += [(f"r_bar {words}", _values(models, "word_similarity" + ending, "r_bar")) for ending, words in _KINDS]
     lines += [(f"{task} r_bar", _values(models, task, "r_bar")) for task in VARIANTS]
     shown = [line for line in lines if any(text != _MISSING for text in line[1])]
-    text = _aligned([("", _labels(models)), *shown])
-    reasons = [f"{label}: {reason}" for label, model in zip(_labels(models), models, strict=True) for reason in
-               model.undefined]  # fmt: skip
-    return text + "".join(f"{_MISSING}  {reason}\n" for reason in reasons)
+    text = align([("", *_labels(models)), *((name, *texts) for name, texts in shown)], n_left=1)
+    for label, model in zip(_labels(models), models, strict=True):
+        text += [f"{_MISSING}  {label}: {reason}" for reason in model.undefined]
+    return "".join(f"{line}\n" for line in text)
 
 
 def to_json(models: Sequence[Measured]) -> dict[str, Any]:
@@ -122,13 +123,3 @@ def _kept(model: Measured, name: str) -> str:
 def _values(models: Sequence[Measured], task: str, metric: str) -> list[str]:
     found = (model.value(task, metric) for model in models)
     return [_MISSING if value is None or math.isnan(value) else f"{value:.4g}" for value in found]
-
-
-def _aligned(lines: Sequence[tuple[str, list[str]]]) -> str:
-    rows = [(name, *texts) for name, texts in lines]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "".join(
-        "  ".join([name.ljust(widths[0]), *(text.rjust(width) for text, width in zip(texts, widths[1:], strict=True))])
-        .rstrip() + "\n"
-        for name, *texts in rows
-    )  # fmt: skip
