@@ -17,9 +17,8 @@ from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.tuning import tuning_section
 from coupled_adam_bench.report.variants import variant_section
 from coupled_adam_bench.report.word_similarity import word_similarity_section
-from coupled_adam_bench.results.comparisons import read_paired
 from coupled_adam_bench.results.tuning import read_tuning
-from coupled_adam_bench.statistics import crossings, noise, power, seeds, target, trend
+from coupled_adam_bench.statistics import crossings, noise, paired_text, power, seeds, summary, target, trend
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
 from coupled_adam_bench.statistics.scores import (
     CLAIMED,
@@ -33,7 +32,6 @@ from coupled_adam_bench.statistics.scores import (
     scorecards,
     verdicts,
 )
-from coupled_adam_bench.statistics.summary import read_summary
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.stored import named
 from coupled_adam_bench.study.catalog.metrics import METRICS
@@ -133,7 +131,7 @@ def _tuning(material: Material) -> Iterator[Block]:
 
 def _statistics(material: Material) -> dict[str, Any]:
     study, folder = material.study, material.study_dir
-    section = statistics_section(study, read_paired(folder / "paired.csv"), read_summary(folder / "summary.csv"))
+    section = statistics_section(study, material.frame(paired_text.STATISTIC), material.frame(summary.STATISTIC))
     return {"statistics": section, "stated": stated_section(study, folder)}
 
 
@@ -177,6 +175,8 @@ CONTENTS: tuple[Section | Statistic, ...] = (
     noise.STATISTIC,
     seeds.STATISTIC,
     Section("theory", "Theory", lambda material: named("tools.theory.section:theory")(material)),
+    paired_text.STATISTIC,
+    summary.STATISTIC,
     Section("statistics", "Statistics", _of("statistics.html.j2", _statistics)),
     power.STATISTIC,
     Section(
@@ -207,5 +207,4 @@ SECTIONS = tuple(
 
 def undeclared(plan: Plan) -> list[str]:
     """Return the files of statistics that are not declared yet."""
-    names = ["paired.csv", "summary.csv"]
-    return [*names, *["stated.csv"][: plan.stated is not None], *["tuning.csv"][: bool(plan.tunings)]]
+    return [*["stated.csv"][: plan.stated is not None], *["tuning.csv"][: bool(plan.tunings)]]

@@ -18,9 +18,7 @@ from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.results.tuning import write_tuning
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.paired_text import write_paired
 from coupled_adam_bench.statistics.stated import write_stated
-from coupled_adam_bench.statistics.summary import write_summary
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.plan import Plan
 
@@ -54,8 +52,6 @@ def material_of(plan: Plan, places: Places, partial: bool = False) -> Material:
 
 def _write_statistics(material: Material) -> None:
     plan, folder, results = material.plan, material.study_dir, material.study_dir / "results.csv"
-    write_paired(plan, folder / "paired.csv", material.runs)
-    write_summary(plan, results, folder / "summary.csv")
     if plan.stated is not None:
         write_stated(plan, results, folder / "stated.csv")
     if plan.tunings:

@@ -32,19 +32,7 @@ def read_tests(path: Path) -> DataFrame:
     return read_csv(path, TEST_COLUMNS, (*GROUP_COLUMNS, "metric", "optimizer", "reference"))
 
 
-PAIRED_COLUMNS: dict[str, type] = {
-    "table": str, "n_params": int, "n_tokens": int, "optimizer": str, "reference": str, "seed": str, "unit": str,
-    "task": str, "metric": str, "n": int, "mean": float, "mean_reference": float, "difference": float, "low": float,
-    "high": float, "p_value": float, "n_better": int, "n_worse": int, "test": str, "reason": str, "model": str,
-    "data": str, "recipe": str,
-}  # fmt: skip
-"""Columns of paired.csv; ``unit`` is what makes pairs, ``seed`` the seed of both cells (docs/statistics.md)."""
 ALL_SEEDS, AVERAGE = "all", "average"
 """A value of ``seed`` and one of ``task``."""
 DOCUMENTS, HELD_OUT = "documents", "held-out documents"
 """Values of ``unit``."""
-
-
-def read_paired(path: Path) -> DataFrame:
-    """Read ``paired.csv``; ``ValueError`` as of :func:`read_tests`."""
-    return read_csv(path, PAIRED_COLUMNS, (*GROUP_COLUMNS, "optimizer", "reference", "seed", "unit", "task"))

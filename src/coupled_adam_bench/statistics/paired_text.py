@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pandas import DataFrame
 
 from coupled_adam_bench.evaluation.kept import PairedWindows, paired_windows, read_scores
-from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, DOCUMENTS, HELD_OUT, PAIRED_COLUMNS
+from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, DOCUMENTS, HELD_OUT
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, layout_of
-from coupled_adam_bench.results.tidy import typed_frame, write_csv
+from coupled_adam_bench.statistics.declared import PLACE, Field, Statistic
 from coupled_adam_bench.statistics.units import Estimate, average, document_means, mcnemar_p, of_documents, of_held_out
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.stored import Measurement, measurement_of
@@ -182,13 +181,42 @@ def _or_reason(read: Callable[[], Found]) -> Found | str:
         return str(error)
 
 
-def compare_text(plan: Plan, runs: Path = paths.RUNS) -> DataFrame:
-    """Return the comparisons of all groups of a plan, with the columns ``PAIRED_COLUMNS``; a gap has its reason."""
+def compare_text(plan: Plan, runs: Path = paths.RUNS) -> Iterator[Row]:
+    """Yield the comparisons of all groups of a plan; a gap has its reason."""
     scores = Scores(runs)
-    groups = [group for of_table in layout_of(plan).groups.values() for group in of_table]
-    return typed_frame([row for group in groups for row in _group_rows(group, scores, runs)], PAIRED_COLUMNS)
+    for groups in layout_of(plan).groups.values():
+        for group in groups:
+            yield from _group_rows(group, scores, runs)
 
 
-def write_paired(plan: Plan, out: Path, runs: Path = paths.RUNS) -> None:
-    """Write ``paired.csv`` from what lies beside the evaluations of the cells."""
-    write_csv(compare_text(plan, runs), out)
+STATISTIC = Statistic(
+    file="paired.csv",
+    caption="Two models of one seed on the same documents of tasks and of held-out text.",
+    columns={
+        "table": PLACE["table"],
+        "n_params": PLACE["n_params"],
+        "n_tokens": PLACE["n_tokens"],
+        "optimizer": Field(str, "key of the optimizer"),
+        "reference": Field(str, "key of the optimizer that it is compared with"),
+        "seed": Field(str, f"the seed of both runs, or {ALL_SEEDS}"),
+        "unit": Field(str, f"what makes pairs: {DOCUMENTS} of tasks or {HELD_OUT}"),
+        "task": Field(str, f"the task, or {AVERAGE} of all tasks"),
+        "metric": Field(str, "name of the metric"),
+        "n": Field(int, "units"),
+        "mean": Field(float, "mean of the optimizer", "the metric's"),
+        "mean_reference": Field(float, "mean of the reference", "the metric's"),
+        "difference": Field(float, "mean difference", "the metric's"),
+        "low": Field(float, "lower end of its 95 % interval", "the metric's"),
+        "high": Field(float, "upper end of its 95 % interval", "the metric's"),
+        "p_value": Field(float, "two-sided p of the difference"),
+        "n_better": Field(int, "units in which the optimizer is better"),
+        "n_worse": Field(int, "units in which it is worse"),
+        "test": Field(str, "the test whose p it is"),
+        "reason": Field(str, "why a number is missing"),
+        "model": PLACE["model"],
+        "data": PLACE["data"],
+        "recipe": PLACE["recipe"],
+    },
+    key=(*GROUP_COLUMNS, "optimizer", "reference", "seed", "unit", "task"),
+    rows=lambda material: compare_text(material.plan, material.runs),
+)

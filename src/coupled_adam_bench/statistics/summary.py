@@ -8,29 +8,21 @@ G: groups    S: seeds of a group    B: resamples
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pandas import DataFrame
 
-from coupled_adam_bench.results.study_results import StudyResults, load_results
-from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
+from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.declared import PLACE, Field, Statistic
 from coupled_adam_bench.statistics.student import LEVEL
 from coupled_adam_bench.study.catalog.metrics import Metric
-from coupled_adam_bench.study.plan import Plan
 
 Floats = NDArray[np.float64]
 Strata = Sequence[Floats]
 """The values of each group, of shape (S,)."""
 Blocks = Sequence[tuple[Floats, Floats]]
 """For groups with as many seeds each, the values of two optimizers, of shape (G, S) or (B, G, S)."""
-SUMMARY_COLUMNS: dict[str, type] = {
-    "table": str, "metric": str, "optimizer": str, "reference": str, "n_groups": int, "n_values": int, "value": float,
-    "low": float, "high": float, "reason": str,
-}  # fmt: skip
-"""Columns of summary.csv; ``value`` is the probability of improvement of ``optimizer`` over ``reference``."""
 N_RESAMPLES = 2_000
 RANDOM_SEED = 0
 # Resamples are drawn so many values at a time, to bound the memory.
@@ -114,17 +106,28 @@ def _metric_rows(study: StudyResults, table: str, metric: Metric) -> Iterator[di
             yield place | {"n_groups": len(shared)} | _row(samples, metric.higher_is_better)
 
 
-def summarize_tables(study: StudyResults) -> DataFrame:
-    """Return the summaries of all tables of a study, with the columns ``SUMMARY_COLUMNS``."""
-    tables = [(name, metric) for name, groups in study.groups.items() if groups for metric in study.columns(name)]
-    return typed_frame([row for place in tables for row in _metric_rows(study, *place)], SUMMARY_COLUMNS)
+def summary_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
+    """Yield the rows of summary.csv, of every table and metric."""
+    for name, groups in study.groups.items():
+        for metric in study.columns(name) if groups else ():
+            yield from _metric_rows(study, name, metric)
 
 
-def write_summary(plan: Plan, results_csv: Path, out: Path) -> None:
-    """Write ``summary.csv`` from ``results.csv``."""
-    write_csv(summarize_tables(load_results(plan, results_csv)), out)
-
-
-def read_summary(path: Path) -> DataFrame:
-    """Read ``summary.csv``."""
-    return read_csv(path, SUMMARY_COLUMNS, ("table", "metric", "optimizer", "reference"))
+STATISTIC = Statistic(
+    file="summary.csv",
+    caption="How often each optimizer is better than the first one, over all groups of a table.",
+    columns={
+        "table": PLACE["table"],
+        "metric": Field(str, "name of the metric"),
+        "optimizer": Field(str, "key of the optimizer"),
+        "reference": Field(str, "key of the optimizer that it is compared with"),
+        "n_groups": Field(int, "groups that have both"),
+        "n_values": Field(int, "values of both optimizers"),
+        "value": Field(float, "probability of improvement of the optimizer over the reference"),
+        "low": Field(float, "lower end of its 95 % interval"),
+        "high": Field(float, "its upper end"),
+        "reason": Field(str, "why a number is missing"),
+    },
+    key=("table", "metric", "optimizer", "reference"),
+    rows=lambda material: summary_rows(material.study),
+)

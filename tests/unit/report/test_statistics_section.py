@@ -6,9 +6,8 @@ import pytest
 
 from coupled_adam_bench.report.formats import interval
 from coupled_adam_bench.report.statistics import StatisticsSection, statistics_section
-from coupled_adam_bench.results.comparisons import read_paired
 from coupled_adam_bench.results.study_results import load_results
-from coupled_adam_bench.statistics.summary import read_summary
+from coupled_adam_bench.statistics import paired_text, summary
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +20,7 @@ def tests(fake: Any) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def section(fake: Any) -> StatisticsSection:
     study = load_results(fake.plan, fake.study_dir / "results.csv", fake.study_dir / "tests.csv")
-    files = (read_paired(fake.study_dir / "paired.csv"), read_summary(fake.study_dir / "summary.csv"))
+    files = (each.STATISTIC.read(fake.study_dir / each.STATISTIC.file) for each in (paired_text, summary))
     return statistics_section(study, *files)
 
 

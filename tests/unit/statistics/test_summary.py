@@ -9,15 +9,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from coupled_adam_bench.results.collect import write_results
 from coupled_adam_bench.statistics import summary
-from coupled_adam_bench.statistics.summary import (
-    SUMMARY_COLUMNS,
-    improvement,
-    read_summary,
-    summarize_tables,
-    write_summary,
-)
+from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.summary import STATISTIC, improvement, summary_rows
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
 from coupled_adam_bench.study.config import parse_study
@@ -47,14 +41,18 @@ def plan(tiny_study: Callable[..., dict[str, Any]]) -> Plan:
     return make_plan(parse_study(tiny_study(grid=grid)))
 
 
+def summarized(study: Any) -> pd.DataFrame:
+    return STATISTIC.frame(summary_rows(study))
+
+
 def found(frame: pd.DataFrame, metric: str) -> dict[str, Any]:
     (row,) = frame[frame["metric"] == metric].to_dict("records")
     return row
 
 
 def test_over_blocks_by_independent_formulas(plan: Plan, results_of: Any) -> None:
-    frame = summarize_tables(results_of(plan, value))
-    assert list(frame.columns) == list(SUMMARY_COLUMNS)
+    frame = summarized(results_of(plan, value))
+    assert list(frame.columns) == list(STATISTIC.columns)
     assert len(frame) == len(PAPER_COLUMNS)
     for name in ("loss", "acc"):
         samples: dict[tuple[str, int], list[float]] = {}
@@ -79,7 +77,7 @@ def test_over_blocks_by_independent_formulas(plan: Plan, results_of: Any) -> Non
 
 def test_resamples_stay_within_their_block(plan: Plan, results_of: Any) -> None:
     """The interval is that of an enumeration in which each block is resampled alone."""
-    frame = summarize_tables(results_of(plan, value))
+    frame = summarized(results_of(plan, value))
     samples: dict[tuple[str, int], list[float]] = {}
     for cell in plan.cells.values():
         samples.setdefault((cell.optimizer.key, cell.steps), []).append(value(cell, METRICS["loss"]))
@@ -94,10 +92,10 @@ def test_resamples_stay_within_their_block(plan: Plan, results_of: Any) -> None:
 
 
 def test_many_values_are_resampled_in_parts(plan: Plan, results_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = summarize_tables(results_of(plan, value))
-    pd.testing.assert_frame_equal(whole, summarize_tables(results_of(plan, value)))
+    whole = summarized(results_of(plan, value))
+    pd.testing.assert_frame_equal(whole, summarized(results_of(plan, value)))
     monkeypatch.setattr(summary, "_VALUES_AT_ONCE", 700)
-    parts = summarize_tables(results_of(plan, value))
+    parts = summarized(results_of(plan, value))
     assert (parts[["low", "high"]] != whole[["low", "high"]]).any(axis=None)
     assert (parts["low"] - whole["low"]).abs().median() < 0.05
 
@@ -107,21 +105,21 @@ def test_missing_values_and_single_runs(plan: Plan, tiny_study: Any, results_of:
         gone = cell.optimizer.key == "adamw" and cell.seed == 2 and metric.name == "loss"
         return math.nan if gone else value(cell, metric)
 
-    frame = summarize_tables(results_of(plan, lacking))
+    frame = summarized(results_of(plan, lacking))
     row = found(frame, "loss")
     assert math.isnan(row["value"])
     assert row["reason"] == "adamw: 2 of 7 values missing"
     assert found(frame, "acc")["reason"] == ""
     settings = tiny_study()
     settings["grid"][0] |= {"table": "table2", "seeds": [1]}
-    single = summarize_tables(results_of(make_plan(parse_study(settings)), value))
+    single = summarized(results_of(make_plan(parse_study(settings)), value))
     assert set(single["reason"]) == {"no interval: a group has one run"}
     assert single["value"].notna().all()
     assert single["low"].isna().all()
 
 
 def test_file_comes_back_as_it_was(plan: Plan, results_of: Any, tmp_path: Path) -> None:
-    results = results_of(plan, value)
-    write_results(results.results, tmp_path / "results.csv")
-    write_summary(plan, tmp_path / "results.csv", tmp_path / "summary.csv")
-    pd.testing.assert_frame_equal(read_summary(tmp_path / "summary.csv"), summarize_tables(results), check_exact=True)
+    material = Material(results_of(plan, value), study_dir=tmp_path)
+    material.write(STATISTIC)
+    written = STATISTIC.read(tmp_path / "summary.csv")
+    pd.testing.assert_frame_equal(written, material.frame(STATISTIC), check_exact=True)
