@@ -63,20 +63,33 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
 
 def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
     project = tmp_path / "project"
-    for name in ("Snakefile", "rules", "templates", "workflow", "profiles", "src", "docs"):
+    for name in ("Snakefile", "rules", "templates", "workflow", "profiles", "src", "docs", "tests", "pyproject.toml"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
         project.mkdir(exist_ok=True)
         copy(ROOT / name, project / name)
     touched = [set(re.findall(r"^\+\+\+ b/(\S+)$", change, re.MULTILINE)) for change in changes()]
     new = {name for name in files() if name.startswith("src/")}
-    # A metric, an optimizer, a stage with a module, a statistic with a module, a figure.
-    assert sorted(len(one) for one in touched) == [1, 1, 2, 2, 2]
-    assert {Path(name).parent.name for name in new} == {"evaluation", "statistics"}
+    # A metric, an optimizer, a model family with a module, a stage with a module, a statistic with a module, a figure.
+    assert sorted(len(one) for one in touched) == [1, 1, 2, 2, 2, 2]
+    assert {Path(name).parent.name for name in new} == {"models", "evaluation", "statistics"}
     for change in changes():
         apply = ["git", "apply", "-"]
         subprocess.run(apply, cwd=project, input=change, text=True, check=True)
     for name in new:
         (project / name).write_text(files()[name], encoding="utf-8")
+
+    # The tests that a family which is declared wrongly fails.
+    tests = ["tests/unit/models/test_export.py", "tests/unit/tools/estimate/test_memory.py", "-k", "llama"]
+    environment = os.environ | {"PYTHONPATH": str(project / "src")}
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", *tests],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout
 
     schema = project / "workflow/schemas/study.schema.json"
     before = schema.read_text()

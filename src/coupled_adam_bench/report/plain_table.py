@@ -1,5 +1,6 @@
 """Tables as Markdown, for a README or an issue, and as CSV, with unrounded numbers, for programs and spreadsheets."""
 
+import html
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -7,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from coupled_adam_bench.report.table import PrintedTable, SizeRows, TableRow, TokensRows, Value
 from coupled_adam_bench.results.tidy import typed_frame
 from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.study.catalog.metrics import Metric
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
+_MENTION = {"@": "&#64;"}  # GitHub links what follows a backslash and @ too
 _MARKED = re.compile(r"[\\`*_\[\]#|~$]|[&<>@]|\s+")
-_IN_SYMBOL = re.compile(r"[\\`*_|~$\[\]]")  # which is HTML, whose tags and entities stay
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -22,9 +23,16 @@ def markdown_escape(text: str) -> str:
 
     def escaped(match: "re.Match[str]") -> str:
         found = match[0]
-        return " " if found.isspace() else _ENTITIES.get(found, f"\\{found}")
+        return " " if found.isspace() else _MENTION.get(found, f"\\{found}")
 
     return _MARKED.sub(escaped, text)
+
+
+def _symbol(metric: Metric) -> str:
+    """Return the symbol of a metric, which is HTML, in Markdown: what stands below a letter stands behind it."""
+    text = re.sub(r"<sub>(.*?)</sub>", r" (\1)", metric.html.replace("<sup>r</sup>", "ʳ"))
+    parts = re.split(r"</?i>", text)
+    return "*".join(markdown_escape(html.unescape(part)) for part in parts)
 
 
 def csv_text(text: str) -> str:
@@ -44,11 +52,11 @@ def _cell(value: Value) -> str:
 
 
 def markdown(table: PrintedTable) -> str:
-    """Return a table in the Markdown of GitHub, whose symbols are HTML, with caption and notes as paragraphs."""
-    symbols = [_IN_SYMBOL.sub(r"\\\g<0>", metric.html) for metric in table.columns]
+    """Return a table in the Markdown of GitHub, with caption and notes as paragraphs."""
+    symbols = map(_symbol, table.columns)
     arrows = ["↑" if metric.higher_is_better else "↓" for metric in table.columns]
     lines = [
-        ["<i>D</i>", "<i>N</i>", "Optimizer", *map(" ".join, zip(symbols, arrows, strict=True))],
+        ["*D*", "*N*", "Optimizer", *map(" ".join, zip(symbols, arrows, strict=True))],
         ["---", "---", "---", *("---:" for _ in table.columns)],
         *(
             [*map(markdown_escape, (group.label, size.label, row.label)), *map(_cell, row.cells)]

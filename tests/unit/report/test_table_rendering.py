@@ -381,13 +381,13 @@ def test_the_rows_alone_are_those_of_the_float(
 
 def test_markdown_escapes(tables: dict[str, PrintedTable]) -> None:
     assert markdown_escape("a | b * c_d `e` <b> & @me #1 [x](y)\n\nz") == (
-        "a \\| b \\* c\\_d \\`e\\` &lt;b&gt; &amp; &#64;me \\#1 \\[x\\](y) z"
+        "a \\| b \\* c\\_d \\`e\\` \\<b\\> \\& &#64;me \\#1 \\[x\\](y) z"
     )
     text = markdown(hostile(tables["table1"]))
     rows = [line for line in text.splitlines() if line.startswith("|")]
     # Whatever the labels hold, a row has as many cells as the header.
     assert {len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) for row in rows} == {len(PAPER) + 4}
-    assert "<script" not in text and "@" not in text
+    assert not re.search(r"(?<!\\)<", text) and "@" not in text
 
 
 def test_csv_has_the_unrounded_numbers(tables: dict[str, PrintedTable], small: StudyResults) -> None:
