@@ -1,6 +1,7 @@
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -49,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
             "space; run the tests in another folder (studies that use neither run here)",
             returncode=2,
         )
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, what tests start would ignore it
     if not hasattr(config, "workerinput"):  # workers inherit it
         os.environ |= {FOLDER: tempfile.mkdtemp(prefix="coupled-adam-bench-"), OWNER: str(os.getpid())}
 

@@ -77,7 +77,7 @@ def start(folder: Path, *targets: str) -> Any:
 def begin(folder: Path) -> Any:
     """Start the workflow as :func:`start` does, and return when a cell is being trained."""
     process = start(folder, "tables")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not any(path.stat().st_size for path in folder.glob("results/runs/*/history.jsonl")):
         assert process.poll() is None
         assert time.monotonic() < deadline

@@ -42,9 +42,9 @@ def test_the_section_answers_the_papers_claim(fake: Any, page: str) -> None:
     assert "cannot be told" in others[2]
     # A run of SGD at f = 500 diverged, and all of f = 600.
     *_, third = tables_of(STATISTIC, material)
-    remarks = {(line[1], line[0][:1]): line[-1] for line in reversed(third)}
-    assert remarks["SGD, f = 500", "L"] == "2 of 6 pairs missing"
-    assert remarks["SGD, f = 600", "L"] == "no pair has both values; 6 of 6 pairs missing"
+    remarks = {line[1]: line[-1] for line in reversed(third)}  # of the first metric, the loss
+    assert remarks["SGD, f = 500"] == "2 of 6 pairs missing"
+    assert remarks["SGD, f = 600"] == "no pair has both values; 6 of 6 pairs missing"
 
 
 def test_the_figure_is_in_the_section_only(fake: Any, page: str) -> None:

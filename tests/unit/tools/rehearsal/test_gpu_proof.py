@@ -94,6 +94,7 @@ def test_kernels_are_checked_in_tritons_interpreter(proof, tmp_path):
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", ["right", "fast", "large"])
 def test_the_whole_script_runs_at_a_tiny_size(part, proof, tmp_path):
     assert list(rehearse(proof, part, tmp_path)) == list(proof.CHECKS[part])
