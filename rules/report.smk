@@ -119,10 +119,12 @@ rule report_of_study:
         " --made-for {params.made_for} > {log:q} 2>&1"
 
 
-# What was made from another plan has no manifest (rules/start.smk), so each of these targets asks for it.
+# What was made from another plan has no manifest (rules/start.smk), so each of these targets asks for it. They ask for the
+# choices too: Snakemake makes no missing file again for the sake of a report that is there.
 rule tables:
     """Target: results, tests and tables of the study."""
     input:
+        CHOSEN,
         rules.report_of_study.output.manifest,
         TABLE_FILES,
 
@@ -130,6 +132,7 @@ rule tables:
 rule figures:
     """Target: the figures of the study."""
     input:
+        CHOSEN,
         rules.report_of_study.output.manifest,
         FIGURE_FILES,
 
@@ -137,6 +140,7 @@ rule figures:
 rule report:
     """Target: the report of the study."""
     input:
+        CHOSEN,
         rules.report_of_study.output,
 
 
