@@ -187,7 +187,7 @@ def _open_database(place: Destination, database: Path) -> None:
         leftover.unlink()  # a process that was killed left it
     if not database.exists() or database.stat().st_size == 0:
         with atomic_path(database) as temporary:  # its making takes seconds, in which nobody must see it
-            SqlAlchemyStore(f"sqlite:///{temporary}", artifacts)
+            SqlAlchemyStore(f"sqlite:///{os.path.relpath(temporary)}", artifacts)  # a folder may have a ? in its name
         return
     # MLflow would try to open a damaged one for two minutes.
     with contextlib.closing(sqlite3.connect(database, _SECONDS_FOR_A_LOCK, isolation_level=None)) as connection:
