@@ -13,7 +13,7 @@ import pytest
 from coupled_adam_bench.evaluation.embedding_geometry import VARIANTS
 from coupled_adam_bench.report.page import write_report
 from coupled_adam_bench.report.variants import TREATMENTS, variant_section
-from coupled_adam_bench.results.collect import read_results
+from coupled_adam_bench.results.collect import read_results, write_results
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.statistics.declared import Material
@@ -48,7 +48,7 @@ def finished(fake: Any) -> list[Cell]:
 
 
 def section_of(page: str) -> str:
-    return page[page.index('<section id="variants">') : page.index('<section id="statistics">')]
+    return page.split('<section id="variants">')[1].partition("</section>")[0]
 
 
 def render(fake: Any, results: pd.DataFrame, folder: Path, templates: Path) -> str:
