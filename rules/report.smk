@@ -4,9 +4,9 @@
 
 import time
 
-from coupled_adam_bench.report.contents import STATISTICS, undeclared
 from coupled_adam_bench.report.figures import FIGURE_ENDINGS, figures_of
 from coupled_adam_bench.store.outputs import IMPORT_SUMMARY
+from coupled_adam_bench.study.catalog.contents import STATISTICS
 from coupled_adam_bench.study.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
 
 
@@ -100,9 +100,7 @@ rule report_of_study:
         templates=sorted(path for path in Path(TEMPLATES).glob("*/*")),
     output:
         captioned(STUDY_DIR / "results.csv", "Every number that was measured, with the cell that it belongs to."),
-        captioned(STUDY_DIR / "tests.csv", "Every comparison of the tables, with its test."),
         [captioned(STUDY_DIR / each.file, each.caption) for each in STATISTICS if each.is_of(PLAN)],
-        [STUDY_DIR / name for name in undeclared(PLAN)],
         captioned(
             TABLE_FILES, "A table of the study: means, standard deviations, and in bold what is better.", "Tables"
         ),

@@ -5,12 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.report.blocks import Beside, Block, Cell, Fold, Grid, Items, Text
-from coupled_adam_bench.report.contents import STATISTICS
-from coupled_adam_bench.report.page import write_report
 from coupled_adam_bench.report.render import html_environment
-from coupled_adam_bench.results.study_results import load_results
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
-from coupled_adam_bench.study.plan import Plan
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
@@ -61,18 +57,3 @@ def html_of(shown: Section | Statistic, material: Material) -> str:
     environment = html_environment(TEMPLATES)
     template = environment.from_string('{% from "section.html.j2" import show with context %}{{ show(blocks) }}')
     return template.render(blocks=list(section.blocks(material)), figures={}, render=None)
-
-
-def write_statistics(plan: Plan, folder: Path, runs: Path) -> None:
-    """Write the declared statistics of a study whose results and tests are in ``folder``."""
-    material = Material(load_results(plan, folder / "results.csv", folder / "tests.csv"), runs, folder)
-    for statistic in STATISTICS:
-        if statistic.is_of(plan):
-            material.write(statistic)
-
-
-def write_page(plan: Plan, folder: Path, templates: Path, runs: Path) -> None:
-    """Write the declared statistics of a study whose results and tests are in ``folder``, and the report."""
-    write_statistics(plan, folder, runs)
-    material = Material(load_results(plan, folder / "results.csv", folder / "tests.csv"), runs, folder)
-    write_report(material, templates)

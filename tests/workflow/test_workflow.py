@@ -345,7 +345,7 @@ def test_two_snakemakes_at_once_do_not_write_over_each_other(tmp_path, tiny_stud
 )
 def test_a_dry_run_of_a_shipped_study_is_light(name, tmp_path):
     say = (
-        "import atexit, sys; libraries = {'torch', 'lm_eval', 'mlflow', 'transformers'};"
+        "import atexit, sys; libraries = {'torch', 'lm_eval', 'mlflow', 'transformers', 'scipy', 'matplotlib'};"
         "atexit.register(lambda: print('heavy:', sorted(libraries & set(sys.modules))))"
     )
     result = snakemake(tmp_path, "-n", study=str(ROOT / "workflow/config" / f"{name}.yaml"), first=say)

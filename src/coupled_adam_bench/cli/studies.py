@@ -45,8 +45,8 @@ def _describe_power(plan: Plan, estimate: "Estimate") -> str:
     power_csv = paths.study_dir(plan.name) / "power.csv"
     stated = found = ""
     if plan.stated:
-        from coupled_adam_bench.report.stated import describe_stated
         from coupled_adam_bench.results.groups import layout_of
+        from coupled_adam_bench.statistics.stated_plan import describe_stated
 
         stated = describe_stated(layout_of(plan), estimate)
     if power_csv.is_file():

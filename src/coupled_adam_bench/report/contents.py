@@ -1,4 +1,4 @@
-"""What the report has, in its order: sections, and statistics with the section that shows them."""
+"""What the page has: the sections without a file of their own, and all sections in the order of the catalogue."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,18 +7,15 @@ import yaml
 
 from coupled_adam_bench.report.answers import answer_section
 from coupled_adam_bench.report.blocks import Block, Figures, Part
-from coupled_adam_bench.report.figures import FIGURES, figures_in, figures_of
+from coupled_adam_bench.report.figures import FIGURES, figures_of
 from coupled_adam_bench.report.frequency import frequency_section
 from coupled_adam_bench.report.published import published_section
 from coupled_adam_bench.report.setup_tables import setup_tables
-from coupled_adam_bench.report.stated import stated_section
 from coupled_adam_bench.report.statistics import statistics_section
 from coupled_adam_bench.report.table import build_tables
-from coupled_adam_bench.report.tuning import tuning_section
 from coupled_adam_bench.report.variants import variant_section
 from coupled_adam_bench.report.word_similarity import word_similarity_section
-from coupled_adam_bench.results.tuning import read_tuning
-from coupled_adam_bench.statistics import crossings, noise, paired_text, power, seeds, summary, target, trend
+from coupled_adam_bench.statistics import paired_text, summary
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
 from coupled_adam_bench.statistics.scores import (
     CLAIMED,
@@ -32,8 +29,9 @@ from coupled_adam_bench.statistics.scores import (
     scorecards,
     verdicts,
 )
-from coupled_adam_bench.store import paths
+from coupled_adam_bench.statistics.stated_plan import is_exploratory
 from coupled_adam_bench.store.stored import named
+from coupled_adam_bench.study.catalog.contents import CONTENTS, STATISTICS, StatisticFile
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.tools.estimate.study import Estimate
@@ -122,89 +120,79 @@ def _figures(material: Material) -> Iterator[Block]:
     yield Figures([name for name in figures_of(material.plan) if not FIGURES[name].section])
 
 
-def _tuning(material: Material) -> Iterator[Block]:
-    if material.plan.tunings:
-        tried = read_tuning(material.study_dir / paths.TUNING_CSV)
-        yield Part("tuning.html.j2", {"tuning": tuning_section(material.plan, tried)})
-        yield Figures(figures_in("tuning"))
-
-
 def _statistics(material: Material) -> dict[str, Any]:
-    study, folder = material.study, material.study_dir
-    section = statistics_section(study, material.frame(paired_text.STATISTIC), material.frame(summary.STATISTIC))
-    return {"statistics": section, "stated": stated_section(study, folder)}
+    paired, summaries = material.frame(paired_text.STATISTIC), material.frame(summary.STATISTIC)
+    section = statistics_section(material.study, paired, summaries)
+    return {"statistics": section, "is_exploratory": is_exploratory(material)}
 
 
 def _protocol(material: Material) -> dict[str, Any]:
     return {"manifest": material.manifest, "environments": _environments(material.manifest["cells"])}
 
 
-CONTENTS: tuple[Section | Statistic, ...] = (
-    Section("verdict", "Did it reproduce?", _of("verdict.html.j2", _verdict)),
-    Section("answers", "In short", _of("answers.html.j2", _answers)),
-    Section(
-        "stated",
-        "Stated in advance",
-        _of("stated.html.j2", lambda material: _if("stated", stated_section(material.study, material.study_dir))),
-    ),
-    Section("tables", "Tables", _tables),
-    Section("figures", "Figures", _figures),
-    Section("tuning", "Tuning", _tuning),
-    crossings.STATISTIC,
-    trend.STATISTIC,
-    target.STATISTIC,
-    Section(
-        "frequency",
-        "Rare tokens and long rows",
-        _of("frequency.html.j2", lambda material: _if("frequency", frequency_section(material.study))),
-        "Rare tokens",
-    ),
-    Section(
-        "variants",
-        "Other ways to isotropy",
-        _of("variants.html.j2", lambda material: _if("variants", variant_section(material.study))),
-        "Other ways",
-    ),
-    Section(
-        "word-similarity",
-        "Word similarity",
-        _of(
-            "word_similarity.html.j2", lambda material: _if("word_similarity", word_similarity_section(material.study))
+_SECTIONS = {
+    section.id: section
+    for section in (
+        Section("verdict", "Did it reproduce?", _of("verdict.html.j2", _verdict)),
+        Section("answers", "In short", _of("answers.html.j2", _answers)),
+        Section("tables", "Tables", _tables),
+        Section("figures", "Figures", _figures),
+        Section(
+            "frequency",
+            "Rare tokens and long rows",
+            _of("frequency.html.j2", lambda material: _if("frequency", frequency_section(material.study))),
+            "Rare tokens",
         ),
-    ),
-    noise.STATISTIC,
-    seeds.STATISTIC,
-    Section("theory", "Theory", lambda material: named("tools.theory.section:theory")(material)),
-    paired_text.STATISTIC,
-    summary.STATISTIC,
-    Section("statistics", "Statistics", _of("statistics.html.j2", _statistics)),
-    power.STATISTIC,
-    Section(
-        "published",
-        "Beside the paper",
-        _of("published.html.j2", lambda m: _if("published", published_section(m.study))),
-    ),
-    Section(
-        "setup",
-        "Models and training",
-        _of("setup.html.j2", lambda m: {"setup": setup_tables(m.plan), "tables": m.study.tables}),
-    ),
-    Section("cost", "What it takes", _of("cost.html.j2", lambda m: {"cost": estimate_tables(m.estimate)})),
-    Section("runs", "Runs", _of("runs.html.j2", lambda m: {"manifest": m.manifest})),
-    Section("protocol", "Protocol and environment", _of("protocol.html.j2", _protocol), "Protocol"),
-    Section("cite", "Paste and cite", _of("cite.html.j2", lambda m: {"tables": build_tables(m.study)})),
-    Section(
-        "reproduce",
-        "This page again",
-        _of("reproduce.html.j2", lambda m: {"manifest": m.manifest, "study_files": study_files(m.plan)}),
-    ),
-)
-STATISTICS = tuple(each for each in CONTENTS if isinstance(each, Statistic))
-SECTIONS = tuple(
-    section for each in CONTENTS if (section := each.section if isinstance(each, Statistic) else each) is not None
-)
+        Section(
+            "variants",
+            "Other ways to isotropy",
+            _of("variants.html.j2", lambda material: _if("variants", variant_section(material.study))),
+            "Other ways",
+        ),
+        Section(
+            "word-similarity",
+            "Word similarity",
+            _of("word_similarity.html.j2", lambda m: _if("word_similarity", word_similarity_section(m.study))),
+        ),
+        Section("theory", "Theory", lambda material: named("tools.theory.section:theory")(material)),
+        Section("statistics", "Statistics", _of("statistics.html.j2", _statistics)),
+        Section(
+            "published",
+            "Beside the paper",
+            _of("published.html.j2", lambda m: _if("published", published_section(m.study))),
+        ),
+        Section(
+            "setup",
+            "Models and training",
+            _of("setup.html.j2", lambda m: {"setup": setup_tables(m.plan), "tables": m.study.tables}),
+        ),
+        Section("cost", "What it takes", _of("cost.html.j2", lambda m: {"cost": estimate_tables(m.estimate)})),
+        Section("runs", "Runs", _of("runs.html.j2", lambda m: {"manifest": m.manifest})),
+        Section("protocol", "Protocol and environment", _of("protocol.html.j2", _protocol), "Protocol"),
+        Section("cite", "Paste and cite", _of("cite.html.j2", lambda m: {"tables": build_tables(m.study)})),
+        Section(
+            "reproduce",
+            "This page again",
+            _of("reproduce.html.j2", lambda m: {"manifest": m.manifest, "study_files": study_files(m.plan)}),
+        ),
+    )
+}
 
 
-def undeclared(plan: Plan) -> list[str]:
-    """Return the files of statistics that are not declared yet."""
-    return [*["stated.csv"][: plan.stated is not None], *["tuning.csv"][: bool(plan.tunings)]]
+def declared(listed: StatisticFile) -> Statistic:
+    """Return the statistic that the catalogue lists; ``ValueError`` if it declares another file."""
+    statistic: Statistic = named(listed.declaration)
+    if statistic.file != listed.file:
+        raise ValueError(f"{listed.declaration} declares {statistic.file}, the catalogue lists it for {listed.file}")
+    return statistic
+
+
+def statistics_of(plan: Plan) -> tuple[Statistic, ...]:
+    """Return the statistics that a study has."""
+    return tuple(declared(listed) for listed in STATISTICS if listed.is_of(plan))
+
+
+def sections() -> tuple[Section, ...]:
+    """Return the sections of the page in its order."""
+    found = [_SECTIONS[each] if isinstance(each, str) else declared(each).section for each in CONTENTS]
+    return tuple(section for section in found if section is not None)

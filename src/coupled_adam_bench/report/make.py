@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from coupled_adam_bench.report.contents import STATISTICS
+from coupled_adam_bench.report.contents import statistics_of
 from coupled_adam_bench.report.figures import FIGURE_ENDINGS as FIGURE_ENDINGS
 from coupled_adam_bench.report.figures import write_figures
 from coupled_adam_bench.report.manifest import write_manifest
@@ -14,11 +14,9 @@ from coupled_adam_bench.report.render import write_tables
 from coupled_adam_bench.results.collect import collect, read_results, write_results
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.results.tidy import write_csv
-from coupled_adam_bench.results.tuning import write_tuning
+from coupled_adam_bench.statistics.compare import STATISTIC as TESTS
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.stated import write_stated
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.plan import Plan
 
@@ -38,7 +36,7 @@ class Places:
 
 
 def material_of(plan: Plan, places: Places, partial: bool = False) -> Material:
-    """Collect the results of a study and compare them; write ``results.csv`` and ``tests.csv``.
+    """Collect the results of a study and compare them; write ``results.csv``.
 
     What is not evaluated yet is NaN if ``partial``, and ``ValueError`` otherwise.
     """
@@ -46,19 +44,7 @@ def material_of(plan: Plan, places: Places, partial: bool = False) -> Material:
     write_results(results, places.study_dir / "results.csv")
     layout = layout_of(plan)
     tests = compare(StudyResults(layout, results))
-    write_csv(tests, places.study_dir / "tests.csv")
     return Material(StudyResults(layout, results, tests), places.runs, places.study_dir)
-
-
-def _write_statistics(material: Material) -> None:
-    plan, folder, results = material.plan, material.study_dir, material.study_dir / "results.csv"
-    if plan.stated is not None:
-        write_stated(plan, results, folder / "stated.csv")
-    if plan.tunings:
-        write_tuning(plan, folder / paths.TUNING, folder / paths.TUNING_CSV)
-    for statistic in STATISTICS:
-        if statistic.is_of(plan):
-            material.write(statistic)
 
 
 def report(
@@ -75,10 +61,11 @@ def report(
     """
     folder = places.study_dir
     material = material_of(plan, places, partial)
+    for statistic in statistics_of(plan) if only != "tables" else [TESTS]:
+        material.write(statistic)
     if only != "figures":
         write_tables(material.study, folder / "tables", places.templates)
     if only != "tables":
-        _write_statistics(material)
         write_figures(material, folder / "figures", endings)
     if only is None:
         write_manifest(plan, folder, places.runs.parent, made_for)

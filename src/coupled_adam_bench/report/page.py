@@ -8,7 +8,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from coupled_adam_bench.report import formats
-from coupled_adam_bench.report.contents import SECTIONS
+from coupled_adam_bench.report.contents import sections
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.statistics.declared import Material
@@ -41,7 +41,7 @@ def write_report(material: Material, templates_dir: Path) -> None:
     environment.globals["render"] = lambda template, values: Markup(environment.get_template(template).render(**values))
     environment.globals["show"] = environment.get_template("section.html.j2").module.show  # type: ignore[attr-defined]
     script = (templates_dir / "html" / "page.js").read_text(encoding="utf-8")
-    shown = [(section, list(section.blocks(material))) for section in SECTIONS]
+    shown = [(section, list(section.blocks(material))) for section in sections()]
     page = environment.get_template("report.html.j2").render(
         plan=plan,
         generated=any(study.data.source.kind == "synthetic" for study in plan.studies.values()),

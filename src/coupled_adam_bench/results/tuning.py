@@ -1,28 +1,16 @@
-"""The choice of a tuning: its validation losses, the candidate that is taken, and the table of all of them."""
+"""The choice of a tuning: its validation losses, and the candidate that is taken."""
 
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pandas import DataFrame
-
-from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.stored import Measurement, measurement_of
 from coupled_adam_bench.study.catalog.stages import VALIDATION_LOSS
-from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.tuning import Candidate, Tuning, choice_file, read_choice
-
-_TYPES: dict[str, type] = {
-    "study": str, "tuning": str, "model": str, "n_params": int, "n_tokens": int, "optimizer": str, "candidate": int,
-    "settings": str, "learning_rate": float, "embedding_learning_rate": float, "seed": int, "cell": str,
-    "val_loss": float, "reason": str, "mean_val_loss": float, "chosen": bool,
-}  # fmt: skip
-_KEY = ("tuning", "candidate", "seed")
+from coupled_adam_bench.study.tuning import Candidate, Tuning
 
 
 @dataclass(frozen=True)
@@ -106,36 +94,3 @@ def write_choice(tuning: Tuning, path: Path, runs: Path = paths.RUNS) -> int:
     }
     write_sealed(path, record)
     return chosen
-
-
-def tuning_frame(plan: Plan, folder: Path) -> DataFrame:
-    """Return all tunings of a plan whose choice is in ``folder``, a row for each candidate and seed."""
-    rows = []
-    for tuning in plan.tunings.values():
-        path = choice_file(folder, tuning.id)
-        if path.is_file():
-            rows += _rows(plan.name, tuning, read_choice(path, tuning))
-    return typed_frame(rows, _TYPES)
-
-
-def _rows(study: str, tuning: Tuning, record: dict[str, Any]) -> list[dict[str, Any]]:
-    rows = []
-    for index, (candidate, found) in enumerate(zip(tuning.candidates, record["candidates"], strict=True)):
-        for cell, measured in zip(candidate.cells, found["cells"], strict=True):
-            values = (
-                study, tuning.id, cell.model.name, cell.n_params, cell.n_tokens, tuning.row.key, index,
-                json.dumps(candidate.settings), candidate.model_lr, candidate.embedding_lr, cell.seed, cell.id,
-                measured["val_loss"], measured["reason"] or "", found["mean_val_loss"], index == record["chosen"],
-            )  # fmt: skip
-            rows.append(dict(zip(_TYPES, values, strict=True)))
-    return rows
-
-
-def write_tuning(plan: Plan, folder: Path, out: Path) -> None:
-    """Write ``tuning.csv`` atomically, in full precision."""
-    write_csv(tuning_frame(plan, folder), out)
-
-
-def read_tuning(path: Path) -> DataFrame:
-    """Read ``tuning.csv``; ``ValueError`` for a wrong column, a value of the wrong type or a duplicate row."""
-    return read_csv(path, _TYPES, _KEY)

@@ -20,21 +20,20 @@ from being bold, since nothing shows that they are better; one without any value
 import math
 from collections.abc import Mapping
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 from pandas import DataFrame
 
 from coupled_adam_bench.results.comparisons import BETTER, DECIDING, RULES, TEST_COLUMNS
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
-from coupled_adam_bench.results.study_results import StudyResults, load_results
-from coupled_adam_bench.results.tidy import typed_frame, write_csv
+from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.results.tidy import typed_frame
 from coupled_adam_bench.statistics.corrections import benjamini_hochberg, holm
+from coupled_adam_bench.statistics.declared import PLACE, Field, Material, Statistic, records
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.student import ALPHA, equivalence_p, two_sided_p
 from coupled_adam_bench.statistics.t_test import Sample, summarize, t_test
 from coupled_adam_bench.study.catalog.metrics import Metric
-from coupled_adam_bench.study.plan import Plan
 
 Row = dict[str, Any]
 Side = tuple[str, dict[int, float], Sample]
@@ -145,6 +144,54 @@ def compare(study: StudyResults) -> DataFrame:
     return typed_frame(shown, TEST_COLUMNS)
 
 
-def write_tests(plan: Plan, results_csv: Path, out: Path) -> None:
-    """Write ``tests.csv`` from ``results.csv``."""
-    write_csv(compare(load_results(plan, results_csv)), out)
+def _rows(material: Material) -> list[dict[str, Any]]:
+    tests = material.study.tests
+    return records(compare(material.study) if tests is None else tests)
+
+
+_TEXTS = {
+    "metric": "name of the metric",
+    "optimizer": "key of the optimizer with the best mean",
+    "reference": "key of the other one",
+    "n": "values of the optimizer",
+    "n_reference": "values of the other one",
+    "mean": "mean of the optimizer",
+    "mean_reference": "mean of the other one",
+    "sd": "standard deviation of the optimizer",
+    "sd_reference": "standard deviation of the other one",
+    "difference": "difference of the means",
+    "t": "t of Student's test",
+    "df": "its degrees of freedom",
+    "p_value": "its one-sided p, in the direction of the data",
+    "significant": "whether the rule's p is below 5 %",
+    "p_holm": "two-sided p, after Holm's correction",
+    "hedges_g": "Hedges's g",
+    "p_welch": "one-sided p of Welch's test",
+    "rule": "how the comparison was made",
+    "reason": "why a number is missing",
+    "bold": "whether tables print the value bold",
+    "low": "lower end of the difference's 95 % interval",
+    "high": "its upper end",
+    "p_bh": "two-sided p, after Benjamini-Hochberg's correction",
+    "n_pairs": "seeds that both have",
+    "paired_difference": "mean difference of the pairs",
+    "t_paired": "t of the paired test",
+    "p_paired": "its one-sided p",
+    "paired_low": "lower end of its 95 % interval",
+    "paired_high": "its upper end",
+    "p_paired_holm": "its two-sided p, after Holm's correction",
+    "p_permutation": "one-sided p of all flips of the pairs' signs",
+    "p_permutation_min": "the least that it can be",
+    "bootstrap_low": "lower end of the bootstrap's 95 % interval",
+    "bootstrap_high": "its upper end",
+    "margin": "the study's margin of equivalence",
+    "p_equivalence": "p of two one-sided tests within the margin",
+    "p_equivalence_paired": "the same over pairs",
+    "paired_reason": "why a number over pairs is missing",
+}
+STATISTIC = Statistic(
+    file="tests.csv",
+    columns={name: PLACE[name] if name in PLACE else Field(kind, _TEXTS[name]) for name, kind in TEST_COLUMNS.items()},
+    key=(*GROUP_COLUMNS, "metric", "optimizer", "reference"),
+    rows=_rows,
+)

@@ -89,7 +89,6 @@ def _count(tokens: float) -> str:
 
 STATISTIC = Statistic(
     file="crossings.csv",
-    caption="The numbers of tokens at which the fitted difference of two optimizers is 0.",
     columns={
         "table": PLACE["table"],
         "n_params": PLACE["n_params"],

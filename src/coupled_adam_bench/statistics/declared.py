@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pandas import DataFrame
 
 from coupled_adam_bench.report.blocks import Block
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
@@ -12,11 +14,7 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json
-from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
-
-if TYPE_CHECKING:  # rules read the declarations, and pandas takes longer than they
-    from pandas import DataFrame
 
 Row = Mapping[str, Any]
 
@@ -30,7 +28,7 @@ class Field:
     unit: str = ""
 
 
-def records(frame: "DataFrame") -> list[dict[str, Any]]:
+def records(frame: DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a frame."""
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
@@ -59,31 +57,25 @@ class Section:
     short: str = ""
 
 
-def _every(_: Plan) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Statistic:
-    """A CSV file of a study: what it is called and says, its columns and key, what computes its rows.
+    """A CSV file of a study: what it is called, its columns and key, what computes its rows.
 
-    A study has the file unless ``is_of`` refuses the plan. ``section`` shows it in the report.
+    ``section`` shows it in the report. The catalogue says what it is about, and which studies have it.
     """
 
     file: str
-    caption: str
     columns: Mapping[str, Field]
     key: tuple[str, ...]
     rows: Callable[["Material"], Iterable[Row]]
     section: Section | None = None
-    is_of: Callable[[Plan], bool] = _every
 
     @property
     def kinds(self) -> dict[str, type]:
         """The type of each column."""
         return {name: column.kind for name, column in self.columns.items()}
 
-    def frame(self, rows: Iterable[Row]) -> "DataFrame":
+    def frame(self, rows: Iterable[Row]) -> DataFrame:
         """Return rows with the types of the columns; ``ValueError`` if two have the same key."""
         frame = typed_frame([dict(row) for row in rows], self.kinds)
         twice = frame.duplicated(list(self.key))
@@ -91,7 +83,7 @@ class Statistic:
             raise ValueError(f"{self.file}: two rows of {frame.loc[twice, list(self.key)].to_dict('records')[0]}")
         return frame
 
-    def read(self, path: Path) -> "DataFrame":
+    def read(self, path: Path) -> DataFrame:
         """Read the file; ``ValueError`` for a wrong column, a value of the wrong type or a duplicate row."""
         return read_csv(path, self.kinds, self.key)
 
@@ -133,7 +125,7 @@ class Material:
         manifest: dict[str, Any] = read_json(self.study_dir / "manifest.json")
         return manifest
 
-    def frame(self, statistic: Statistic) -> "DataFrame":
+    def frame(self, statistic: Statistic) -> DataFrame:
         """Return a statistic, which is computed once."""
         if statistic.file not in self._frames:
             self._frames[statistic.file] = statistic.frame(statistic.rows(self))

@@ -241,7 +241,6 @@ def _blocks(material: Material) -> Iterator[Block]:
 
 STATISTIC = Statistic(
     file="noise.csv",
-    caption="Where the spread of each number comes from.",
     columns={
         "n_params": PLACE["n_params"],
         "n_tokens": PLACE["n_tokens"],

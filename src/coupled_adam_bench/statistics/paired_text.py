@@ -191,7 +191,6 @@ def compare_text(plan: Plan, runs: Path = paths.RUNS) -> Iterator[Row]:
 
 STATISTIC = Statistic(
     file="paired.csv",
-    caption="Two models of one seed on the same documents of tasks and of held-out text.",
     columns={
         "table": PLACE["table"],
         "n_params": PLACE["n_params"],

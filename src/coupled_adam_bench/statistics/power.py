@@ -245,7 +245,6 @@ def _blocks(material: Material) -> Iterator[Block]:
 
 STATISTIC = Statistic(
     file="power.csv",
-    caption="What differences the seeds of the study could have found, and how many seeds find those that were seen.",
     columns=PLACE
     | {
         "metric": Field(str, "name of the metric"),

@@ -164,7 +164,6 @@ def _blocks(material: Material) -> Iterator[Block]:
 
 STATISTIC = Statistic(
     file="seeds.csv",
-    caption="How much of the training text two seeds share.",
     columns=_PLACE
     | {
         "seed": Field(int, "a seed"),

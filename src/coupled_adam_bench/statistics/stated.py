@@ -5,40 +5,37 @@ correction (Berger 1982).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any
 
-from pandas import DataFrame
+from markupsafe import Markup
 
-from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, Layout
+from coupled_adam_bench.report.blocks import Block, Cell, Column, Fold, Grid, Heading, Text, symbol
+from coupled_adam_bench.report.formats import p_value as p_text
+from coupled_adam_bench.report.formats import significant
+from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.pairs import paired_values
-from coupled_adam_bench.results.study_results import StudyResults, load_results
-from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.corrections import holm
+from coupled_adam_bench.statistics.declared import PLACE, Field, Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.regression import TOKENS, trend_of, upper_tail
+from coupled_adam_bench.statistics.stated_plan import Check, in_advance, meant_groups, plan_checks
 from coupled_adam_bench.statistics.student import one_sided_p, statistic
 from coupled_adam_bench.statistics.t_test import t_test
-from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.stated import Hypothesis, StatedPlan, is_meant
+from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.stated import Hypothesis, StatedPlan
 
 CONFIRMED, NOT_CONFIRMED, OPEN = "confirmed", "not confirmed", "not yet decided"
 """What becomes of a hypothesis."""
-STATED_COLUMNS: dict[str, type] = {
-    "hypothesis": str, "table": str, "n_params": int, "n_tokens": int, "model": str, "data": str, "recipe": str,
-    "metric": str, "better": str, "than": str, "test": str, "seeds": int, "difference": float,
-    "t": float, "df": float, "p_value": float, "p_hypothesis": float, "level": float, "outcome": str, "reason": str,
-}  # fmt: skip
-"""Columns of stated.csv: a line for each hypothesis and place.
-
-``p_value`` is that of the place; ``p_hypothesis``, the largest over the places, after Holm's correction if that is
-stated, is compared with ``level``. The ``difference`` of a trend is what each doubling of tokens adds. ``outcome`` is
-that of the hypothesis, the same in all its lines.
-"""
-Record = Sequence[Mapping[str, Any]]
-"""What the workflow has seen of a stated plan, as ``stated.read_record`` returns it."""
+TONES = {CONFIRMED: "good", NOT_CONFIRMED: "bad", OPEN: "middle"}
+CORRECTIONS = {"none": "without correction", "holm": "after Holm's correction", "bonferroni": "shared by Bonferroni"}
+_KEPT = {"yes": "good", "no": "bad", "open": "middle"}
+_NOT_IN_ADVANCE = (
+    ", and so are the hypotheses below, since the record does not show that they were stated before the first run had "
+    "begun"
+)
 
 
 @dataclass(frozen=True)
@@ -50,16 +47,6 @@ class PlaceTest:
     df: float
     p_value: float
     reason: str
-
-
-def meant_groups(layout: Layout, hypothesis: Hypothesis) -> list[Group]:
-    """Return the places that a hypothesis is about."""
-    keys = {hypothesis.better, hypothesis.than}
-    return [
-        group
-        for group in layout.groups[hypothesis.table]
-        if keys <= group.cells.keys() and is_meant(hypothesis, group.table, group.cells[hypothesis.better][0])
-    ]
 
 
 def place_test(study: StudyResults, group: Group, hypothesis: Hypothesis, seeds: Sequence[int]) -> PlaceTest:
@@ -145,8 +132,8 @@ def _largest(tests: Sequence[PlaceTest]) -> float:
     return math.nan if any(math.isnan(test.p_value) for test in tests) else max(test.p_value for test in tests)
 
 
-def stated_rows(study: StudyResults) -> DataFrame:
-    """Return stated.csv of a study that has a stated plan."""
+def stated_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
+    """Yield the rows of stated.csv of a study that has a stated plan."""
     assert study.plan.stated is not None
     plan = study.plan.stated.plan
     level = level_of(plan)
@@ -159,124 +146,142 @@ def stated_rows(study: StudyResults) -> DataFrame:
         # What is not tested yet counts as 1, which can only be too careful.
         adjusted = holm([1.0 if math.isnan(p) else p for p in p_values])
         p_values = [math.nan if math.isnan(p) else holms for p, holms in zip(p_values, adjusted, strict=True)]
-    rows: list[dict[str, Any]] = []
     for hypothesis, places, of_hypothesis, p_value in zip(plan.hypotheses, groups, tests, p_values, strict=True):
         of_all = {
             "hypothesis": hypothesis.name, "metric": hypothesis.metric, "better": hypothesis.better,
             "than": hypothesis.than, "test": hypothesis.test, "seeds": len(plan.seeds), "p_hypothesis": p_value,
             "level": level, "outcome": outcome_of(p_value, level, others_open),
         }  # fmt: skip
-        rows += [
-            of_all | dict(zip(GROUP_COLUMNS, group.place, strict=True)) | vars(test)
-            for group, test in zip(places, of_hypothesis, strict=True)
-        ]
-    return typed_frame(rows, STATED_COLUMNS)
-
-
-def read_stated_csv(path: Path) -> DataFrame:
-    """Read ``stated.csv``; ``ValueError`` for a wrong column, a value of the wrong type or a duplicate row."""
-    return read_csv(path, STATED_COLUMNS, ("hypothesis", *GROUP_COLUMNS))
-
-
-def write_stated(plan: Plan, results_csv: Path, out: Path) -> None:
-    """Write ``stated.csv`` from ``results.csv``; ``ValueError`` for a study without a stated plan."""
-    if plan.stated is None:
-        raise ValueError(f"stated: {plan.name} has no stated plan; name its file in the study")
-    write_csv(stated_rows(load_results(plan, results_csv)), out)
+        for group, test in zip(places, of_hypothesis, strict=True):
+            yield of_all | dict(zip(GROUP_COLUMNS, group.place, strict=True)) | vars(test)
 
 
 @dataclass(frozen=True)
-class Check:
-    """What a plan asks for, whether it was kept (``open``: not known, or not yet), and what was found."""
+class HypothesisRow:
+    """A hypothesis and its outcome, as text; ``places`` are (place, difference, p)."""
 
-    subject: str
-    kept: Literal["yes", "no", "open"]
-    finding: str
-
-
-def seeds_with_values(study: StudyResults) -> tuple[list[int], list[int]]:
-    """Return the seeds that have a value of any stated comparison, and those of them that have all values."""
-    assert study.plan.stated is not None
-    found: dict[int, list[bool]] = {}
-    n_values = 0
-    for hypothesis in study.plan.stated.plan.hypotheses:
-        for group in meant_groups(study.layout, hypothesis):
-            for key in (hypothesis.better, hypothesis.than):
-                n_values += 1
-                for cell in group.cells[key]:
-                    found.setdefault(cell.seed, []).append(math.isfinite(study.value(cell, hypothesis.metric)))
-    some = [seed for seed, there in found.items() if any(there)]
-    return some, [seed for seed in some if sum(found[seed]) == n_values]
+    name: str
+    metric: Metric
+    better: str
+    than: str
+    where: str
+    test: str
+    seeds: str
+    p_value: str
+    level: str
+    outcome: str
+    places: tuple[tuple[str, str, str], ...]
+    reason: str
 
 
-def _alike(record: Record, sha256: str) -> list[Mapping[str, Any]]:
-    """Return the entries with this text whose runs have the settings of the last of them, whatever their seeds."""
-    seen = [entry for entry in record if entry["sha256"] == sha256]
-    return [entry for entry in seen if _settings(entry) == _settings(seen[-1])]
-
-
-def _settings(entry: Mapping[str, Any]) -> set[str]:
-    return set(entry["cells"].values())
-
-
-def _in_advance(record: Record, sha256: str) -> Check:
-    subject = "stated in advance"
-    alike = _alike(record, sha256)
-    if not alike:
-        return Check(subject, "open", "it is not recorded when this text was first seen; the workflow records it")
-    first = alike[0]
-    finding = (
-        f"this text with these settings was first seen on {first['at']}, when {len(first['begun'])} of "
-        f"{first['n_cells']} runs had begun"
+def _hypothesis(study: StudyResults, hypothesis: Hypothesis, rows: Sequence[Row]) -> HypothesisRow:
+    places = {group.place: group for group in meant_groups(study.layout, hypothesis)}
+    labels = next(iter(places.values())).optimizer_labels
+    where = [study.tables[hypothesis.table].title, *filter(None, (hypothesis.tokens, hypothesis.model))]
+    named = {(group.setup.n_params, group.n_tokens, group.setup): group for group in places.values()}
+    shown = []
+    for (n_params, n_tokens, _), group in named.items():
+        row = next(
+            r for r in rows if (r["n_params"], r["n_tokens"], r["model"]) == (n_params, n_tokens, group.setup.model)
+        )
+        shown.append(
+            (
+                f"D = {group.tokens_label}, N = {group.model_label}",
+                significant(row["difference"]),
+                p_text(row["p_value"]),
+            )
+        )
+    return HypothesisRow(
+        name=hypothesis.name,
+        metric=study.layout.metrics[hypothesis.metric],
+        better=labels[hypothesis.better],
+        than=labels[hypothesis.than],
+        where=", ".join(where) + (f": all of {len(places)} places" if len(places) > 1 else ""),
+        test={"t-test": "unpaired", "paired": "paired", "trend": "trend"}[hypothesis.test],
+        seeds=str(rows[0]["seeds"]),
+        p_value=p_text(rows[0]["p_hypothesis"]),
+        level=significant(rows[0]["level"]),
+        outcome=rows[0]["outcome"],
+        places=tuple(shown),
+        reason="; ".join(dict.fromkeys(row["reason"] for row in rows if row["reason"])),
     )
-    of_text = [_settings(entry) for entry in record if entry["sha256"] == sha256]
-    if any(settings != of_text[0] for settings in of_text):
-        finding += "; settings changed after the plan was seen"
-    if others := {entry["sha256"] for entry in record} - {sha256}:
-        finding += f"; {len(others)} other text(s) of the plan were seen too"
-    return Check(subject, "no" if first["begun"] else "yes", finding)
 
 
-def _measured_alike(record: Record, sha256: str) -> Check:
-    subject = "metrics unchanged"
-    of_text = [entry for entry in record if entry["sha256"] == sha256]
-    if not of_text:
-        return Check(subject, "open", "it is not recorded how they were to be measured")
-    n_before = sum(not entry["begun"] for entry in of_text)
-    seen = [entry["measured"] for entry in of_text[max(0, n_before - 1) :]]
-    changed = sorted({stage for entry in seen for stage in seen[0] | entry if entry.get(stage) != seen[0].get(stage)})
-    if changed:
-        return Check(subject, "no", f"settings or version of {', '.join(changed)} changed after this text was seen")
-    return Check(subject, "yes", f"settings and version of {', '.join(seen[0])} are those of the time")
+_HYPOTHESES: tuple[Column[HypothesisRow], ...] = (
+    Column("Hypothesis", lambda row: row.name, "row"),
+    Column("Outcome", lambda row: Cell(row.outcome, f"status {TONES[row.outcome]}")),
+    Column(Markup("<i>p</i>"), lambda row: row.p_value, "number"),
+    Column("level", lambda row: row.level, "number"),
+    Column("Metric", lambda row: symbol(row.metric)),
+    Column("Better", lambda row: row.better),
+    Column("than", lambda row: row.than),
+    Column("Where", lambda row: row.where),
+    Column("Test", lambda row: row.test),
+    Column("seeds", lambda row: row.seeds, "number"),
+    Column("Remark", lambda row: row.reason, "wrap"),
+)
+_PLACES: tuple[Column[tuple[str, str, str, str]], ...] = (
+    Column("Hypothesis", lambda row: row[0], "row"),
+    Column("Place", lambda row: row[1]),
+    Column("difference", lambda row: row[2], "number"),
+    Column(Markup("<i>p</i>"), lambda row: row[3], "number"),
+)
+_CHECKS: tuple[Column[Check], ...] = (
+    Column("The plan", lambda check: check.subject, "row"),
+    Column("Kept", lambda check: Cell(check.kept, f"status {_KEPT[check.kept]}")),
+    Column("Found", lambda check: check.finding, "wrap"),
+)
 
 
-def _dropped(record: Record, sha256: str) -> list[str]:
-    """Return the runs that had begun with these settings, and that the grid has no longer."""
-    alike = _alike(record, sha256)
-    return [
-        name
-        for name in dict.fromkeys(n for entry in alike for n in entry["cells"])
-        if name in alike[-1]["begun"] and name not in alike[-1]["cells"]
-    ]
-
-
-def _seeds(stated: Sequence[int], some: Sequence[int], whole: Sequence[int], dropped: Sequence[str]) -> Check:
-    subject = "these seeds and no others"
-    if dropped:
-        return Check(subject, "no", f"{', '.join(dropped)} had begun, and the grid no longer has them")
-    if others := [seed for seed in some if seed not in stated]:
-        return Check(subject, "no", f"seed {', '.join(map(str, others))} was run and is not stated")
-    kept: Literal["yes", "open"] = "yes" if len(whole) == len(stated) else "open"
-    return Check(subject, kept, f"{len(whole)} of {len(stated)} seeds have all values")
-
-
-def checks(study: StudyResults, record: Record) -> tuple[Check, ...]:
-    """Return whether each part of a stated plan was kept; ``record`` is what the workflow has seen of it."""
-    stated = study.plan.stated
-    assert stated is not None
-    some, whole = seeds_with_values(study)
-    return (
-        _in_advance(record, stated.sha256),
-        _measured_alike(record, stated.sha256),
-        _seeds(stated.plan.seeds, some, whole, _dropped(record, stated.sha256)),
+def _blocks(material: Material) -> Iterator[Block]:
+    stated = material.plan.stated
+    if stated is None:
+        return
+    plan, all_rows, kept = stated.plan, material.rows(STATISTIC), plan_checks(material)
+    of_each = {each.name: [row for row in all_rows if row["hypothesis"] == each.name] for each in plan.hypotheses}
+    hypotheses = [_hypothesis(material.study, each, of_each[each.name]) for each in plan.hypotheses]
+    yield Text(
+        Markup(
+            "{}This study has a stated plan, <code>{}</code>, with the SHA-256 <code>{}</code>: one-sided tests at "
+            "{}{}, with seeds {}. Everything else in this report is exploratory, whatever it is called there{}. All "
+            'tests of the plan are in <a href="../stated.csv">stated.csv</a>.'
+        ).format(
+            f"{plan.title}. " if plan.title else "",
+            stated.path,
+            stated.sha256,
+            f"{100 * plan.alpha:g} %",
+            f", {CORRECTIONS[plan.correction]}" if len(plan.hypotheses) > 1 else "",
+            ", ".join(map(str, plan.seeds)),
+            "" if in_advance(kept) else _NOT_IN_ADVANCE,
+        )
     )
+    yield Grid("Hypotheses", _HYPOTHESES, hypotheses)
+    places = [(row.name, *place) for row in hypotheses for place in row.places]
+    yield Fold("By place", [Grid("Hypotheses by place", _PLACES, places, tall=True)])
+    yield Heading("Was the plan followed?")
+    yield Grid("Was the plan followed?", _CHECKS, kept)
+
+
+STATISTIC = Statistic(
+    file="stated.csv",
+    columns={"hypothesis": Field(str, "name of the hypothesis, which has a line for each place")}
+    | PLACE
+    | {
+        "metric": Field(str, "name of the metric"),
+        "better": Field(str, "key of the optimizer that is to be better"),
+        "than": Field(str, "key of the other one"),
+        "test": Field(str, "the stated test"),
+        "seeds": Field(int, "stated seeds"),
+        "difference": Field(float, "difference; of a trend, what each doubling of tokens adds", "the metric's"),
+        "t": Field(float, "its t"),
+        "df": Field(float, "its degrees of freedom"),
+        "p_value": Field(float, "one-sided p of the place"),
+        "p_hypothesis": Field(float, "largest p of the places, after Holm's correction if that is stated"),
+        "level": Field(float, "what the p of the hypothesis is compared with"),
+        "outcome": Field(str, "what becomes of the hypothesis"),
+        "reason": Field(str, "why a number is missing"),
+    },
+    key=("hypothesis", *GROUP_COLUMNS),
+    rows=lambda material: stated_rows(material.study),
+    section=Section("stated", "Stated in advance", _blocks),
+)

@@ -115,7 +115,6 @@ def summary_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
 
 STATISTIC = Statistic(
     file="summary.csv",
-    caption="How often each optimizer is better than the first one, over all groups of a table.",
     columns={
         "table": PLACE["table"],
         "metric": Field(str, "name of the metric"),

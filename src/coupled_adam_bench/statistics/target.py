@@ -145,7 +145,6 @@ def _blocks(material: Material) -> Iterator[Block]:
 
 STATISTIC = Statistic(
     file="target.csv",
-    caption="After how many tokens each run reached the target loss, and whether an optimizer's runs end below it.",
     columns={name: PLACE[name] for name in GROUP_COLUMNS[:3]}
     | {
         "optimizer": Field(str, "key of the optimizer"),

@@ -149,7 +149,6 @@ def _blocks(material: Material) -> Iterator[Block]:
 
 STATISTIC = Statistic(
     file="trend.csv",
-    caption="How the difference between two optimizers grows with tokens and parameters.",
     columns={
         "table": PLACE["table"],
         "data": PLACE["data"],

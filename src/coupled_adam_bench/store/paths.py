@@ -11,7 +11,6 @@ HISTORY = "history.jsonl"
 WEIGHTS = "model.safetensors"
 TUNING = "tuning"
 """The folder of a study with the choice of each tuning."""
-TUNING_CSV = "tuning.csv"
 STUDY_FOLDERS = ("data", "training", "evaluation", TUNING, "logs", "tables", "figures", "report")
 """The folders in the folder of a study."""
 RUN_FOLDERS = ("checkpoints", "model", "evaluations")

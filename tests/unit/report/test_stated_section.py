@@ -2,18 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from sections import html_of, tables_of
 
 from coupled_adam_bench.report.make import Places, report
-from coupled_adam_bench.report.stated import StatedSection, describe_stated, stated_section
 from coupled_adam_bench.results.collect import write_results
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.results.tidy import write_csv
-from coupled_adam_bench.statistics.stated import stated_rows
+from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.stated import STATISTIC
+from coupled_adam_bench.statistics.stated_plan import describe_stated
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -24,11 +25,19 @@ LOSS = {"name": "<b>loss</b>", "table": "table1", "metric": "loss", "better": "c
 NAN = float("nan")
 
 
+class Shown(NamedTuple):
+    """The line of the hypothesis, those of the plan's parts, and the section."""
+
+    hypothesis: list[str]
+    checks: list[list[str]]
+    html: str
+
+
 @pytest.fixture
 def section(tiny_study: Callable[..., dict[str, Any]], results_of: Any, tmp_path: Path) -> Any:
     """The section of a study with ``seeds`` that have values and a stated plan, seen before a number of runs."""
 
-    def build(seeds: list[int], n_begun: int = 0, without: tuple[int, ...] = (), **text: Any) -> StatedSection:
+    def build(seeds: list[int], n_begun: int = 0, without: tuple[int, ...] = (), **text: Any) -> Shown:
         path, folder = tmp_path / "plan.yaml", tmp_path / "tiny"
         path.write_text(yaml.safe_dump({"hypotheses": [LOSS], "seeds": [1, 2, 3]} | text))
         settings = tiny_study(stated=str(path))
@@ -39,10 +48,9 @@ def section(tiny_study: Callable[..., dict[str, Any]], results_of: Any, tmp_path
             (tmp_path / "runs" / cell_id).mkdir(parents=True)
         note_stated(plan, folder, {"test_loss of tiny": "a"})
         study: StudyResults = results_of(plan, lambda cell, _: NAN if cell.seed in without else value(cell))
-        write_csv(stated_rows(study), folder / "stated.csv")
-        found = stated_section(study, folder)
-        assert found is not None
-        return found
+        material = Material(study, tmp_path / "runs", folder)
+        hypotheses, _, checks = tables_of(STATISTIC, material)
+        return Shown(hypotheses[0], checks, html_of(STATISTIC, material))
 
     return build
 
@@ -51,28 +59,28 @@ def value(cell: Any) -> float:
     return 3.0 + 0.01 * cell.seed - 1.0 * (cell.optimizer.key == "coupled_adam")
 
 
-def kept(section: StatedSection) -> list[str]:
-    return [check.kept for check in section.checks]
+def kept(section: Shown) -> list[str]:
+    return [kept for _, kept, _ in section.checks]
 
 
-def test_a_plan_that_was_followed(section: Callable[..., StatedSection]) -> None:
+def test_a_plan_that_was_followed(section: Callable[..., Shown]) -> None:
     found = section([1, 2, 3])
     assert kept(found) == ["yes"] * 3
-    (row,) = found.hypotheses
-    assert (row.outcome, row.seeds, row.p_value, row.where) == ("confirmed", "3", "< 0.0001", "Table 1")
-    assert found.in_advance
+    row = found.hypothesis
+    assert (row[1], row[9], row[2], row[7]) == ("confirmed", "3", "< 0.0001", "Table 1")
+    assert "and so are the hypotheses below" not in found.html
 
 
-def test_a_plan_seen_after_a_run_is_exploratory(section: Callable[..., StatedSection]) -> None:
+def test_a_plan_seen_after_a_run_is_exploratory(section: Callable[..., Shown]) -> None:
     found = section([1, 2, 3], n_begun=4)
     assert kept(found) == ["no", "yes", "yes"]
-    assert "when 4 of 6 runs had begun" in found.checks[0].finding
-    assert not found.in_advance
+    assert "when 4 of 6 runs had begun" in found.checks[0][2]
+    assert "and so are the hypotheses below" in found.html
 
 
-def test_a_changed_text_is_said(section: Callable[..., StatedSection]) -> None:
+def test_a_changed_text_is_said(section: Callable[..., Shown]) -> None:
     section([1, 2, 3])
-    assert "1 other text(s) of the plan were seen too" in section([1, 2, 3], alpha=0.01).checks[0].finding
+    assert "1 other text(s) of the plan were seen too" in section([1, 2, 3], alpha=0.01).checks[0][2]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +92,7 @@ def test_a_changed_text_is_said(section: Callable[..., StatedSection]) -> None:
     ],
 )  # fmt: skip
 def test_what_was_not_followed_is_said(
-    section: Callable[..., StatedSection],
+    section: Callable[..., Shown],
     seeds: list[int],
     without: tuple[int, ...],
     checks: Any,
@@ -92,8 +100,8 @@ def test_what_was_not_followed_is_said(
 ) -> None:
     found = section(seeds, without=without)
     assert kept(found) == checks
-    assert ("no value of seed" in found.hypotheses[0].reason) == (found.hypotheses[0].outcome == "not yet decided")
-    assert finding in [check.finding for check in found.checks]
+    assert ("no value of seed" in found.hypothesis[-1]) == (found.hypothesis[1] == "not yet decided")
+    assert finding in [text for _, _, text in found.checks]
 
 
 def test_the_whole_report_of_a_stated_plan(

@@ -11,28 +11,30 @@ import pytest
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from sections import html_of, tables_of
 
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.figures.style import IN_COLUMN, RC
 from coupled_adam_bench.report.figures.tuning import tuning
-from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.report.setup_tables import setup_tables
-from coupled_adam_bench.report.tuning import at_edge, tuning_section
-from coupled_adam_bench.results.tuning import tuning_frame, write_tuning
+from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.tuning import STATISTIC, at_edge
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.store.paths import TUNING_CSV
+from coupled_adam_bench.store.paths import TUNING
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.study.tuning import choice_file, chosen_values
 
-TEMPLATES = Path(__file__).parents[3] / "templates"
 NAN = math.nan
 Make = Callable[..., Plan]
 
 
 def draw(plan: Plan, folder: Path) -> Figure:
-    write_tuning(plan, folder, folder / TUNING_CSV)
-    return tuning(SimpleNamespace(plan=plan, study_dir=folder))  # type: ignore[arg-type]
+    return tuning(material_of(plan, folder))
+
+
+def material_of(plan: Plan, folder: Path) -> Material:
+    return Material(SimpleNamespace(plan=plan), folder / "runs", folder)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def choose(plan: Plan, name: str, losses: Sequence[Sequence[float]], chosen: int
         mean = math.fsum(of_seeds) / len(of_seeds)
         candidates.append({"settings": candidate.settings, "mean_val_loss": mean, "cells": cells})
     record = {"tuning": name, "candidates": candidates, "chosen": chosen}
-    write_sealed(choice_file(folder, name), record)
+    write_sealed(choice_file(folder / TUNING, name), record)
 
 
 @pytest.mark.parametrize(
@@ -87,55 +89,46 @@ def test_what_the_section_says(plan_of, tmp_path):
     choose(plan, inner, [(5, 5), (3.25, 3.35), (4, 4)], 1, tmp_path)
     choose(plan, edge, [(5, 5), (4, 4), (3, 3)], 2, tmp_path)
     choose(plan, diverged, [(5, 5), (3, 3), (1, NAN)], 1, tmp_path)
-    section = tuning_section(plan, tuning_frame(plan, tmp_path))
-    assert section is not None
-    assert [(row.place, row.optimizer, row.budget) for row in section.rows] == [
-        ("N = 1.43K, D = 30_%&", "Adam (tuned)", "3 × 2 × 1.92K = 11.5K"),
-        ("N = 1.43K, D = 30_%&", "Lion (tuned)", "3 × 2 × 1.92K = 11.5K"),
-        ("N = 1.43K, D = 60", "Adam (tuned)", "3 × 2 × 3.84K = 23K"),
-        ("N = 1.43K, D = 60", "Lion (tuned)", "3 × 2 × 3.84K = 23K"),
+    (rows,) = tables_of(STATISTIC, material_of(plan, tmp_path))
+    assert [row[:3] for row in rows] == [
+        ["N = 1.43K, D = 30_%&", "Adam (tuned)", "3 × 2 × 1.92K = 11.5K"],
+        ["N = 1.43K, D = 30_%&", "Lion (tuned)", "3 × 2 × 1.92K = 11.5K"],
+        ["N = 1.43K, D = 60", "Adam (tuned)", "3 × 2 × 3.84K = 23K"],
+        ["N = 1.43K, D = 60", "Lion (tuned)", "3 × 2 × 3.84K = 23K"],
     ]
-    assert [(row.chosen, str(row.loss), row.warnings) for row in section.rows] == [
-        ("lr_factor 1", "3.3000 (707)", ()),
-        ("lr_factor 2", "3.0000 (0)", ("lr_factor 2 is the largest that was tried: larger ones may be better",)),
-        ("lr_factor 1", "3.0000 (0)", ("1 of 3 candidates diverged in at least one seed",)),
-        ("-", "-", ("nothing is chosen yet: its log file says why",)),
+    warning = '<span class="status middle">Warning:</span> '
+    assert [(row[3], row[4], row[6]) for row in rows] == [
+        ("lr_factor 1", "3.3000 (707)", ""),
+        ("lr_factor 2", "3.0000 (0)", f"{warning}lr_factor 2 is the largest that was tried: larger ones may be better"),
+        ("lr_factor 1", "3.0000 (0)", f"{warning}1 of 3 candidates diverged in at least one seed"),
+        ("-", "-", f"{warning}nothing is chosen yet: its log file says why"),
     ]
-    assert section.unequal == ()
+    assert "have the same budget" in html_of(STATISTIC, material_of(plan, tmp_path))
     # Of 64 tokens, guessing has log 64 = 4.1589, which stands for 5 and for what has diverged.
-    assert [row.sensitivity for row in section.rows] == ["0.5196", "0.7196", "0.6667", "-"]
+    assert [row[5] for row in rows] == ["0.5196", "0.7196", "0.6667", "-"]
 
 
 def test_the_sensitivity_takes_the_best_of_what_else_is_tuned_at_each_rate(plan_of, tmp_path):
     plan = plan_of(grids={"adamw": {"lr_factor": [0.5, 1], "weight_decay": [0.1, 0.2]}}, equal_budgets=False)
     choose(plan, next(iter(plan.tunings)), [(4, 4), (3.5, 3.5), (3, 3), (3.2, 3.2)], 2, tmp_path)
-    section = tuning_section(plan, tuning_frame(plan, tmp_path))
-    assert section is not None
-    assert section.rows[0].sensitivity == "0.2500"  # 3.5 and 3: mean 3.25
+    (rows,) = tables_of(STATISTIC, material_of(plan, tmp_path))
+    assert rows[0][5] == "0.2500"  # 3.5 and 3: mean 3.25
 
 
 def test_budgets_that_differ_are_said(plan_of, tmp_path):
     plan = plan_of(grids={"adamw": {"lr_factor": [1, 2]}}, equal_budgets=False)
-    section = tuning_section(plan, tuning_frame(plan, tmp_path))
-    assert section is not None
-    assert section.unequal == ("tiny, grid.0: Adam (tuned) 2 candidates, Lion 0 candidates",)
-    page = html_environment(TEMPLATES).from_string(
-        '{% macro show_figures(figures) %}{% endmacro %}{% include "tuning.html.j2" %}'
-    )
-    assert "The budgets differ" in page.render(tuning=section, tuning_figures={})
+    html = html_of(STATISTIC, material_of(plan, tmp_path))
+    assert "<li>tiny, grid.0: Adam (tuned) 2 candidates, Lion 0 candidates</li>" in html
+    assert "The budgets differ</span>, so" in html
 
 
 def test_hostile_labels_are_printed_as_text(plan_of, tmp_path):
     plan = plan_of(label="A_&%<script>$x$ \N{GREEK SMALL LETTER MU}" + 20 * "long")
     for name in plan.tunings:
         choose(plan, name, [(5, 5), (3, 3.5), (4, 4)], 1, tmp_path)
-    chosen = plan.with_choices(chosen_values(plan.tunings.values(), tmp_path))
+    chosen = plan.with_choices(chosen_values(plan.tunings.values(), tmp_path / TUNING))
     assert len(list(chosen.cells.values())[-1].optimizer.label) > 100
-    tried = tuning_frame(plan, tmp_path)
-    page = html_environment(TEMPLATES).from_string(
-        '{% macro show_figures(figures) %}{% endmacro %}{% include "tuning.html.j2" %}'
-    )
-    html = page.render(tuning=tuning_section(plan, tried), tuning_figures={})
+    html = html_of(STATISTIC, material_of(plan, tmp_path))
     assert "&lt;script&gt;" in html
     assert "<script>" not in html
     FigureCanvasAgg(draw(plan, tmp_path)).draw()
@@ -189,5 +182,5 @@ def test_the_table_of_models_says_that_their_learning_rate_is_tuned(field, peak,
 def test_only_a_study_that_tunes_has_the_figure_and_the_section(plan_of, tiny_plan, tmp_path):
     assert "tuning" in figures_of(plan_of())
     assert "tuning" not in figures_of(tiny_plan)
-    assert tuning_section(tiny_plan, None) is None
+    assert html_of(STATISTIC, material_of(tiny_plan, tmp_path)) == ""
     assert json.dumps(tiny_plan.to_json()).count("tune") == 0

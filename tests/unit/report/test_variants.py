@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sections import write_page
 
 from coupled_adam_bench.evaluation.embedding_geometry import VARIANTS
+from coupled_adam_bench.report.page import write_report
 from coupled_adam_bench.report.variants import TREATMENTS, variant_section
 from coupled_adam_bench.results.collect import read_results, write_results
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.cells import Cell
 
 Shown = dict[tuple[str, str, str, str], list[str]]
@@ -47,7 +48,7 @@ def finished(fake: Any) -> list[Cell]:
 
 
 def section_of(page: str) -> str:
-    return page[page.index('<section id="variants">') : page.index('<section id="statistics">')]
+    return page.split('<section id="variants">')[1].partition("</section>")[0]
 
 
 def render(fake: Any, results: pd.DataFrame, folder: Path, templates: Path) -> str:
@@ -55,7 +56,8 @@ def render(fake: Any, results: pd.DataFrame, folder: Path, templates: Path) -> s
     study_dir = folder / fake.plan.name
     shutil.copytree(fake.study_dir, study_dir)
     write_results(results, study_dir / "results.csv")
-    write_page(fake.plan, study_dir, templates, fake.root / "runs")
+    study = load_results(fake.plan, study_dir / "results.csv", study_dir / "tests.csv")
+    write_report(Material(study, fake.root / "runs", study_dir), templates)
     return section_of((study_dir / "report" / "index.html").read_text())
 
 

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +12,11 @@ import pytest
 from coupled_adam_bench.results.tuning import (
     choose,
     read_losses,
-    read_tuning,
-    tuning_frame,
     validation_measurement,
     write_choice,
-    write_tuning,
 )
+from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.tuning import STATISTIC
 from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
@@ -128,8 +128,9 @@ def test_the_table_has_every_candidate_and_seed(plan, tmp_path):
     for tuning in plan.tunings.values():
         measure(tuning, losses, tmp_path)
         assert write_choice(tuning, choice_file(tmp_path / "tuning", tuning.id), tmp_path) == 1
-    write_tuning(plan, tmp_path / "tuning", tmp_path / "tuning.csv")
-    frame = read_tuning(tmp_path / "tuning.csv")
+    material = Material(SimpleNamespace(plan=plan), tmp_path, tmp_path)  # type: ignore[arg-type]
+    material.write(STATISTIC)
+    frame = STATISTIC.read(tmp_path / "tuning.csv")
     assert len(frame) == 2 * 4 * 2
     adam = frame[frame["optimizer"] == "adamw"]
     assert adam["val_loss"].to_list() == pytest.approx([x for of_seeds in losses for x in of_seeds], nan_ok=True)
@@ -138,9 +139,9 @@ def test_the_table_has_every_candidate_and_seed(plan, tmp_path):
     assert adam["embedding_learning_rate"].to_list()[::2] == [0.2, 0.05, 0.02, 0.005]
     assert adam["reason"].to_list()[4:6] == [SPIKE, ""]
     assert json.loads(adam["settings"].to_list()[2]) == {"learning_rate": 0.1, "lr_factor": 0.5}
-    assert frame.equals(tuning_frame(plan, tmp_path / "tuning"))
+    assert frame.equals(material.frame(STATISTIC))
 
 
 def test_the_table_of_no_choice_has_a_header(plan, tmp_path):
-    write_tuning(plan, tmp_path / "tuning", tmp_path / "tuning.csv")
-    assert len(read_tuning(tmp_path / "tuning.csv")) == 0
+    Material(SimpleNamespace(plan=plan), tmp_path, tmp_path).write(STATISTIC)  # type: ignore[arg-type]
+    assert len(STATISTIC.read(tmp_path / "tuning.csv")) == 0

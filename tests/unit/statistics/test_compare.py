@@ -9,11 +9,11 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from coupled_adam_bench.results.collect import write_results
 from coupled_adam_bench.results.comparisons import TEST_COLUMNS, read_tests
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.compare import compare, write_tests
+from coupled_adam_bench.statistics.compare import STATISTIC, compare
 from coupled_adam_bench.statistics.corrections import holm
+from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
 from coupled_adam_bench.study.config import parse_study
@@ -160,8 +160,7 @@ def test_holm_is_within_a_table(tiny_study: Callable[..., dict[str, Any]], resul
 def test_file_comes_back_as_it_was(study: Study, tmp_path: Path) -> None:
     samples = {"adamw": [3.0, 3.1, 3.2], "coupled_adam": [2.0, NAN, 2.2]}
     results = study("table1", ["adamw", "coupled_adam"], samples)
-    write_results(results.results, tmp_path / "results.csv")
-    write_tests(results.plan, tmp_path / "results.csv", tmp_path / "tests.csv")
+    Material(results, tmp_path, tmp_path).write(STATISTIC)
     pd.testing.assert_frame_equal(read_tests(tmp_path / "tests.csv"), compare(results), check_exact=True)
     (tmp_path / "tests.csv").write_text((tmp_path / "tests.csv").read_text().replace("False", "perhaps"))
     with pytest.raises(ValueError, match=r"tests\.csv: a value of significant is not of type bool \('perhaps'\)"):

@@ -5,18 +5,17 @@ from typing import Any
 
 import pytest
 import yaml
+from pandas import DataFrame
 from scipy import stats
 
-from coupled_adam_bench.results.collect import write_results
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.stated import (
     CONFIRMED,
     NOT_CONFIRMED,
     OPEN,
+    STATISTIC,
     outcome_of,
-    read_stated_csv,
-    stated_rows,
-    write_stated,
 )
 from coupled_adam_bench.statistics.trend import trends
 from coupled_adam_bench.study.config import parse_study
@@ -51,6 +50,10 @@ def study(tiny_study: Callable[..., dict[str, Any]], results_of: Any, tmp_path: 
         )
 
     return build
+
+
+def stated_rows(study: StudyResults) -> DataFrame:
+    return Material(study).frame(STATISTIC)
 
 
 def outcomes(study: StudyResults) -> dict[str, str]:
@@ -140,10 +143,7 @@ def test_values_without_any_spread(study: Callable[..., StudyResults], test: str
     assert outcomes(study({"adamw": [3.0, 3.0], "coupled_adam": [3.0, 3.0]}, one)) == {"loss": NOT_CONFIRMED}
 
 
-def test_the_file_reads_back(study: Callable[..., StudyResults], tiny_plan: Any, tmp_path: Path) -> None:
+def test_the_file_reads_back(study: Callable[..., StudyResults], tmp_path: Path) -> None:
     results = study(BETTER, LOSS, ACC)
-    write_results(results.results, tmp_path / "results.csv")
-    write_stated(results.plan, tmp_path / "results.csv", tmp_path / "stated.csv")
-    assert read_stated_csv(tmp_path / "stated.csv").equals(stated_rows(results))
-    with pytest.raises(ValueError, match="stated: tiny has no stated plan"):
-        write_stated(tiny_plan, tmp_path / "results.csv", tmp_path / "stated.csv")
+    Material(results, tmp_path, tmp_path).write(STATISTIC)
+    assert STATISTIC.read(tmp_path / "stated.csv").equals(stated_rows(results))

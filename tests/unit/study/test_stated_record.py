@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from coupled_adam_bench.statistics.stated import checks
+from coupled_adam_bench.statistics.stated_plan import checks
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.config import parse_study

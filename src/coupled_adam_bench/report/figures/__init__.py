@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coupled_adam_bench.results.groups import Layout, layout_of
-from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.files import atomic_path
 from coupled_adam_bench.store.stored import named
 from coupled_adam_bench.study.catalog.names import COUPLED_ADAM
@@ -14,8 +13,10 @@ from coupled_adam_bench.study.cells import Cell, readable_count
 from coupled_adam_bench.study.config.optimizers import CoupledAdamSettings
 from coupled_adam_bench.study.plan import Plan
 
-if TYPE_CHECKING:  # rules read the declarations, and matplotlib takes longer than they
+if TYPE_CHECKING:  # rules read the declarations, and matplotlib and pandas take longer than they
     from matplotlib.figure import Figure
+
+    from coupled_adam_bench.statistics.declared import Material
 
 FIGURE_ENDINGS = ("svg", "pdf", "column.pdf")
 """The files of a figure: for both columns of an article and for the report, and for one column."""
@@ -39,12 +40,6 @@ class Drawn:
 def plain(text: str) -> str:
     """Return a study's label so that matplotlib prints it and does not read formulas in it."""
     return text.replace("$", r"\$")
-
-
-def place_of(cell: Cell) -> str:
-    """Return what candidates that are drawn together have in common, as a title."""
-    size = cell.model.label or readable_count(cell.n_params)
-    return f"N = {size}, D = {cell.tokens_label or readable_count(cell.n_tokens)}"
 
 
 @dataclass(frozen=True)
@@ -224,12 +219,12 @@ def figures_in(section: str) -> tuple[str, ...]:
     return tuple(name for name, figure in FIGURES.items() if figure.section == section)
 
 
-def drawn(material: Material) -> "dict[str, Figure]":
+def drawn(material: "Material") -> "dict[str, Figure]":
     """Return the figures of a study by name, in the width of matplotlib's current settings."""
     return {name: named(FIGURES[name].draw)(material) for name in figures_of(material.plan)}
 
 
-def write_figures(material: Material, out_dir: Path, wanted: Collection[str] = FIGURE_ENDINGS) -> None:
+def write_figures(material: "Material", out_dir: Path, wanted: Collection[str] = FIGURE_ENDINGS) -> None:
     """Write every name in :func:`figures_of` with each ending that is ``wanted``, atomically and without a date."""
     from matplotlib import rc_context
 

@@ -6,11 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from coupled_adam_bench.report.figures import place_of, plain
+from coupled_adam_bench.report.figures import plain
 from coupled_adam_bench.report.figures.style import Style, add_legend, bars, cut_off, optimizer_styles, panels
-from coupled_adam_bench.results.tuning import read_tuning
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.store.paths import TUNING_CSV
+from coupled_adam_bench.statistics.tuning import STATISTIC, place_of
 from coupled_adam_bench.study.tuning import Tuning
 
 _COLUMNS = 2
@@ -35,7 +34,7 @@ def _draw(ax: Axes, found: DataFrame, label: str, style: Style) -> None:
 
 def tuning(material: Material) -> Figure:
     """Draw the candidates of all tunings, the rows of ``tuning.csv``: axes for each study, model and tokens."""
-    tried = read_tuning(material.study_dir / TUNING_CSV)
+    tried = material.frame(STATISTIC)
     places: dict[tuple[str, str, int], list[Tuning]] = {}
     for each in material.plan.tunings.values():
         places.setdefault((each.first.study.name, each.first.model.name, each.first.n_tokens), []).append(each)

@@ -1,0 +1,181 @@
+"""A stated plan before and after its runs: what it is about, what ``plan`` says of it, and whether it was kept."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from coupled_adam_bench.report.formats import MISSING, significant
+from coupled_adam_bench.results.groups import Group, Layout
+from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.power import PAIRED, POWER, UNPAIRED, hours_per_seed, power_of, seeds_needed
+from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.stated import Hypothesis, StatedPlan, is_meant, read_record
+from coupled_adam_bench.tools.estimate.study import Estimate
+from coupled_adam_bench.tools.estimate.text import align, count
+
+Record = Sequence[Mapping[str, Any]]
+"""What the workflow has seen of a stated plan, as ``stated.read_record`` returns it."""
+
+
+def meant_groups(layout: Layout, hypothesis: Hypothesis) -> list[Group]:
+    """Return the places that a hypothesis is about."""
+    keys = {hypothesis.better, hypothesis.than}
+    return [
+        group
+        for group in layout.groups[hypothesis.table]
+        if keys <= group.cells.keys() and is_meant(hypothesis, group.table, group.cells[hypothesis.better][0])
+    ]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a plan asks for, whether it was kept (``open``: not known, or not yet), and what was found."""
+
+    subject: str
+    kept: Literal["yes", "no", "open"]
+    finding: str
+
+
+def seeds_with_values(study: StudyResults) -> tuple[list[int], list[int]]:
+    """Return the seeds that have a value of any stated comparison, and those of them that have all values."""
+    assert study.plan.stated is not None
+    found: dict[int, list[bool]] = {}
+    n_values = 0
+    for hypothesis in study.plan.stated.plan.hypotheses:
+        for group in meant_groups(study.layout, hypothesis):
+            for key in (hypothesis.better, hypothesis.than):
+                n_values += 1
+                for cell in group.cells[key]:
+                    found.setdefault(cell.seed, []).append(math.isfinite(study.value(cell, hypothesis.metric)))
+    some = [seed for seed, there in found.items() if any(there)]
+    return some, [seed for seed in some if sum(found[seed]) == n_values]
+
+
+def _alike(record: Record, sha256: str) -> list[Mapping[str, Any]]:
+    """Return the entries with this text whose runs have the settings of the last of them, whatever their seeds."""
+    seen = [entry for entry in record if entry["sha256"] == sha256]
+    return [entry for entry in seen if _settings(entry) == _settings(seen[-1])]
+
+
+def _settings(entry: Mapping[str, Any]) -> set[str]:
+    return set(entry["cells"].values())
+
+
+def _in_advance(record: Record, sha256: str) -> Check:
+    subject = "stated in advance"
+    alike = _alike(record, sha256)
+    if not alike:
+        return Check(subject, "open", "it is not recorded when this text was first seen; the workflow records it")
+    first = alike[0]
+    finding = (
+        f"this text with these settings was first seen on {first['at']}, when {len(first['begun'])} of "
+        f"{first['n_cells']} runs had begun"
+    )
+    of_text = [_settings(entry) for entry in record if entry["sha256"] == sha256]
+    if any(settings != of_text[0] for settings in of_text):
+        finding += "; settings changed after the plan was seen"
+    if others := {entry["sha256"] for entry in record} - {sha256}:
+        finding += f"; {len(others)} other text(s) of the plan were seen too"
+    return Check(subject, "no" if first["begun"] else "yes", finding)
+
+
+def _measured_alike(record: Record, sha256: str) -> Check:
+    subject = "metrics unchanged"
+    of_text = [entry for entry in record if entry["sha256"] == sha256]
+    if not of_text:
+        return Check(subject, "open", "it is not recorded how they were to be measured")
+    n_before = sum(not entry["begun"] for entry in of_text)
+    seen = [entry["measured"] for entry in of_text[max(0, n_before - 1) :]]
+    changed = sorted({stage for entry in seen for stage in seen[0] | entry if entry.get(stage) != seen[0].get(stage)})
+    if changed:
+        return Check(subject, "no", f"settings or version of {', '.join(changed)} changed after this text was seen")
+    return Check(subject, "yes", f"settings and version of {', '.join(seen[0])} are those of the time")
+
+
+def _dropped(record: Record, sha256: str) -> list[str]:
+    """Return the runs that had begun with these settings, and that the grid has no longer."""
+    alike = _alike(record, sha256)
+    return [
+        name
+        for name in dict.fromkeys(n for entry in alike for n in entry["cells"])
+        if name in alike[-1]["begun"] and name not in alike[-1]["cells"]
+    ]
+
+
+def _seeds(stated: Sequence[int], some: Sequence[int], whole: Sequence[int], dropped: Sequence[str]) -> Check:
+    subject = "these seeds and no others"
+    if dropped:
+        return Check(subject, "no", f"{', '.join(dropped)} had begun, and the grid no longer has them")
+    if others := [seed for seed in some if seed not in stated]:
+        return Check(subject, "no", f"seed {', '.join(map(str, others))} was run and is not stated")
+    kept: Literal["yes", "open"] = "yes" if len(whole) == len(stated) else "open"
+    return Check(subject, kept, f"{len(whole)} of {len(stated)} seeds have all values")
+
+
+def checks(study: StudyResults, record: Record) -> tuple[Check, ...]:
+    """Return whether each part of a stated plan was kept; ``record`` is what the workflow has seen of it."""
+    stated = study.plan.stated
+    assert stated is not None
+    some, whole = seeds_with_values(study)
+    return (
+        _in_advance(record, stated.sha256),
+        _measured_alike(record, stated.sha256),
+        _seeds(stated.plan.seeds, some, whole, _dropped(record, stated.sha256)),
+    )
+
+
+def plan_checks(material: Material) -> tuple[Check, ...]:
+    """Return whether the stated plan of a study was kept."""
+    return checks(material.study, read_record(material.study_dir))
+
+
+def in_advance(found: tuple[Check, ...]) -> bool:
+    """Tell whether the record says that the plan was there before the first of its runs had begun."""
+    return found[0].kept == "yes"
+
+
+def is_exploratory(material: Material) -> Callable[[Group, Metric, str, str], bool]:
+    """Return what tells whether a study with a stated plan did not state a comparison in advance."""
+    stated = material.plan.stated
+    if stated is None:
+        return lambda *_: False
+    meant = {
+        (group.place, each.metric, frozenset((each.better, each.than)))
+        for each in stated.plan.hypotheses
+        for group in meant_groups(material.study.layout, each)
+    }
+    is_kept = in_advance(plan_checks(material))
+    return lambda group, metric, *pair: not is_kept or (group.place, metric.name, frozenset(pair)) not in meant
+
+
+def _planned(plan: StatedPlan, each: Hypothesis) -> tuple[str, str, str]:
+    """Return as text what is expected, the power of all stated seeds, and the seeds needed."""
+    if each.difference is None or each.spread is None:
+        return MISSING, MISSING, MISSING
+    design = PAIRED if each.test == "paired" else UNPAIRED
+    effect = each.difference / each.spread
+    # Under Holm the first of the hypotheses has Bonferroni's level.
+    alpha = plan.alpha / (1 if plan.correction == "none" else len(plan.hypotheses))
+    needed = seeds_needed(effect, design, alpha=alpha)
+    power = power_of(effect, len(plan.seeds), design, alpha)
+    expected = f"{significant(each.difference)} ± {significant(each.spread)}"
+    return expected, f"{100 * power:.0f} %", MISSING if math.isnan(needed) else f"{needed:.0f}"
+
+
+def describe_stated(layout: Layout, estimate: Estimate) -> str:
+    """Return what ``plan`` says of a stated plan: the power of its seeds if it expects rightly, and their cost."""
+    assert layout.plan.stated is not None
+    stated = layout.plan.stated
+    unit = "GPU" if estimate.on_gpus else "CPU"
+    header = ["hypothesis", "metric", "expected", "seeds", "power", f"for {100 * POWER:g} %", f"{unit} h"]
+    table = [header]
+    for each in stated.plan.hypotheses:
+        groups = meant_groups(layout, each)
+        hours = sum(hours_per_seed(estimate, group, (each.better, each.than)) for group in groups)
+        expected, power, needed = _planned(stated.plan, each)
+        n_seeds = len(stated.plan.seeds)
+        table.append([each.name, each.metric, expected, str(n_seeds), power, needed, count(hours * n_seeds)])
+    title = f"Stated in {stated.path} (SHA-256 {stated.sha256[:12]}); the power is that at one place"
+    return "\n".join(["", title, *align(table, n_left=3), ""])

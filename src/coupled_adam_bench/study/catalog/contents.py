@@ -1,0 +1,87 @@
+"""What the report has, declared once in its order: sections, and files of statistics. Light, as rules read it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coupled_adam_bench.study.plan import Plan
+
+
+@dataclass(frozen=True)
+class StatisticFile:
+    """A CSV file of a study: its name, what it says, and where it is made.
+
+    ``declaration`` names, as ``module:name`` of this package, the statistic with its columns, rows and section; only
+    reporting imports it. A study has the file unless ``is_of`` refuses the plan.
+    """
+
+    file: str
+    declaration: str
+    caption: str
+    is_of: Callable[[Plan], bool] = lambda plan: True  # noqa: ARG005
+
+
+CONTENTS: tuple[StatisticFile | str, ...] = (
+    "verdict",
+    "answers",
+    StatisticFile(
+        "stated.csv",
+        "statistics.stated:STATISTIC",
+        "Every test of the hypotheses that were stated in advance.",
+        lambda plan: plan.stated is not None,
+    ),
+    "tables",
+    "figures",
+    StatisticFile(
+        "tuning.csv",
+        "statistics.tuning:STATISTIC",
+        "Every candidate of the tunings, with its validation losses.",
+        lambda plan: bool(plan.tunings),
+    ),
+    StatisticFile(
+        "crossings.csv",
+        "statistics.crossings:STATISTIC",
+        "The numbers of tokens at which the fitted difference of two optimizers is 0.",
+    ),
+    StatisticFile(
+        "trend.csv",
+        "statistics.trend:STATISTIC",
+        "How the difference between two optimizers grows with tokens and parameters.",
+    ),
+    StatisticFile(
+        "target.csv",
+        "statistics.target:STATISTIC",
+        "After how many tokens each run reached the target loss, and whether an optimizer's runs end below it.",
+    ),
+    "frequency",
+    "variants",
+    "word-similarity",
+    StatisticFile("noise.csv", "statistics.noise:STATISTIC", "Where the spread of each number comes from."),
+    StatisticFile("seeds.csv", "statistics.seeds:STATISTIC", "How much of the training text two seeds share."),
+    "theory",
+    StatisticFile("tests.csv", "statistics.compare:STATISTIC", "Every comparison of the tables, with its test."),
+    StatisticFile(
+        "paired.csv",
+        "statistics.paired_text:STATISTIC",
+        "Two models of one seed on the same documents of tasks and of held-out text.",
+    ),
+    StatisticFile(
+        "summary.csv",
+        "statistics.summary:STATISTIC",
+        "How often each optimizer is better than the first one, over all groups of a table.",
+    ),
+    "statistics",
+    StatisticFile(
+        "power.csv",
+        "statistics.power:STATISTIC",
+        "What differences the seeds of the study could have found, and how many seeds find those that were seen.",
+    ),
+    "published",
+    "setup",
+    "cost",
+    "runs",
+    "protocol",
+    "cite",
+    "reproduce",
+)
+"""The contents in the order of the page: the id of a section, or a statistic with the section that shows it."""
+STATISTICS = tuple(each for each in CONTENTS if isinstance(each, StatisticFile))
