@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,6 @@ from coupled_adam_bench.store.stored import measured_cells
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan, load_plan
 from coupled_adam_bench.tracking.records import (
-    BEGUN,
     CELL,
     IMPORTED,
     Source,
@@ -65,7 +64,6 @@ _OF_STUDY = ("*.csv", "*.json", "tables/**/*", "figures/**/*", "report/**/*")
 _NOT_OF_STUDY = ("plan.json", "mlflow.json")
 _OF_MODEL = ("README.md", "config.json", "generation_config.json")
 _PAUSE = 20  # times the CPU time of an import is the least pause after it
-_LONGEST_PAUSE = 600.0  # seconds, after imports that failed; each such pause is twice as long as the one before
 
 
 def import_study(
@@ -178,8 +176,7 @@ def _import(
         run = None
     if run is None:
         outcomes.append("created")
-        begun = {"mlflow.parentRunId": parent.info.run_id, IMPORTED: json.dumps(BEGUN)}
-        tags = tags_of(cell, plan) | begun
+        tags = {**tags_of(cell, plan), "mlflow.parentRunId": parent.info.run_id}
         run = client.create_run(parent.info.experiment_id, source.times()[0], tags, run_name(cell))
     elif parse_imported(run.data.tags) == source.progress(parse_imported(run.data.tags)):
         return ["unchanged"]
@@ -194,9 +191,10 @@ def _update(client: "MlflowClient", run: "Run", cell: Cell, source: Source) -> N
     from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 
     run_id, imported = run.info.run_id, parse_imported(run.data.tags)
-    params, new = {}, {"mlflow.note.content": note_of(cell, source), IMPORTED: json.dumps(source.progress(imported))}
-    if imported == BEGUN:
-        params, text = params_of(cell), cell.study.data.source
+    params: dict[str, str] = {}
+    new = {"mlflow.note.content": note_of(cell, source), IMPORTED: json.dumps(source.progress(imported))}
+    if not imported:
+        params, text = params_of(cell.to_json()), cell.study.data.source
         dataset = Dataset(cell.study.data.name, cell.data_digest, text.kind, text.model_dump_json())
         client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
     _log_artifacts(client, run_id, source.artifacts())
@@ -267,24 +265,18 @@ def follow_study(plan_file: Path, seconds: float) -> None:
     """
     os.nice(19)
     Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
-    with folder_lock(plan_file.parent, LOCK):
-        follow(lambda: import_study(load_plan(plan_file)), seconds)
-
-
-def follow(imported: Callable[[], Any], seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Call ``imported`` for ever, with pauses that are longer after calls that failed or took much CPU time."""
     pause, said = seconds, ""
-    while True:
-        sleep(pause)
-        start, reason = time.process_time(), ""
-        try:
-            imported()
-        except (ValueError, OSError) as error:
-            reason = str(error)
-        if reason not in ("", said):
-            say(f"MLflow has not everything yet: {reason}")
-        pause = max(seconds, min(2 * pause, _LONGEST_PAUSE)) if reason else seconds
-        pause, said = max(pause, _PAUSE * (time.process_time() - start)), reason
+    with folder_lock(plan_file.parent, LOCK):
+        while True:
+            time.sleep(pause)
+            start, reason = time.process_time(), ""
+            try:
+                import_study(load_plan(plan_file))
+            except (ValueError, OSError) as error:
+                reason = str(error)
+            if reason not in ("", said):
+                say(f"MLflow has not everything yet: {reason}")
+            pause, said = max(seconds, _PAUSE * (time.process_time() - start)), reason
 
 
 def end_live_import(study_dir: Path) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import getpass
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,11 +19,7 @@ from coupled_adam_bench.tracking.uri import TrackingError
 CELL = "coupled_adam_bench.cell"
 """The tag with the id of a run's cell; the run of a whole study has none."""
 IMPORTED = "coupled_adam_bench.imported"
-"""The tag that says, as JSON, what of a run's files MLflow has already; a run without it is an older version's."""
-_LAYOUT = 2
-"""The layout of names and tags that this module makes: a run of another layout is imported anew."""
-BEGUN = {"layout": _LAYOUT}
-"""What MLflow has of a run that is just created."""
+"""The tag that says, as JSON, what of a run's files MLflow has already."""
 _NAMES = {
     "tokens_per_second": "system/tokens_per_second",
     "peak_memory_bytes": "system/peak_memory_bytes",
@@ -77,21 +72,22 @@ class Source:
 
         A resumed training writes some rows again: the last step never goes back.
         """
-        steps = [last_step(imported), *(row["step"] for row in self.history[-1:])]
-        progress = {**BEGUN, "first_row": digest(repr(self.history[:1])), "last_step": max(steps)}
-        if self.run is not None:
-            progress |= {"model_sha256": str(self.model_sha256), "is_linked": self.model_sha256 is not None}
-        evaluations = {
-            stage: digest(repr((record["results"], record.get("files", {}))))
-            for stage, (_, record) in self.evaluations.items()
+        measured = {
+            stage: (record["results"], record.get("files", {})) for stage, (_, record) in self.evaluations.items()
         }
-        return {**progress, "status": self.status, "evaluations": imported.get("evaluations", {}) | evaluations}
+        progress = {
+            "first_row": digest(repr(self.history[:1])),
+            "last_step": max([last_step(imported), *(row["step"] for row in self.history[-1:])]),
+            "status": self.status,
+            "evaluations": digest(repr(measured)),
+        }
+        return progress if self.run is None else {**progress, "model_sha256": str(self.model_sha256)}
 
     def continues(self, imported: dict[str, Any]) -> bool:
         """Tell whether this is the training that is ``imported``, possibly further on: same first row and model."""
         progress = self.progress(imported)
         same = [key for key in ("first_row", "model_sha256") if key in progress and key in imported]
-        return imported.get("layout") == _LAYOUT and all(imported[key] == progress[key] for key in same)
+        return all(imported[key] == progress[key] for key in same)
 
     def artifacts(self) -> dict[str, Path]:
         """Return the files that MLflow is given by name; evaluations and the files beside them begin with their stage.
@@ -106,18 +102,16 @@ class Source:
         return {name: path for name, path in files.items() if path.exists()}
 
     def new_points(self, imported: dict[str, Any]) -> list[Point]:
-        """Return the values of metrics that MLflow does not have: new rows of the history, and new evaluations."""
+        """Return the new rows of the history, and all evaluations: MLflow keeps a value that comes again once."""
         points = [point for point in self.points if point.step > last_step(imported)]
-        known, present = imported.get("evaluations", {}), self.progress(imported)["evaluations"]
-        for stage, (path, record) in self.evaluations.items():
-            if known.get(stage) != present[stage]:
-                # Another evaluation of the same model has a later time, and MLflow shows the latest value of a step.
-                # All are of step 0, which MLflow draws as bars and not as curves of one point.
-                timestamp = round(path.stat().st_mtime * 1000)
-                points += [
-                    Point(f"{row['task']}/{row['metric']}", float(row["value"]), timestamp, 0, of_model=True)
-                    for row in record["results"]
-                ]
+        for path, record in self.evaluations.values():
+            # Another evaluation of the same model has a later time, and MLflow shows the latest value of a step.
+            # All are of step 0, which MLflow draws as bars and not as curves of one point.
+            timestamp = round(path.stat().st_mtime * 1000)
+            points += [
+                Point(f"{row['task']}/{row['metric']}", float(row["value"]), timestamp, 0, of_model=True)
+                for row in record["results"]
+            ]
         return points
 
 
@@ -154,15 +148,12 @@ def last_step(imported: dict[str, Any]) -> int:
 
 
 def parse_imported(tags: dict[str, str]) -> dict[str, Any]:
-    """Return what the tag of a run says is imported; all is imported again if the tag is damaged."""
-    if IMPORTED not in tags:
-        return {}
+    """Return what the tag of a run says is imported; nothing, and so all is imported again, if it is damaged."""
     try:
-        found = json.loads(tags[IMPORTED])
-        whole = isinstance(found["last_step"], int) and isinstance(found["evaluations"], dict)
+        found = dict(json.loads(tags.get(IMPORTED, "{}")))
+        return found if isinstance(found["last_step"], int) else {}
     except (ValueError, KeyError, TypeError):
-        whole = False
-    return dict(found) if whole else BEGUN
+        return {}
 
 
 def run_name(cell: Cell) -> str:
@@ -235,14 +226,9 @@ def note_of(cell: Cell, source: Source) -> str:
     return f"**{source.status}**{reason}: {size}; cell `{cell.id}`, files in `{source.folder}`"
 
 
-def params_of(cell: Cell) -> dict[str, str]:
+def params_of(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
     """Return the settings of a cell as ``{"training.seq_len": "64"}`` and so on."""
-    return {name: str(value) for name, value in _flatten(cell.to_json())}
-
-
-def _flatten(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, inner in value.items():
-        if isinstance(inner, dict):
-            yield from _flatten(inner, f"{prefix}{key}.")
-        else:
-            yield prefix + key, inner
+    params: dict[str, str] = {}
+    for name, value in settings.items():
+        params |= params_of(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: str(value)}
+    return params

@@ -62,11 +62,6 @@ class Destination:
     login: tuple[str, str] | None = field(default=None, repr=False)
     """The user and password of an MLflow server."""
 
-    @property
-    def ours(self) -> bool:
-        """Tell whether this is the database file that only this program makes and writes."""
-        return self.database == Path(os.path.realpath(paths.MLFLOW_DB))
-
     def error(self, problem: str) -> TrackingError:
         """Return the error for a place that cannot be used, with what can be used instead."""
         action = "unset it" if self.setting == "MLFLOW_TRACKING_URI" else "leave it out"
@@ -114,15 +109,9 @@ def errors_as_sentences(place: Destination) -> Iterator[None]:
     except TrackingError:
         raise
     except Exception as error:
-        problem = f"MLflow at {place.shown}: {_reason(place, error)}"
-        if place.database is None:
-            raise ServerError(
-                f"{place.error(problem)}. Start or mend it, or choose another. The results are complete without it"
-            ) from None
-        raise TrackingError(
-            f"{place.setting}: {problem}.\nMend or move it and run again, or set {place.setting} to another place. "
-            "The results are complete without it, and all are imported again"
-        ) from None
+        problem = place.error(f"MLflow at {place.shown}: {_reason(place, error)}")
+        kind = ServerError if place.database is None else TrackingError
+        raise kind(f"{problem}. Mend or move it, or choose another. The results are complete without it") from None
     finally:
         logging.disable(disabled)
 
@@ -141,8 +130,6 @@ def _reason(place: Destination, error: Exception) -> str:
         return f"the Python package {cause.name} is missing; install it"
     if isinstance(cause, TimeoutError) or "Timeout" in type(cause).__name__:
         return "it did not answer in time"
-    if isinstance(cause, OSError) and cause.errno and cause.errno > 0:
-        return os.strerror(cause.errno) + (f" ({cause.filename})" if cause.filename else "")
     if place.uri not in (place.shown, f"sqlite:///{place.database}"):
         return f"{type(cause).__name__}, in words that may hold the user or the password and are not shown"
     return words if len(words) <= _WORDS_SHOWN else words[:_WORDS_SHOWN] + " ..."
@@ -231,8 +218,8 @@ def set_aside(place: Destination, error: Exception) -> bool:
         unreadable = name not in _SURROUNDINGS
     else:  # another MLflow made it
         unreadable = isinstance(cause, CommandError) or (isinstance(cause, MlflowException) and "schema" in str(cause))
-    if not unreadable or not place.ours or place.database is None:
-        return False
+    if not unreadable or place.database is None or place.database != Path(os.path.realpath(paths.MLFLOW_DB)):
+        return False  # a file that the user named is the user's
     names = (f"{place.database}.unreadable-{number}" for number in itertools.count(1))
     aside = next(name for name in names if not any(Path(name + suffix).exists() for suffix in _COMPANIONS))
     for suffix in _COMPANIONS:  # a new database beside an old journal would be damaged

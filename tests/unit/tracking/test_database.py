@@ -6,8 +6,6 @@ import os
 import resource
 import shutil
 import sqlite3
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -204,26 +202,6 @@ def test_a_damaged_database_is_set_aside(folder, tiny_plan, whole, damage, capfd
 
 @pytest.mark.fault(
     "tracking",
-    "text in results/mlflow.db is damaged where SQLite's own check does not see it",
-    "the import that reads it sets the database aside and imports everything into a new one",
-)
-def test_damage_that_is_seen_only_when_it_is_read(folder, tiny_plan, whole, capfd):
-    shutil.copy(whole, DATABASE)
-    import_study(tiny_plan)
-    imported = "key = 'coupled_adam_bench.imported'"
-    query(DATABASE, f"UPDATE tags SET value = CAST(x'ff' AS TEXT) WHERE {imported}")
-    assert import_study(tiny_plan)["created"] == 6
-    assert "mlflow.db.unreadable-1" in capfd.readouterr().err
-    whole_tags = query(DATABASE, f"SELECT value FROM tags WHERE {imported}")
-    query(DATABASE, f"UPDATE tags SET value = '{{5x' WHERE {imported}")
-    assert import_study(tiny_plan)["updated"] == 6
-    assert query(DATABASE, f"SELECT value FROM tags WHERE {imported}") == whole_tags
-    assert {json.loads(tag)["last_step"] for (tag,) in whole_tags} == {5}
-    assert query(DATABASE, "SELECT count(*) FROM metrics") == [(6 * (2 * 5 + 1),)]
-
-
-@pytest.mark.fault(
-    "tracking",
     "MLFLOW_TRACKING_URI names a database file that is damaged, of another MLflow, or no database at all",
     "a sentence says what to do; a file that the user named is never renamed",
 )
@@ -263,33 +241,6 @@ def test_a_full_disk(folder, tiny_plan, whole, when, capfd, stored):
     assert capfd.readouterr().err == ""
     import_study(tiny_plan)
     assert query(DATABASE, "SELECT count(*) FROM runs") == [(7,)]  # of six cells and the study
-
-
-@pytest.mark.fault(
-    "tracking",
-    "results/mlflow.db or its folder cannot be written",
-    "a sentence names the file, and the exit status is 2",
-)
-@pytest.mark.parametrize("what", ["file", "folder"])
-def test_no_right_to_write(folder, whole, what):
-    prefix = []
-    if os.geteuid() == 0:  # root may write everywhere, unless that capability is dropped
-        if shutil.which("setpriv") is None:
-            pytest.skip("run by root, without setpriv")
-        prefix = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
-    shutil.copy(whole, DATABASE)
-    Path("out").mkdir()
-    path = DATABASE if what == "file" else DATABASE.parent
-    path.chmod(0o444 if what == "file" else 0o555)
-    try:
-        command = [*prefix, sys.executable, *TRACK]
-        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
-    finally:
-        path.chmod(0o755)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert ("readonly database" if what == "file" else "Permission denied") in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.fault(

@@ -16,48 +16,10 @@ import pytest
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.outputs import NOT_IMPORTED, not_imported
-from coupled_adam_bench.tracking import importing
-from coupled_adam_bench.tracking.importing import LOCK, end_live_import, follow
+from coupled_adam_bench.tracking.importing import LOCK
 
 pytest.importorskip("mlflow")
 T0 = 1_700_000_000.25
-
-
-class StopError(Exception):
-    """Ends a loop that has no end."""
-
-
-def pauses_of(outcomes: list, seconds: float, monkeypatch, took: float = 0.0) -> list[float]:
-    """Return the pauses before imports with these outcomes, None or an error, that take so long each."""
-    pauses, now, left = [], [0.0], iter(outcomes)
-
-    def imported():
-        now[0] += took
-        if (outcome := next(left)) is not None:
-            raise outcome
-
-    def sleep(pause):
-        pauses.append(pause)
-        if len(pauses) > len(outcomes):
-            raise StopError
-
-    monkeypatch.setattr(importing.time, "process_time", lambda: now[0])
-    with pytest.raises(StopError):
-        follow(imported, seconds, sleep)
-    return pauses
-
-
-def test_an_import_takes_at_most_a_twentieth_of_the_time(monkeypatch):
-    assert pauses_of([None] * 3, 60, monkeypatch, took=2.0) == [60] * 4
-    assert pauses_of([None] * 3, 60, monkeypatch, took=30.0) == [60, 600, 600, 600]
-
-
-def test_pauses_grow_while_imports_fail_and_a_reason_is_said_once(monkeypatch, capsys):
-    outcomes = [ValueError("away"), ValueError("away"), OSError("full"), None, ValueError("away"), *[OSError("x")] * 9]
-    pauses = pauses_of(outcomes, 60, monkeypatch)
-    assert pauses == [60, 120, 240, 480, 60, 120, 240, 480, *[600] * 7]
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"MLflow has not everything yet: {reason}" for reason in ("away", "full", "away", "x")]
 
 
 @pytest.fixture
@@ -149,12 +111,6 @@ def test_the_process_ends_with_the_one_that_holds_its_input(folder):
         return Path(f"/proc/{child}/stat").read_text().split()[2] == "Z"  # nobody waits for it here
 
     wait_for(is_gone)
-
-
-def test_a_process_number_that_nobody_holds_is_left_alone(tmp_path):
-    end_live_import(tmp_path)
-    (tmp_path / LOCK).write_text(f"pid {os.getpid()} on {os.uname().nodename}\n")
-    end_live_import(tmp_path)  # this process would be gone
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """The import into MLflow, on a real database and a real server."""
 
-import gzip
 import hashlib
 import json
 import math
@@ -15,14 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from coupled_adam_bench.evaluation.kept import Document, pack_documents
 from coupled_adam_bench.store.files import write_json, write_sealed
 from coupled_adam_bench.store.stored import beside
 from coupled_adam_bench.study.cells import Cell, readable_count
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.tracking.importing import METRICS_PER_REQUEST, import_study
-from coupled_adam_bench.tracking.records import CELL, IMPORTED, run_name
+from coupled_adam_bench.tracking.records import CELL, run_name
 
 pytest.importorskip("mlflow")
 T0 = 1_700_000_000.25
@@ -134,7 +132,7 @@ def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path, evaluate):
     finish(folder, cell)
     evaluate(folder, "test", loss=2.5)
     evaluate(folder, "embeddings", isotropy=math.nan, mean_norm=1.5)
-    evaluate(folder, "hellaswag", acc=0.25)
+    evaluate(folder, "hellaswag", {"documents.jsonl.gz": b"packed"}, acc=0.25)
 
     summary = import_study(plan, database, "whole", tmp_path)
     assert counts(summary) == {"created": 1, "waiting": 1}
@@ -166,7 +164,10 @@ def test_a_finished_cell_is_mirrored_whole(plan, database, tmp_path, evaluate):
     assert math.isnan(run.data.metrics["embeddings/isotropy"])
     assert run.data.metrics["embeddings/mean_norm"] == 1.5
     names = [artifact.path for artifact in client.list_artifacts(run.info.run_id)]
-    assert names == ["cell.json", "downstream.json", "embeddings.json", "run.json", "test_loss.json"]
+    assert names == [
+        "cell.json", "downstream.documents.jsonl.gz", "downstream.json", "embeddings.json", "run.json",
+        "test_loss.json",
+    ]  # fmt: skip
     copy = client.download_artifacts(run.info.run_id, "cell.json", str(tmp_path))
     assert json.loads(Path(copy).read_text()) == json.loads((folder / "cell.json").read_text())
 
@@ -192,15 +193,6 @@ def test_the_study_is_a_run_with_its_report(plan, database, tmp_path):
     before = run.to_dictionary()
     import_study(plan, database, "study", runs, study_dir)
     assert study_run_of(database, "study")[1].to_dictionary() == before
-
-
-def test_a_run_of_an_older_version_is_imported_anew(plan, database, tmp_path):
-    cell = next(iter(plan.cells.values()))
-    write_history(tmp_path / cell.id, [25, 50])
-    import_study(plan, database, "older", tmp_path)
-    client, runs = runs_of(database, "older")
-    client.delete_tag(runs[cell.id].info.run_id, IMPORTED)
-    assert counts(import_study(plan, database, "older", tmp_path)) == {"created": 1, "superseded": 1, "waiting": 1}
 
 
 def models_of(client, experiment: str):
@@ -263,28 +255,6 @@ def raise_cut_off(*arguments, **options):
     raise OSError("cut off")
 
 
-def test_what_a_device_cannot_tell_is_left_out(plan, database, tmp_path):
-    cell = next(iter(plan.cells.values()))
-    write_history(tmp_path / cell.id, [1])
-    with (tmp_path / cell.id / "history.jsonl").open("a") as file:
-        file.write(json.dumps(history_row(2) | {"mfu": None}) + "\n")
-    import_study(plan, database, "cannot tell", tmp_path)
-    client, runs = runs_of(database, "cannot tell")
-    assert {point.step for point in client.get_metric_history(runs[cell.id].info.run_id, "train/loss")} == {1, 2}
-    assert "system/mfu" not in runs[cell.id].data.metrics
-
-
-def test_artifacts_of_a_local_database_lie_beside_it(plan, database, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    cell = next(iter(plan.cells.values()))
-    write_history(tmp_path / cell.id, [1])
-    finish(tmp_path / cell.id, cell)
-    import_study(plan, database, "beside", tmp_path)
-    beside = Path(database.removeprefix("sqlite:///")).parent / "mlflow-artifacts" / "beside"
-    assert [path.name for path in beside.rglob("run.json")] == ["run.json"]
-    assert not (tmp_path / "mlruns").exists()
-
-
 def test_a_second_import_adds_nothing(plan, database, tmp_path, evaluate):
     for cell in plan.cells.values():
         write_history(tmp_path / cell.id, range(10, 60, 10))
@@ -342,45 +312,6 @@ def test_a_later_evaluation_is_added_and_a_repeated_one_replaces(plan, database,
     assert runs[cell.id].data.metrics["test/loss"] == 1.5
 
 
-def test_documents_windows_and_pairs_are_artifacts(plan, database, tmp_path, evaluate):
-    cell = next(iter(plan.cells.values()))
-    folder = tmp_path / cell.id
-    write_history(folder, [25, 50])
-    finish(folder, cell)
-    earlier = evaluate(folder, "test", loss=2.0).stat()
-    import_study(plan, database, "files", tmp_path)  # as by an older version, without the files
-
-    first = {"documents.jsonl.gz": pack_documents([document(0.0)])}
-    same = evaluate(folder, "test", {"windows.csv.gz": gzip.compress(b"windows")}, loss=2.0)
-    os.utime(same, ns=(earlier.st_atime_ns, earlier.st_mtime_ns))
-    evaluate(folder, "embeddings", {"pairs.csv.gz": gzip.compress(b"pairs")}, kappa=0.5)
-    evaluate(folder, "hellaswag", first, acc=0.0)
-    assert counts(import_study(plan, database, "files", tmp_path)) == {"updated": 1, "waiting": 1}
-    client, runs = runs_of(database, "files")
-    run_id = runs[cell.id].info.run_id
-    assert [artifact.path for artifact in client.list_artifacts(run_id)] == [
-        "downstream.documents.jsonl.gz", "downstream.json", "embeddings.json", "embeddings.pairs.csv.gz", "run.json",
-        "test_loss.json", "test_loss.windows.csv.gz",
-    ]  # fmt: skip
-    assert len(client.get_metric_history(run_id, "test/loss")) == 1
-    before = runs[cell.id].to_dictionary()
-    assert counts(import_study(plan, database, "files", tmp_path)) == {"unchanged": 1, "waiting": 1}
-    assert runs_of(database, "files")[1][cell.id].to_dictionary() == before
-
-    # Other documents can have the same mean.
-    second = {"documents.jsonl.gz": pack_documents([document(-1.0)])}
-    evaluate(folder, "hellaswag", second, acc=0.0)
-    assert counts(import_study(plan, database, "files", tmp_path)) == {"updated": 1, "waiting": 1}
-    copy = client.download_artifacts(run_id, "downstream.documents.jsonl.gz", str(tmp_path))
-    assert Path(copy).read_bytes() == second["documents.jsonl.gz"] != first["documents.jsonl.gz"]
-    record = json.loads(Path(client.download_artifacts(run_id, "downstream.json", str(tmp_path))).read_text())
-    assert record["files"] == {"documents.jsonl.gz": hashlib.sha256(Path(copy).read_bytes()).hexdigest()}
-
-
-def document(loglikelihood: float) -> Document:
-    return Document("hellaswag", 0, "0" * 16, 1, {"acc": 0.0}, [loglikelihood, loglikelihood - 1])
-
-
 @pytest.mark.parametrize("change", ["history", "model"])
 def test_a_cell_trained_anew_gets_a_new_run(plan, database, tmp_path, change):
     from mlflow.entities import ViewType
@@ -425,14 +356,6 @@ def test_a_history_longer_than_a_request(plan, database, tmp_path):
     import_study(plan, database, "long", tmp_path)
     client, runs = runs_of(database, "long")
     assert len(client.get_metric_history(runs[cell.id].info.run_id, "train/lr")) == n_rows
-
-
-def test_an_experiment_deleted_in_mlflow_is_not_revived(plan, database, tmp_path):
-    import_study(plan, database, "deleted", tmp_path)
-    client, _ = runs_of(database, "deleted")
-    client.delete_experiment(client.get_experiment_by_name("deleted").experiment_id)
-    with pytest.raises(ValueError, match="'deleted' is deleted in MLflow; restore it"):
-        import_study(plan, database, "deleted", tmp_path)
 
 
 BROKEN = {
