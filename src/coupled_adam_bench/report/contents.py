@@ -1,16 +1,17 @@
 """What the page has: the sections without a file of their own, and all sections in the order of the catalogue."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import yaml
+from markupsafe import Markup
 
 from coupled_adam_bench.report.answers import answer_section
-from coupled_adam_bench.report.blocks import Block, Figures, Part
+from coupled_adam_bench.report.blocks import Block, Column, Figures, Fold, Grid, Kind, Part, Terms, Text
 from coupled_adam_bench.report.figures import FIGURES, figures_of
 from coupled_adam_bench.report.frequency import frequency_section
 from coupled_adam_bench.report.published import published_section
-from coupled_adam_bench.report.setup_tables import setup_tables
+from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.statistics import statistics_section
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.report.variants import variant_section
@@ -34,7 +35,6 @@ from coupled_adam_bench.store.stored import named
 from coupled_adam_bench.study.catalog.contents import CONTENTS, STATISTICS, StatisticFile
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.tools.estimate.study import Estimate
 from coupled_adam_bench.tools.estimate.text import basis, memory_table, totals, training_table
 
 TABLE_FILES = {
@@ -58,15 +58,40 @@ def _environments(cells: list[dict[str, Any]]) -> dict[str, list[str]]:
     return {name: list(texts) for name, texts in values.items()}
 
 
-def estimate_tables(estimate: Estimate) -> dict[str, Any]:
-    """Return what ``plan`` says as tables of text, header first, and sentences."""
-    return {
-        "training": training_table(estimate, by_study=False),
-        "memory": memory_table(estimate, by_study=False),
-        "totals": totals(estimate),
-        "basis": basis(estimate),
-        "machine": "GPU" if estimate.on_gpus else "process",
-    }
+def _cell_of(heading: str, index: int, kind: Kind) -> Column[Sequence[str]]:
+    return Column(heading, lambda row: row[index], kind)
+
+
+def _as_printed(title: str, rows: Sequence[Sequence[str]]) -> Grid[Sequence[str]]:
+    """Return a table of text, header first, whose columns but the first are numbers."""
+    columns = [_cell_of(name, index, "number" if index else "text") for index, name in enumerate(rows[0])]
+    return Grid(title, columns, rows[1:], caption=title)
+
+
+def _cost(material: Material) -> Iterator[Block]:
+    estimate = material.estimate
+    says = Markup("{} <code>snakemake plan</code> says the same of any study before its first job.")
+    yield Text(says.format(basis(estimate)))
+    yield Terms(totals(estimate))
+    machine = "GPU" if estimate.on_gpus else "process"
+    memory = f"Memory of a {machine} by a count of its tensors, and what a training job asks for"
+    training = _as_printed(
+        "Training: estimated, and of ended runs the median", training_table(estimate, by_study=False)
+    )
+    yield Fold("By model", [training, _as_printed(memory, memory_table(estimate, by_study=False))])
+
+
+def setup_grid(table: SetupTable, has_file: bool) -> Grid[Sequence[str]]:
+    """Return a table of settings, with a link to its file in LaTeX if the study has that."""
+    kind: Kind = "wrap" if table.is_text else "number"
+    columns = [_cell_of(name, index, kind if index else "row") for index, name in enumerate(table.header)]
+    latex = Markup(' (<a href="../tables/{}.tex">LaTeX</a>)').format(table.name)
+    return Grid(table.title, columns, table.rows, caption=table.title + latex if has_file else table.title)
+
+
+def _setup(material: Material) -> Iterator[Block]:
+    yield Text("What the study sets, printed from its settings: the counterparts of the paper's Tables 5 and 6.")
+    yield from (setup_grid(table, bool(material.study.tables)) for table in setup_tables(material.plan))
 
 
 def study_files(plan: Plan) -> dict[str, str]:
@@ -161,12 +186,8 @@ _SECTIONS = {
             "Beside the paper",
             _of("published.html.j2", lambda m: _if("published", published_section(m.study))),
         ),
-        Section(
-            "setup",
-            "Models and training",
-            _of("setup.html.j2", lambda m: {"setup": setup_tables(m.plan), "tables": m.study.tables}),
-        ),
-        Section("cost", "What it takes", _of("cost.html.j2", lambda m: {"cost": estimate_tables(m.estimate)})),
+        Section("setup", "Models and training", _setup),
+        Section("cost", "What it takes", _cost),
         Section("runs", "Runs", _of("runs.html.j2", lambda m: {"manifest": m.manifest})),
         Section("protocol", "Protocol and environment", _of("protocol.html.j2", _protocol), "Protocol"),
         Section("cite", "Paste and cite", _of("cite.html.j2", lambda m: {"tables": build_tables(m.study)})),

@@ -4,13 +4,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from sections import html_of
 
-from coupled_adam_bench.report.render import html_environment, render_setup
+from coupled_adam_bench.report.contents import setup_grid
+from coupled_adam_bench.report.render import render_setup
 from coupled_adam_bench.report.setup_tables import setup_tables
+from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study.config import load_any_study, parse_any_study, parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -81,7 +85,8 @@ def test_hostile_names_are_escaped_and_the_tables_fit(tmp_path: Path, templates:
     models, training = setup_tables(plan)
     rows = (*training.rows, ("a & b_c", r"<script>alert(1)</script> \\ 100 % " + "long " * 40))
     hostile = (models, replace(training, rows=rows))
-    html = html_environment(templates).get_template("setup.html.j2").render(setup=hostile, tables=())
+    shown = Section("setup", "Models and training", lambda _: [setup_grid(table, has_file=False) for table in hostile])
+    html = html_of(shown, Material(SimpleNamespace(plan=plan)))  # type: ignore[arg-type]
     assert "<script" not in html and "&lt;script&gt;" in html
     program = shutil.which("pdflatex")
     if program is None:
