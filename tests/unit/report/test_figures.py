@@ -203,8 +203,7 @@ def test_pdf_figures_have_the_width_of_the_page_and_no_type_3_font(fake: Any) ->
         assert box is not None
         inches = 3.3 if ".column." in path.name else 6.9
         assert float(box[1]) / 72 == pytest.approx(inches, abs=0.01), path.name
-        if not path.name.startswith("noise."):  # which has a line for each group of runs
-            assert float(box[2]) / 72 < 9, path.name
+        assert float(box[2]) / 72 < 9, path.name
 
 
 def test_legends_and_labels_stay_within_the_figure(fake: Any) -> None:

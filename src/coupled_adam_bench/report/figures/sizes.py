@@ -197,6 +197,8 @@ def trend(material: Material) -> Figure:
 _NOISE_METRICS = ("loss", "acc", "isotropy", "r_bar")
 _SOURCES = (SEEDS, INIT, ORDER, REST, EVALUATION)
 _BESIDE = 0.15  # distance of the sources' points in a line
+_LINE = 0.34  # inches of a group of runs, whose label has two lines
+_LONGEST = 8.8  # inches of the figure
 
 
 def _draw_noise(ax: Axes, groups: Sequence[NoiseGroup], metric: str) -> None:
@@ -219,15 +221,16 @@ def noise(material: Material) -> Figure:
     metrics = [material.study.layout.metrics[name] for name in _NOISE_METRICS if name in material.study.layout.metrics]
     n_panels = max(1, len(metrics))
     n_rows, n_columns = (n_panels, 1) if is_narrow() else (1, n_panels)
-    height = 0.5 + 0.34 * max(3, len(groups))
-    figure, axes = grid(n_rows, n_columns, 0.7 + height * n_rows, sharey=True)
+    n_lines = max(3, len(groups))
+    line = min(_LINE, (_LONGEST - 0.7 - 0.5 * n_rows) / (n_lines * n_rows))  # a figure stays on its page
+    figure, axes = grid(n_rows, n_columns, 0.7 + (0.5 + line * n_lines) * n_rows, sharey=True)
     for ax, metric in zip(axes.flat, metrics, strict=False):
         _draw_noise(ax, groups, metric.name)
         ax.set_xlabel(f"sd of {axis_label(metric)}")
         ax.set_xlim(left=0)
     labels = [plain(f"{group.title}, {group.optimizer}\n{group.design}") for group in groups]
     for ax in axes.flat:  # those of a row share their labels
-        ax.set_yticks(range(len(groups)), labels=labels, fontsize=6)
+        ax.set_yticks(range(len(groups)), labels=labels, fontsize=6 * line / _LINE)
     axes[0][0].invert_yaxis()
     add_legend(figure)
     return figure
