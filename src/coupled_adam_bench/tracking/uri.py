@@ -162,7 +162,8 @@ def open_client(place: Destination) -> "MlflowClient":
         import sqlalchemy
 
         sqlalchemy.make_url(place.uri).get_dialect().import_dbapi()  # MLflow tries for two minutes without a driver
-    return MlflowClient(tracking_uri=place.uri)
+    # It opens a database server at once.
+    return first_answer(place, lambda: MlflowClient(tracking_uri=place.uri))
 
 
 def _open_database(place: Destination, database: Path) -> None:

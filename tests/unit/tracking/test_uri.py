@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import http.server
+import socket
 import sys
 import threading
 import time
@@ -194,6 +195,23 @@ def test_a_server_that_fails(name, tiny_plan, monkeypatch, capfd):
     assert "unset it to use results/mlflow.db" in message
     assert len(message) < 1000
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_database_server_that_hangs(tiny_plan, monkeypatch):
+    import types
+
+    def connect(*_, **settings):  # what PyMySQL does there: it waits for a greeting without a time limit
+        with socket.create_connection((settings["host"], settings["port"])) as connection:
+            connection.recv(1)
+
+    driver = types.SimpleNamespace(connect=connect, paramstyle="format", Error=OSError, __version__="1.1")
+    monkeypatch.setitem(sys.modules, "pymysql", driver)
+    start = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        uri = f"mysql+pymysql://user:secret@127.0.0.1:{listening.getsockname()[1]}/name"
+        with pytest.raises(ValueError, match="it did not answer in time"):
+            import_study(tiny_plan, uri)
+    assert time.monotonic() - start < 15
 
 
 def test_a_password_with_odd_characters_arrives(tiny_plan, monkeypatch, capfd):
