@@ -50,7 +50,7 @@ class Jobs:
         self.branch_of = {
             cell: (trunk, prefix.steps) for trunk in plan.trunks for cell, prefix in plan.trunks[trunk].prefixes.items()
         }
-        """Where cells leave their trunks: trunk and step."""
+        """The trunk and the step at which each cell leaves it."""
         self.own_parts = own_parts(plan)
         self.measurements = {
             (stage.name, study.name): self._measurement(stage.name, study)

@@ -42,7 +42,7 @@ class TokenPairs:
     pieces: NDArray[np.int64]
     """Token ids of all words, one word after another; shape (S,)."""
     starts: NDArray[np.int64]
-    """Where the pieces of each word begin; shape (W,)."""
+    """The index at which the pieces of each word begin; shape (W,)."""
     words: NDArray[np.int64]
     """The two words of each pair, as places in ``starts``; shape (P, 2)."""
     ratings: NDArray[np.float64]

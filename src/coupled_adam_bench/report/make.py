@@ -26,7 +26,7 @@ Only = Literal["tables", "figures"]
 
 @dataclass(frozen=True)
 class Places:
-    """Where the reporting reads runs and templates and writes: the folder of runs, of templates, and of the study."""
+    """The folders that reporting reads and writes: the templates, the study, and the runs."""
 
     templates: Path
     study_dir: Path

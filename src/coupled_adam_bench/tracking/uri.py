@@ -1,4 +1,4 @@
-"""Where runs are imported to, and the errors of MLflow as sentences that show no user and no password."""
+"""Finds the place that runs are imported to, and says MLflow's errors as sentences without user and password."""
 
 import contextlib
 import glob
