@@ -7,6 +7,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -16,13 +17,13 @@ from typing import Any
 from coupled_adam_bench.data.hub import Listing, download, list_place
 from coupled_adam_bench.data.sources import corpus_folder, fetch_corpus, open_corpus
 from coupled_adam_bench.data.tokenizers import GPT2_REPOSITORY, GPT2_REVISION, mirrored_gpt2, read_gpt2
-from coupled_adam_bench.data.transport import HubAwayError, Patience, PlaceError, read_at_most, read_url
+from coupled_adam_bench.data.transport import Patience, PlaceError, read_at_most, read_url
 from coupled_adam_bench.evaluation.task_files import HubData, find_tasks, hub_data, user_folder
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import atomic_path, sha256_file
 from coupled_adam_bench.study.config import HubSource, Study
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.presets import TASK_REVISIONS, WORD_LISTS, Place, WordList
+from coupled_adam_bench.study.presets import TASK_REVISIONS, WORD_LISTS, Home, Place, WordList
 
 _TOKENIZER_BYTES = 4 * 10**6
 _WORD_LIST_BYTES = 10**6
@@ -48,10 +49,11 @@ def fetch(plan: Plan, *, dry_run: bool = False, bytes_per_token: float) -> None:
     have, and if the disk has too little space.
     """
     items: dict[Path, Item] = {}
+    missing: list[str] = []
     for study in plan.studies.values():
-        for item in _items(study, bytes_per_token):
+        for item in _items(study, bytes_per_token, missing):
             items.setdefault(item.target, item)
-    if not items:
+    if not items and not missing:
         print("nothing to fetch: the study needs nothing from outside, or all of it is there")
         return
     _check_space(list(items.values()))
@@ -59,15 +61,29 @@ def fetch(plan: Plan, *, dry_run: bool = False, bytes_per_token: float) -> None:
         return
     for item in items.values():
         say(f"fetch {item.name}")
-        item.fetch()
+        with _tried(missing):
+            item.fetch()
+    if missing:
+        listed = "\n".join(f"  {line}" for line in dict.fromkeys(missing))
+        raise ValueError(f"{len(dict.fromkeys(missing))} things could not be had; all else is there\n{listed}")
     print("fetched; jobs find it under paths.hub_mirror and paths.word_similarity, and need no network")
 
 
-def _items(study: Study, bytes_per_token: float) -> list[Item]:
-    """Return what a study needs and what is not there yet."""
-    patience = Patience(study.execution.hub_minutes)
+@contextmanager
+def _tried(missing: list[str]) -> Iterator[None]:
+    """Note in ``missing`` why something cannot be had, and go on."""
+    try:
+        yield
+    except ValueError as error:
+        say(str(error))
+        missing.append(str(error))
+
+
+def _items(study: Study, bytes_per_token: float, missing: list[str]) -> list[Item]:
+    """Return what a study needs and what is not there yet; what cannot be had is noted in ``missing``."""
+    patience = Patience(study.execution.hub_minutes, "or use one that is connected")
     source, downstream = study.data.source, study.evaluation.downstream
-    items = list(_word_lists(study, patience))
+    items = list(_word_lists(study))
     needs_hub = isinstance(source, HubSource) or downstream.tasks != "synthetic"
     if study.data.tokenizer == "gpt2" and study.paths.tokenizer is None:
         needs_hub = True
@@ -82,20 +98,23 @@ def _items(study: Study, bytes_per_token: float) -> list[Item]:
     if study.data.tokenizer == "gpt2" and study.paths.tokenizer is None and not mirrored_gpt2(mirror).is_file():
         items.append(Item("GPT-2's tokenizer", mirrored_gpt2(mirror), _TOKENIZER_BYTES, _tokenizer(mirror, patience)))
     if downstream.tasks != "synthetic":
-        items += _task_data(study, Path(mirror), patience)
+        items += _task_data(study, Path(mirror), patience, missing)
     if isinstance(source, HubSource):
-        folder = corpus_folder(mirror, source)
-        listing = open_corpus(folder, source, patience)
-        needed = None if study.data.max_tokens is None else study.data.max_tokens * bytes_per_token
-        items.append(
-            Item(
-                f"{listing.dataset} ({listing.place.license}), commit {listing.commit}",
-                folder,
-                listing.n_bytes if needed is None else min(listing.n_bytes, int(needed)),
-                lambda: fetch_corpus(folder, listing, needed, patience),
-            )
-        )
+        with _tried(missing):
+            items.append(_corpus(study, source, mirror, bytes_per_token, patience))
     return items
+
+
+def _corpus(study: Study, source: HubSource, mirror: str, bytes_per_token: float, patience: Patience) -> Item:
+    folder = corpus_folder(mirror, source)
+    listing = open_corpus(folder, source, patience)
+    needed = None if study.data.max_tokens is None else study.data.max_tokens * bytes_per_token
+    return Item(
+        f"{listing.dataset} ({listing.place.license}), commit {listing.commit}",
+        folder,
+        listing.n_bytes if needed is None else min(listing.n_bytes, int(needed)),
+        lambda: fetch_corpus(folder, listing, needed, patience),
+    )
 
 
 def _check_space(items: list[Item]) -> None:
@@ -141,7 +160,7 @@ def _tokenizer(mirror: str, patience: Patience) -> Callable[[], None]:
     return fetch
 
 
-def _task_data(study: Study, mirror: Path, patience: Patience) -> list[Item]:
+def _task_data(study: Study, mirror: Path, patience: Patience, missing: list[str]) -> list[Item]:
     """Return the data of the downstream tasks that are not in the mirror."""
     downstream, items = study.evaluation.downstream, []
     for task in find_tasks(downstream.tasks, user_folder(study.paths.tasks), downstream.task_versions):
@@ -151,11 +170,11 @@ def _task_data(study: Study, mirror: Path, patience: Patience) -> list[Item]:
             file = data.file(mirror, split)
             if file.is_file():
                 continue
-            listing = _list_task_data(task.name, data, split, mirror, patience)
-
             name = f"task {task.name}, {data.dataset}, {split}"
-            # Lines of JSON are larger than parquet.
-            items.append(Item(name, file, 5 * listing.n_bytes, partial(_write_task_data, listing, file, patience)))
+            with _tried(missing):
+                listing = _list_task_data(task.name, data, split, mirror, patience)
+                # Lines of JSON are larger than parquet.
+                items.append(Item(name, file, 5 * listing.n_bytes, partial(_write_task_data, listing, file, patience)))
     return items
 
 
@@ -193,7 +212,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         yield from rows
 
 
-def _word_lists(study: Study, patience: Patience) -> list[Item]:
+def _word_lists(study: Study) -> list[Item]:
     """Return the word-similarity sets that are not there and whose public home is known."""
     if study.evaluation.word_similarity == "synthetic":
         return []
@@ -207,40 +226,40 @@ def _word_lists(study: Study, patience: Patience) -> list[Item]:
         elif known is None:
             say(f"{target}: not there, and its public home is not known here; put it there")
         else:
-            fetch = partial(fetch_word_list, known, target, patience)
+            fetch = partial(fetch_word_list, known, target)
             items.append(Item(f"word list {spec.name}", target, _WORD_LIST_BYTES, fetch))
     return items
 
 
-def fetch_word_list(known: WordList, target: Path, patience: Patience) -> None:
-    """Download a word list from its public home; ``ValueError`` if its checksum is another."""
-
-    try:
-        archive = patience.wait_out(f"{known.url}", lambda: read_url(known.url, _MOST_WORD_LIST_BYTES))
-        content = _member(archive, known)
-    except HubAwayError:
-        raise
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, tarfile.TarError) as error:
-        raise ValueError(
-            f"paths.word_similarity: {target.name} cannot be had from {known.url} ({type(error).__name__}: {error}); "
-            f"put the file there yourself (SHA-256 {known.sha256})"
-        ) from error
-    if (found := sha256(content).hexdigest()) != known.sha256:
-        raise ValueError(
-            f"paths.word_similarity: {known.member} of {known.url} has the SHA-256 {found}, expected {known.sha256}; "
-            f"put the right file at {target} yourself"
-        )
-    with atomic_path(target) as temporary:
-        temporary.write_bytes(content)
+def fetch_word_list(known: WordList, target: Path) -> None:
+    """Take a word list from the first of its homes that has it; ``ValueError`` with all of them if none has."""
+    problems = []
+    for home in known.homes:
+        try:
+            content = _content(home)
+            if (found := sha256(content).hexdigest()) != known.sha256:
+                raise ValueError(f"the SHA-256 is {found}")
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile, tarfile.TarError) as error:
+            problems.append(f"{home.url} ({type(error).__name__}: {error})")
+            continue
+        with atomic_path(target) as temporary:
+            temporary.write_bytes(content)
+        return
+    raise ValueError(
+        f"paths.word_similarity: {target.name} with the SHA-256 {known.sha256}: put it at {target} yourself; tried "
+        + ", ".join(problems)
+    )
 
 
-def _member(archive: bytes, known: WordList) -> bytes:
-    if known.url.endswith(".zip"):
-        with zipfile.ZipFile(io.BytesIO(archive)) as unzipped, unzipped.open(known.member) as file:
-            content = read_at_most(file, _MOST_WORD_LIST_BYTES, known.member)
-    else:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-            member = files.extractfile(known.member)
+def _content(home: Home) -> bytes:
+    """Return the file of a home, without its header."""
+    content = read_url(home.url, _MOST_WORD_LIST_BYTES)
+    if home.member is not None and home.url.endswith(".zip"):
+        with zipfile.ZipFile(io.BytesIO(content)) as unzipped, unzipped.open(home.member) as file:
+            content = read_at_most(file, _MOST_WORD_LIST_BYTES, home.member)
+    elif home.member is not None:
+        with tarfile.open(fileobj=io.BytesIO(content)) as files:
+            member = files.extractfile(home.member)
             assert member is not None
-            content = read_at_most(member, _MOST_WORD_LIST_BYTES, known.member)
-    return content.partition(b"\n")[2] if known.has_header else content
+            content = read_at_most(member, _MOST_WORD_LIST_BYTES, home.member)
+    return content.partition(b"\n")[2] if home.has_header else content

@@ -4,6 +4,7 @@ import errno
 import io
 import ipaddress
 import itertools
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -43,8 +44,10 @@ class HubAwayError(ValueError):
 class Patience:
     """Waits out what passes: broken connections, HTTP 408, 425, 429 and 5xx; at most ``minutes`` without progress."""
 
-    def __init__(self, minutes: float) -> None:
-        self.minutes = minutes
+    def __init__(
+        self, minutes: float, advice: str = "or download all on one that is connected (target `fetch`)"
+    ) -> None:
+        self.minutes, self._advice = minutes, advice
 
     def wait_out(self, what: str, call: Callable[[], Result], n_done: Callable[[], int] = lambda: 0) -> Result:
         """Return what ``call`` returns, and call it again after each failure that passes; say so on stderr.
@@ -58,6 +61,11 @@ class Patience:
             try:
                 return call()
             except Exception as error:
+                if (unknown := _unknown_name(error)) is not None:
+                    raise HubAwayError(
+                        f"{what}: the name of the server is not known here ({unknown}); connect this machine, "
+                        f"{self._advice}"
+                    ) from error
                 found = passing_problem(error)
                 if found is None:
                     raise
@@ -70,8 +78,8 @@ class Patience:
                 if left <= 0:
                     raise HubAwayError(
                         f"{what}: {problem}; gave up after {self.minutes:g} minutes without progress "
-                        "(execution.hub_minutes). What is finished is kept: run again, connect this machine, or "
-                        "download all on one that is connected (target `fetch`)"
+                        "(execution.hub_minutes). What is finished is kept: run again, connect this machine, "
+                        f"{self._advice}"
                     ) from error
                 seconds = min(max(wait, asked), left)
                 say(f"{what}: {problem}; trying again in {seconds:.0f} s")
@@ -86,6 +94,15 @@ def causes_of(error: BaseException | None) -> Iterator[BaseException]:
         seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _unknown_name(error: BaseException) -> BaseException | None:
+    """Return the error of a name that does not resolve, which no waiting mends, among the causes of an error."""
+    for cause in causes_of(error):
+        for found in (cause, getattr(cause, "reason", None)):
+            if isinstance(found, socket.gaierror):
+                return found
+    return None
 
 
 def status_of(error: BaseException) -> int | None:

@@ -54,7 +54,12 @@ HUB_PLACES: dict[str, tuple[Place, ...]] = {
     ),
     "slimpajama": (
         Place("cerebras/SlimPajama-627B", license="apache-2.0", gigabytes=895),
-        Place("gmongaras/SlimPajama-627B_Reupload", license="apache-2.0, of the original", gigabytes=1510),
+        Place(
+            "gmongaras/SlimPajama-627B_Reupload",
+            "c34c22dbb10ae6b264a2f357a909d1a537141b36",
+            license="apache-2.0, of the original",
+            gigabytes=1510,
+        ),
     ),
     "slimpajama-6b": (
         Place(
@@ -123,46 +128,66 @@ PAPER_WORD_SIMILARITY: tuple[dict[str, Any], ...] = (
 
 
 @dataclass(frozen=True)
-class WordList:
-    """The public home of a word-similarity set: a file in an archive."""
+class Home:
+    """A public place that has a word-similarity set: a file, or a file in an archive."""
 
     url: str
-    member: str
+    member: str | None = None
+    """Name of the file in an archive; None where the address is that of the file itself."""
+    has_header: bool = False
+    """Whether the first line of the file is a header, which is cut off here."""
+
+
+@dataclass(frozen=True)
+class WordList:
+    """A word-similarity set: what it must be, and its homes in the order in which they are tried."""
+
     sha256: str
     """The SHA-256 of the file as it is stored here."""
-    has_header: bool = False
-    """Whether the first line of the archive's file is a header, which is cut off here."""
+    homes: tuple[Home, ...]
 
 
-# By name of the file. The checksums are of the authors' files [C]. The SHA-1 sums that GluonNLP has of the files in the
-# same archives (gluonnlp/data/word_embedding_evaluation.py) agree with them, for SimLex-999 with its header.
-# The home of WordSim-353's two parts is not known to answer by https, but the Internet Archive has a copy.
-_WORDSIM353 = "https://web.archive.org/web/20201112022046id_/http://alfonseca.org/pubs/ws353simrel.tar.gz"
+# By name of the file. The checksums are of the authors' files [C], and nothing else is taken, wherever it comes from.
+# The SHA-1 sums that GluonNLP has of the files in the first homes (gluonnlp/data/word_embedding_evaluation.py) agree
+# with them, for SimLex-999 with its header. None of the addresses could be asked by us: their names are from public
+# code. The files in mrmechko/simcross were read in a copy of that commit, in November 2026, and have these checksums.
+# The copy of rw.zip in the Internet Archive was not seen: the address leads to its nearest copy, if it has one.
+_SIMCROSS = "https://raw.githubusercontent.com/mrmechko/simcross/ffc5c7598185be00260d81fd71274db32e6bceda"
+_ARCHIVE = "https://web.archive.org/web"
+_WORDSIM353 = f"{_ARCHIVE}/20201112022046id_/http://alfonseca.org/pubs/ws353simrel.tar.gz"
+_MEN = "https://staff.fnwi.uva.nl/e.bruni/resources/MEN.tar.gz"
+_RW = "https://nlp.stanford.edu/~lmthang/morphoNLM/rw.zip"
 WORD_LISTS = {
     "MEN_dataset_lemma_form_full": WordList(
-        "https://staff.fnwi.uva.nl/e.bruni/resources/MEN.tar.gz",
-        "MEN/MEN_dataset_lemma_form_full",
         "d13c9c666691944c29aa4bdee7128fa69eb5f9734603f8c6048d1bc2ca08465a",
+        (
+            Home(_MEN, "MEN/MEN_dataset_lemma_form_full"),
+            Home(f"{_SIMCROSS}/MEN/MEN_dataset_lemma_form_full", has_header=True),
+        ),
     ),
     "rw.txt": WordList(
-        "https://nlp.stanford.edu/~lmthang/morphoNLM/rw.zip",
-        "rw/rw.txt",
         "f38941b02b85cf20e9d857ab4ee06ee0dfcb1c9ce0df6c546f1134fc5e625dae",
+        (Home(_RW, "rw/rw.txt"), Home(f"{_ARCHIVE}/2020id_/{_RW}", "rw/rw.txt")),
     ),
     "SimLex-999.txt": WordList(
-        "https://fh295.github.io/SimLex-999.zip",
-        "SimLex-999/SimLex-999.txt",
         "34751e3b4f9ef1719357489e984977b779e759ca5aae4633608168b1dd0fb004",
-        has_header=True,
+        (
+            Home("https://fh295.github.io/SimLex-999.zip", "SimLex-999/SimLex-999.txt", has_header=True),
+            Home(f"{_SIMCROSS}/SimLex-999/SimLex-999.txt", has_header=True),
+        ),
     ),
     "wordsim_similarity_goldstandard.txt": WordList(
-        _WORDSIM353,
-        "wordsim353_sim_rel/wordsim_similarity_goldstandard.txt",
         "f1da938998863c94e53f72f984a5c6e215f0b46c323aae8f0f4930703a339107",
+        (
+            Home(f"{_SIMCROSS}/wordsim353/similarity.tab"),
+            Home(_WORDSIM353, "wordsim353_sim_rel/wordsim_similarity_goldstandard.txt"),
+        ),
     ),
     "wordsim_relatedness_goldstandard.txt": WordList(
-        _WORDSIM353,
-        "wordsim353_sim_rel/wordsim_relatedness_goldstandard.txt",
         "66a7c88100624d0a391605ff61ce84e11d11ee620d51ec0298da49592838f8fa",
+        (
+            Home(f"{_SIMCROSS}/wordsim353/relatedness.tab"),
+            Home(_WORDSIM353, "wordsim353_sim_rel/wordsim_relatedness_goldstandard.txt"),
+        ),
     ),
 }

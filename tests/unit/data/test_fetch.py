@@ -146,10 +146,13 @@ class Here:
     def start(self, *arguments: str, first: str = "", **environment: str) -> Any:
         code = f"""import sys
 from coupled_adam_bench.study import presets
-from coupled_adam_bench.study.presets import WordList
+from coupled_adam_bench.study.presets import Home, WordList
 presets.WORD_LISTS.update({{
-    "pairs.txt": WordList("{self.url}/pairs.zip", "sets/pairs.txt", "{sha256(PAIRS).hexdigest()}", has_header=True),
-    "more.txt": WordList("{self.url}/more.tar.gz", "sets/more.txt", "{sha256(PAIRS * 2).hexdigest()}"),
+    "pairs.txt": WordList("{sha256(PAIRS).hexdigest()}", (
+        Home("{self.url}/pairs.zip", "sets/pairs.txt", has_header=True),
+        Home("{self.url}/pairs.txt"),
+    )),
+    "more.txt": WordList("{sha256(PAIRS * 2).hexdigest()}", (Home("{self.url}/more.tar.gz", "sets/more.txt"),)),
 }})
 from huggingface_hub import constants
 constants.DOWNLOAD_CHUNK_SIZE = 1000
@@ -320,11 +323,43 @@ def test_what_fetch_refuses(hub: HubServer, here: Here) -> None:
         r"arc_easy: .*has a loading script, ai2_arc\.py, .*put its rows .*/ARC-Easy/test\.jsonl", done.stderr
     )
     del hub.repos["datasets/allenai/ai2_arc"].branches[TASK_REVISIONS["allenai/ai2_arc"]]["ai2_arc.py"]
+    (here.folder / "sets" / "pairs.txt").unlink()  # was had all the same
+    (here.folder / "sets" / "more.txt").unlink()
     hub.files["/pairs.zip"] = zipped("sets/pairs.txt", b"header\nsun moon 4\n")
     done = here.run("fetch")
     assert done.returncode == 2
-    assert re.search(r"paths\.word_similarity: sets/pairs\.txt of .* has the SHA-256 .*, expected .*; put", done.stderr)
+    assert re.search(
+        r"pairs\.txt with the SHA-256 [0-9a-f]{64}: put it at sets/pairs\.txt yourself; tried .*pairs\.zip "
+        r"\(ValueError: the SHA-256 is .*pairs\.txt \(HTTPError: HTTP Error 404",
+        done.stderr,
+    ), done.stderr
+    assert "`fetch`" not in done.stderr
+    assert (here.folder / "sets" / "more.txt").read_bytes() == PAIRS * 2
+    hub.files["/pairs.txt"] = PAIRS  # the second home
+    assert here.run("fetch").returncode == 0
+    assert (here.folder / "sets" / "pairs.txt").read_bytes() == PAIRS
+    (here.folder / "sets" / "pairs.txt").unlink()
+    del hub.files["/pairs.txt"]
     assert not (here.folder / "sets" / "pairs.txt").exists()
+
+
+@pytest.mark.fault(
+    "text and data",
+    "the names of the servers do not resolve while `fetch` runs",
+    "it fails at once, after it has tried everything, and lists what is missing",
+)
+def test_names_that_do_not_resolve(here: Here) -> None:
+    here.study()
+    here.url = "https://hub.example.invalid"
+    start = time.monotonic()
+    done = here.run("fetch")
+    assert time.monotonic() - start < 25
+    assert done.returncode == 2
+    said, _, listed = done.stderr.partition("could not be had")
+    assert said.endswith("4 things "), done.stderr
+    for part in ("arc_easy|ai2_arc", "org/set", "pairs.txt", "more.txt"):
+        assert re.search(part, listed)
+    assert "`fetch`" not in done.stderr
 
 
 @pytest.mark.fault(
@@ -399,7 +434,7 @@ def test_plain_http(hub: HubServer, here: Here) -> None:
     ):
         with pytest.raises(ValueError, match=r"^[^?]*: not https"):
             check_address(url, asked)
-    assert all(known.url.startswith("https://") for known in WORD_LISTS.values())
+    assert all(home.url.startswith("https://") for known in WORD_LISTS.values() for home in known.homes)
 
 
 def test_too_little_space(hub: HubServer, here: Here) -> None:

@@ -25,6 +25,7 @@ from hub_server import Fault, HubServer
 from coupled_adam_bench.store.files import sha256_file, write_sealed
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.presets import HUB_PLACES
 
 TEXTS = [f"the {i} worst\nof {i * i} times, the best" * (1 + i % 7) for i in range(400)]
 CARD = b"""---
@@ -179,7 +180,9 @@ def test_a_preset_is_served_by_the_first_place_that_can(hub: HubServer, here: He
 
 
 def test_a_preset_whose_first_home_is_gone(hub: HubServer, here: Here) -> None:
-    hub.add("datasets/gmongaras/SlimPajama-627B_Reupload", four_files())
+    pinned = HUB_PLACES["slimpajama"][1].revision
+    assert pinned is not None
+    hub.add("datasets/gmongaras/SlimPajama-627B_Reupload", four_files(), pinned)
     here.study(preset="slimpajama")
     done = here.prepare()
     assert done.returncode == 0, done.stderr
