@@ -30,7 +30,7 @@ SECONDS = 540.0
 CHECKS: dict[str, dict[str, float]] = {
     "right": {"kernels": 60, "loss": 70, "optimizers": 190, "stopping": 110, "deterministic": 50, "scoring": 60},
     "fast": {"reference": 190, "training": 100, "profile": 60, "waits": 40, "optimizer": 30, "memory": 120},
-    "large": {"sizes": 300, "evaluation": 90, "two_cells": 150},
+    "large": {"sizes": 300, "evaluation": 90},
 }
 NEEDED = ("torch", "numpy", "yaml", "safetensors", "tqdm", "pydantic", "pynvml")
 _LEAST_SECONDS = 5.0  # in less time no check can start

@@ -131,7 +131,7 @@ def work(setting: dict[str, Any], folder: Path) -> None:
     plan = make_case(Case(*setting["case"]), setting["execution"])
     cell = next(iter(plan.cells.values()))
     execution = cell.study.execution
-    with open_group(setting["device"], execution.stall_seconds) as group:
+    with open_group(setting["device"]) as group:
         step: Step
         if setting["ours"]:
             step = Trainer(cell, execution, folder / "data", folder / "run", group).train_step

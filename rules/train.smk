@@ -79,7 +79,7 @@ rule train_trunk:
         trunk="|".join(map(re.escape, PLAN.trunks)) or "none",
     threads: JOBS.execution("training_threads")
     resources:
-        mem_mb=JOBS.training_memory(lambda wildcards: [paths.trunk_dir(wildcards.trunk)]),
+        mem_mb=JOBS.training_memory,
         runtime=JOBS.training_minutes,
         gpu=JOBS.execution("gpus"),
         nodes=1,
@@ -112,11 +112,9 @@ rule train_cells:
         job="|".join(map(re.escape, JOBS.training)),
     # The longest job comes first, so that no core waits for the last one.
     priority: lambda wildcards: sum(PLAN.trained[cell].flops for cell in JOBS.training[wildcards.job]) / 1e12
-    threads: JOBS.execution("training_job_threads")
+    threads: JOBS.execution("training_threads")
     resources:
-        mem_mb=JOBS.training_memory(
-            lambda wildcards: [paths.run_dir(cell) for cell in JOBS.ids(JOBS.training[wildcards.job])]
-        ),
+        mem_mb=JOBS.training_memory,
         runtime=JOBS.training_minutes,
         gpu=JOBS.execution("gpus"),
         nodes=1,

@@ -3,7 +3,6 @@
 import time
 
 import torch
-from gpu_checks.command import Command
 from gpu_checks.common import At, Row, Rows, near, roofline, zipf_tokens
 from gpu_checks.fast import PAPER, ROOFLINE
 from gpu_checks.right import requests
@@ -65,18 +64,3 @@ def evaluation(at: At) -> Rows:
         begun = time.perf_counter()
         scorer.score(found)
         yield Row(f"tasks {name}, questions of four answers a second", len(found) / 4 / (time.perf_counter() - begun))
-
-
-def two_cells(at: At) -> Rows:
-    """Two cells of a small model that share the GPU, against one that has it alone."""
-    recipe, steps = {"seq_len": 256, "batch_sequences": 16, "warmup_steps": 10}, at.size(1000, 20)
-    execution = {"log_every": steps // 2, "train_cells_per_job": 2, "micro_batch_sequences": 16}
-    speeds = {}
-    for number in (1, 2):
-        name, both = f"{number} at once", execution | {"train_cells_at_once": number}
-        command = Command(at, name, "gpt2-4x256", recipe, steps, both, range(1, number + 1))
-        status = command.start().wait()
-        yield Row(f"{name}, status", status, 0, 0)
-        speeds[number] = sum(command.speeds()) if status == 0 else float("nan")
-        yield Row(f"{name}, tokens a second", speeds[number])
-    yield Row("speed of both relative to one", speeds[2] / speeds[1])

@@ -17,8 +17,6 @@ import yaml
 from finished import HOSTILE, ROOT, SNAKEMAKE, draws, outputs, small, write
 from starts import begin, finish, snakemake, start
 
-from coupled_adam_bench.store.locks import is_held
-
 NIGHTLY = pytest.mark.nightly
 
 
@@ -171,10 +169,9 @@ def test_jobs_ask_for_what_their_cells_need(tmp_path, tiny_study):
 @pytest.mark.fault(
     "cluster",
     "Training is killed without a word: out of memory, or a node that goes down.",
-    "The log and the next attempt name execution.train_mem_mb; each attempt that was killed raises the memory "
-    "of the next one by half.",
+    "The log names execution.train_mem_mb, and a retry asks for half as much memory again.",
 )
-def test_a_killed_job_asks_for_more_memory(tmp_path, tiny_study):
+def test_a_killed_job_says_that_memory_was_short(tmp_path, tiny_study):
     settings = small(tiny_study())
     settings["grid"][0]["tokens"] = [{"steps": 100_000}]  # none ends by itself before it is stopped
     settings["execution"] |= {"train_mem_mb": 1000, "train_cells_per_job": 1}
@@ -193,13 +190,8 @@ def test_a_killed_job_asks_for_more_memory(tmp_path, tiny_study):
     process.kill()
     process.wait(60)
     os.killpg(process.pid, signal.SIGTERM)  # the other jobs, which end their attempts
-    while any(is_held(run) for run in tmp_path.glob("results/runs/*")):
-        assert time.monotonic() < deadline + 60
-        time.sleep(0.1)
-    said = snakemake(tmp_path, "train", "-n").stdout
-    memory = dict(re.findall(r"job=(\S+)\n.*?mem_mb=(\d+)", said.replace("wildcards: ", ""), re.DOTALL))
-    assert memory[history.parent.name] == "1500"
-    assert sorted(memory.values()) == ["1000", "1000", "1000", "1500"]
+    # What the next attempt of a job asks for: tests/unit/cli/test_jobs.py.
+    assert Path(f"{log}.attempts").read_text() == "begun\n"
 
 
 DIES_AND_FAILS = """

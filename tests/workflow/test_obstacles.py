@@ -10,7 +10,7 @@ from starts import finish
 from coupled_adam_bench.store.files import remove
 
 FILES = (
-    "runs/*/run.json", "runs/*/cell.json", "runs/*/history.jsonl", "runs/*/.lock", "runs/*/attempt.json",
+    "runs/*/run.json", "runs/*/cell.json", "runs/*/history.jsonl", "runs/*/.lock",
     "runs/*/evaluations/test_loss-*.json", "runs/*/evaluations/embeddings-*.json", "runs/*/model/model.safetensors",
     "runs/*/model/config.json", "runs/*/checkpoints/*/state.json", "data/*/meta.json", "data/*/train.bin",
     "data/*/.lock",

@@ -9,17 +9,16 @@ from coupled_adam_bench.data.check import TREES
 from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest
-from coupled_adam_bench.store.runs import killed_attempts
 from coupled_adam_bench.store.stored import Measurement, measurement_of
 from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS
 from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Execution, Study
+from coupled_adam_bench.study.config import Study
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.tuning import choice_file, chosen_values
 from coupled_adam_bench.tools.estimate.cell import own_parts, trunk_part
 from coupled_adam_bench.tools.estimate.speed import read_speeds, train_minutes
 from coupled_adam_bench.training.checks import check_optimizers
-from coupled_adam_bench.training.memory import job_mem_mb, stop_seconds
+from coupled_adam_bench.training.memory import stop_seconds, train_mem_mb
 
 Wildcards = Any
 """Snakemake's wildcards of a job: its names are attributes."""
@@ -233,21 +232,10 @@ class Jobs:
             case _:
                 return [self.own_parts[cell] for cell in self.training[wildcards.job]]
 
-    def training_memory(self, run_dirs: Callable[[Wildcards], Iterable[Path]] | None = None) -> Resource:
-        """Return the function of a job's memory, which grows by half for each attempt that was killed without a word.
-
-        ``run_dirs`` gives the job's run folders, in which the attempts are counted. The job's own count is taken where
-        it is higher: a job may be killed before it trains.
-        """
-
-        def mem_mb(wildcards: Wildcards, attempt: int, rulename: str) -> int:
-            folders = run_dirs(wildcards) if run_dirs else ()
-            killed = max(self._kills(rulename, wildcards, attempt), *map(killed_attempts, folders), 0)
-            execution: Execution = self.study_of(wildcards).execution
-            at_once = 1 if hasattr(wildcards, "batch") else execution.cells_at_once
-            return round(job_mem_mb(self.parts(wildcards), execution, at_once) * 1.5**killed)
-
-        return mem_mb
+    def training_memory(self, wildcards: Wildcards, attempt: int, rulename: str) -> int:
+        """Return the memory of a job that trains, half as much again for each kill."""
+        least = max(train_mem_mb(part, self.study_of(wildcards).execution) for part in self.parts(wildcards))
+        return round(least * 1.5 ** self._kills(rulename, wildcards, attempt))
 
     def training_minutes(self, wildcards: Wildcards, attempt: int) -> int:
         """Return the time limit of a job that trains."""

@@ -3,6 +3,7 @@
 import argparse
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from coupled_adam_bench.cli.command import AddCommand, Handler, plan_of, positive
@@ -102,17 +103,8 @@ def _end_training(status: int, arguments: argparse.Namespace) -> int:
     return status
 
 
-def _shares(cells: Mapping[str, Cell], names: list[str]) -> list[list[str]]:
-    """Return the names of a job's cells by the process that trains them, as many as the study trains at once."""
-    if not all(name in cells for name in names):
-        return [names]
-    at_once = study_of(cells[name] for name in names).execution.cells_at_once
-    return [share for first in range(at_once) if (share := names[first::at_once])]
-
-
 def _train(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.training.checks import is_trained, say_kept
-    from coupled_adam_bench.training.stop_requests import run_at_once
 
     cells = plan_of(arguments).by_job_name
     if waiting := [name for name in arguments.cells if name in cells and not cells[name].is_chosen]:
@@ -125,11 +117,6 @@ def _train(arguments: argparse.Namespace) -> int:
         for name in arguments.cells:
             say_kept(cells[name])
         return _end_training(0, arguments)  # without the seconds that torch takes to start
-    shares = _shares(cells, arguments.cells)
-    if len(shares) > 1 and not arguments.one_by_one:
-        options = ["--plan", str(arguments.plan), "--device", arguments.device, "--one-by-one"]
-        return _end_training(run_at_once([["train", *options, "--cells", *share] for share in shares]), arguments)
-
     with rarely_collected():
         from coupled_adam_bench.training.jobs import train_cells
 
@@ -138,11 +125,13 @@ def _train(arguments: argparse.Namespace) -> int:
 
 def _train_trunk(arguments: argparse.Namespace) -> int:
     with rarely_collected():
-        from coupled_adam_bench.training.jobs import train_trunks
+        from coupled_adam_bench.training.jobs import train_cells
 
     prefixes = [prefix for trunk in plan_of(arguments).trunks.values() for prefix in trunk.prefixes.values()]
     known = {str(paths.branch_file(prefix.id, prefix.steps)): prefix for prefix in prefixes}
-    return _train_with(train_trunks, known, arguments.branches, arguments, "train-trunk", "branches")
+    return _train_with(
+        partial(train_cells, trunk=True), known, arguments.branches, arguments, "train-trunk", "branches"
+    )
 
 
 def _evaluate(stage: Stage) -> Handler:
@@ -188,7 +177,6 @@ def add_commands(stage: AddCommand) -> None:
     sub = stage("train", _train, "train cells, or go on with them; exit status 75: stopped on SIGTERM, run again")
     sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
     sub.add_argument("--done", type=Path, help="an empty file, written when all cells are trained")
-    sub.add_argument("--one-by-one", action="store_true", help="whatever execution.train_cells_at_once says")
     sub.add_requeue()
     sub.add_leases()
     sub.add_device()

@@ -109,8 +109,8 @@ def check_start(jobs: Jobs, planned: Collection[str], is_local: bool, missing: M
         )
     executions = [study.execution for study in jobs.plan.studies.values()]
     if is_local and training:
-        for threads in {execution.training_job_threads for execution in executions}:
-            check_threads("execution.train_threads x train_processes x train_cells_at_once", threads)
+        for threads in {execution.training_threads for execution in executions}:
+            check_threads("execution.train_threads x train_processes", threads)
     if is_local and evaluation:
         for threads in {execution.evaluation_threads for execution in executions}:
             check_threads("execution.evaluation_threads", threads)

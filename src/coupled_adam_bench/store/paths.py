@@ -58,8 +58,6 @@ class RunFiles:
         """The record of a run whose model was found damaged: training makes both anew from the checkpoints."""
         self.cell = folder / "cell.json"
         """The settings of the cell."""
-        self.attempt = folder / "attempt.json"
-        """The record of the attempts at a run that has not ended."""
         self.history = folder / HISTORY
         """The logged steps, one JSON line each."""
         self.checkpoints = folder / "checkpoints"

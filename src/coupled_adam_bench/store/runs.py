@@ -1,17 +1,16 @@
-"""The records that a run leaves: ``run.json``, sealed, which knows its other files, and ``attempt.json``; light.
+"""The records that a run leaves: ``run.json``, sealed, which knows its other files; light.
 
 The name of a run's folder is the id of its cell, or of its trunk. A record that names another cell is damage.
 """
 
 import json
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.store.files import read_json, read_sealed, sha256_file, write_sealed
-from coupled_adam_bench.store.locks import FolderLock, is_held
+from coupled_adam_bench.store.locks import FolderLock
 from coupled_adam_bench.store.paths import RunFiles
 from coupled_adam_bench.store.weights import cell_of
 
@@ -190,44 +189,3 @@ def run_history(run_dir: Path) -> list[dict[str, Any]]:
     if files.record.exists() and read_run(files.record).get("history_sha256", found) != found:
         raise ValueError(f"{files.history}: not the one that {files.record.name} has; start again: it is made anew")
     return read_history(files.history)
-
-
-def _read_attempt(run_dir: Path) -> dict[str, Any]:
-    """Return the record of the attempts at a run; one that is missing, damaged or another cell's tells of none."""
-    with suppress(ValueError):
-        record = read_sealed(RunFiles(run_dir).attempt)
-        if record.get("cell") == run_dir.name:
-            return record
-    return {"cell": run_dir.name, "killed": 0, "running": None}
-
-
-def killed_attempts(run_dir: Path) -> int:
-    """Return how many attempts at a run that has not ended were killed without a word, the last one included.
-
-    One that is under way, whose process holds the lock of the folder, does not count.
-    """
-    record = _read_attempt(run_dir)
-    count: int = record["killed"]
-    return count + (record["running"] is not None and not is_held(run_dir))
-
-
-def begin_attempt(run_dir: Path) -> tuple[str, bool]:
-    """Note, under the lock of the folder, that an attempt begins.
-
-    Return its name, for :func:`end_attempt`, and whether the attempt before was killed: it has noted no end.
-    """
-    record, name = _read_attempt(run_dir), secrets.token_hex(8)
-    was_killed = record["running"] is not None
-    write_sealed(RunFiles(run_dir).attempt, record | {"killed": record["killed"] + was_killed, "running": name})
-    return name, was_killed
-
-
-def end_attempt(run_dir: Path, name: str, finished: bool) -> None:
-    """Note that an attempt has come to an end in order; the count of those before goes when the run is ``finished``."""
-    record = _read_attempt(run_dir)
-    if record["running"] != name:  # another has begun since
-        return
-    if finished or not record["killed"]:
-        RunFiles(run_dir).attempt.unlink(missing_ok=True)
-    else:
-        write_sealed(RunFiles(run_dir).attempt, record | {"running": None})

@@ -16,7 +16,6 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
@@ -26,13 +25,12 @@ from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.training.memory import STOP_SECONDS
 from coupled_adam_bench.training.stop_requests import RESUME_ME
 
-STALLED = 70  # EX_SOFTWARE: a process of the group has stalled
 TOO_LARGE = 71  # EX_OSERR: a micro-batch does not fit into the memory of a process of the group
 HALVED = "training goes on from the last checkpoint, with micro-batches half as large"
 _HALVINGS = "COUPLED_ADAM_BENCH_HALVINGS"  # tells the processes what their launcher has learnt
 _MARGIN_SECONDS = 20  # between the end of the processes and that of their job
-_START_SECONDS = 600
-"""For which the processes of a group wait for each other at the least."""
+_STALL = timedelta(minutes=30)
+"""For which the processes of a group wait for one that does nothing, before torch ends them with an error."""
 
 T = TypeVar("T")
 
@@ -44,7 +42,6 @@ class WorkerGroup:
     device: torch.device
     rank: int = 0
     size: int = 1
-    store: Store | None = None
     votes: dist.ProcessGroup | None = None
     """CPU process group for small agreements, separate from that of the gradients."""
     saves: dist.ProcessGroup | None = None
@@ -143,7 +140,7 @@ def reading(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def open_group(device: str, stall_seconds: float) -> Iterator[WorkerGroup]:
+def open_group(device: str) -> Iterator[WorkerGroup]:
     """Yield the group of the processes that ``torchrun`` started, or a group of one without ``torchrun``."""
     name = pick_device(device)
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
@@ -153,15 +150,13 @@ def open_group(device: str, stall_seconds: float) -> Iterator[WorkerGroup]:
     if local.type == "cuda":
         check_gpus(local.index + 1)
         torch.cuda.set_device(local)
-    # The watch, which names the rank, comes first; the start of the processes takes what it takes.
-    timeout = timedelta(seconds=max(2 * stall_seconds, _START_SECONDS))
-    store, rank, size = next(rendezvous("env://"))
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     backend = "cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=PrefixStore("training", store), rank=rank, world_size=size, timeout=timeout)
+    dist.init_process_group(backend, timeout=_STALL)
     try:
-        votes, saves = (dist.new_group(backend="gloo", timeout=timeout) for _ in range(2))
+        votes, saves = (dist.new_group(backend="gloo", timeout=_STALL) for _ in range(2))
         halvings = int(os.environ.get(_HALVINGS, "0"))
-        yield WorkerGroup(local, rank, size, PrefixStore("watch", store), votes, saves, halvings)
+        yield WorkerGroup(local, rank, size, votes, saves, halvings)
     finally:
         dist.destroy_process_group()
 
@@ -244,7 +239,7 @@ def _launch(processes: int, arguments: Sequence[str], stop_seconds: int) -> int:
                 f"error: rank {rank} of {processes} was ended by signal {number}, {signal.strsignal(number)}{cause}; "
                 "start again: training goes on from the last checkpoint"
             )
-        status = next((status for status in (TOO_LARGE, STALLED, 2, RESUME_ME) if status in codes.values()), 1)
+        status = next((status for status in (TOO_LARGE, 2, RESUME_ME) if status in codes.values()), 1)
         if status == 1 and not killed:
             say(f"error: {error}")
         return status

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,12 +14,12 @@ from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.machine.progress import Progress, say
 from coupled_adam_bench.models.export import save_model
 from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.runs import write_run
 from coupled_adam_bench.training.distributed import StopVote, whole
 from coupled_adam_bench.training.live import VALIDATION_LOSS, LiveMeasurements
 from coupled_adam_bench.training.monitor import EnergyMeter, environment, peak_flops, peak_memory_bytes
 from coupled_adam_bench.training.trainer import Trainer
-from coupled_adam_bench.training.watchdog import Watchdog
 
 _SHOWN = ("loss", VALIDATION_LOSS, "mean_norm_ratio", "mfu")
 """What the line of progress has of the last line of the history that has it."""
@@ -37,15 +37,12 @@ class Outcome:
 class Run:
     """The run of a trainer to its end, and the files that record it.
 
-    A request in ``stop`` ends the run after a checkpoint, and ``end_attempt`` is called if the group stalls. A
-    ``trunk`` keeps its last checkpoint and logs no line for that step, so that cells continue from there as if they had
-    done all the steps.
+    A request in ``stop`` ends the run after a checkpoint. A ``trunk`` keeps its last checkpoint and logs no line for
+    that step, so that cells continue from there as if they had done all the steps.
     """
 
-    def __init__(
-        self, trainer: Trainer, end_attempt: Callable[[], None], stop: Sequence[int], trunk: bool = False
-    ) -> None:
-        self.end_attempt, self.stop, self.trunk = end_attempt, stop, trunk
+    def __init__(self, trainer: Trainer, stop: Sequence[int], trunk: bool = False) -> None:
+        self.stop, self.trunk = stop, trunk
         self.trainer, self.cell, self.execution = trainer, trainer.cell, trainer.execution
         self.group, self.device, self.files = trainer.group, trainer.device, paths.RunFiles(trainer.run_dir)
         self.live = trainer.group.run_on_all(lambda: LiveMeasurements(trainer))
@@ -121,18 +118,14 @@ class Run:
         last_log = (state.step, started)
         bad_step: int | None = None
         vote = StopVote(self.group)
-        with (
-            Progress(
-                cell.n_tokens, "tok", cell.id, initial=state.step * batch_tokens, quiet=not self.group.is_first
-            ) as progress,
-            Watchdog(self.group, execution.stall_seconds, cell.id, self.end_attempt) as watchdog,
-        ):
+        with Progress(
+            cell.n_tokens, "tok", cell.id, initial=state.step * batch_tokens, quiet=not self.group.is_first
+        ) as progress:
             while state.step < cell.steps:
                 final = state.step + 1 == cell.steps
                 last = final and not self.trunk
                 self.live.before(state.step + 1, last)
                 self._unread.append(self.trainer.train_step(state.step))
-                watchdog.note_step()
                 stopping = vote(bool(self.stop))
                 state.step += 1
                 measures = self.live.are_due(state.step, last)
@@ -168,7 +161,13 @@ class Run:
         return Outcome("completed", state.step)
 
     def report(self, outcome: Outcome) -> None:
-        """Export the model of a completed run and write ``run.json``, the last file of a run."""
+        """Export the model of a completed run and write ``run.json``, the last file of a run; of a trunk the branch."""
+        if self.trunk:
+            if self.group.is_first:
+                self.trainer.history.mend()
+                branch = paths.branch_file(self.cell.id, self.cell.steps)
+                write_sealed(self.files.folder / branch.name, self.record(outcome))
+            return
         if outcome.status == "completed":
             weights = {name: whole(tensor).cpu() for name, tensor in self.trainer.model.state_dict().items()}
             if self.group.is_first:

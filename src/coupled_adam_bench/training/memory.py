@@ -4,7 +4,6 @@ The layers are counted as they run without torch.compile, which keeps less, so t
 compiled ones. docs/performance.md compares it with measurements.
 """
 
-import heapq
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -167,11 +166,8 @@ def most_sequences(cell: Cell, execution: Execution, room: float) -> int:
 
 
 def largest_micro_batch(cell: Cell, execution: Execution, gpu_bytes: float) -> int | None:
-    """Return the largest micro-batch with which a cell fits into a GPU, None if it does not fit with one sequence.
-
-    Cells that a job trains at the same time share the GPU.
-    """
-    fitting = most_sequences(cell, execution, GPU_SHARE * gpu_bytes / execution.cells_at_once)
+    """Return the largest micro-batch with which a cell fits into a GPU, None if it does not fit with one sequence."""
+    fitting = most_sequences(cell, execution, GPU_SHARE * gpu_bytes)
     return pieces(local_sequences(cell, execution), fitting) if fitting else None
 
 
@@ -216,13 +212,6 @@ def train_mem_mb(cell: Cell, execution: Execution) -> int:
     if execution.train_mem_mb is not None:
         return execution.train_mem_mb
     return max(LEAST_MEM_MB, math.ceil(_MEMORY_MARGIN * host_bytes(cell, execution) / 1e6))
-
-
-def job_mem_mb(parts: Iterable[Cell], execution: Execution, at_once: int) -> int:
-    """Return the memory in MB of a job that trains ``parts``: that of ``execution``, or of the largest ``at_once``."""
-    if execution.train_mem_mb is not None:
-        return execution.train_mem_mb
-    return sum(heapq.nlargest(at_once, (train_mem_mb(part, execution) for part in parts)))
 
 
 def stop_seconds(parts: Iterable[Cell]) -> int:

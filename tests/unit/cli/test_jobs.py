@@ -34,8 +34,8 @@ def test_memory_grows_with_each_attempt_that_was_killed(jobs, tmp_path):
     (tmp_path / f"{job}.train_cells.log.attempts").write_text("begun\nended\nbegun\n")
     assert memory(wildcards, 1, "train_cells") == 1000  # before this run's first failure none counts
     assert memory(wildcards, 2, "train_cells") == 2000
-    least = jobs.training_memory()(wildcards, 1, "train_cells")
-    assert jobs.training_memory()(wildcards, 2, "train_cells") == round(1.5 * least)
+    least = jobs.training_memory(wildcards, 1, "train_cells")
+    assert jobs.training_memory(wildcards, 2, "train_cells") == round(1.5 * least)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,10 @@ import pytest
 
 from coupled_adam_bench.cli.guard import misplaced, set_aside, untrained
 from coupled_adam_bench.store.files import read_sealed, remove, write_json
-from coupled_adam_bench.store.locks import folder_lock
 from coupled_adam_bench.store.paths import RunFiles
 from coupled_adam_bench.store.runs import (
-    begin_attempt,
     check_own,
-    end_attempt,
     finished_run,
-    killed_attempts,
     other_cell,
     read_history,
     read_run,
@@ -102,9 +98,6 @@ def test_one_file_of_another_cell(run_dir: Path) -> None:
             with pytest.raises(ValueError, match=r"history\.jsonl: not the one that run\.json has"):
                 run_history(run_dir)
         (run_dir / name).write_bytes(own)
-    begin_attempt(other)
-    copy(other / "attempt.json", run_dir)
-    assert (killed_attempts(other), killed_attempts(run_dir)) == (1, 0)
 
 
 def test_a_whole_run(run_dir: Path) -> None:
@@ -149,36 +142,6 @@ def test_a_record_of_another_version_or_of_a_run_that_goes_on(run_dir: Path) -> 
     assert run["model_sha256"] is None
     write_run(run_dir, values | {"status": "running"})
     assert finished_run(run_dir) is None
-
-
-def test_attempts_that_noted_no_end_are_counted(tmp_path: Path) -> None:
-    assert killed_attempts(tmp_path) == 0
-    with folder_lock(tmp_path):
-        first, was_killed = begin_attempt(tmp_path)
-        assert not was_killed
-        assert killed_attempts(tmp_path) == 0  # it lives
-    assert killed_attempts(tmp_path) == 1  # it was killed
-    with folder_lock(tmp_path):
-        second, was_killed = begin_attempt(tmp_path)
-        assert was_killed
-        assert killed_attempts(tmp_path) == 1
-        end_attempt(tmp_path, first, finished=True)  # of a process that was slow to end
-        assert killed_attempts(tmp_path) == 1
-        end_attempt(tmp_path, second, finished=False)  # stopped in order: the next one still needs the memory
-    assert killed_attempts(tmp_path) == 1
-    third, was_killed = begin_attempt(tmp_path)
-    assert not was_killed
-    end_attempt(tmp_path, third, finished=True)
-    assert killed_attempts(tmp_path) == 0
-    assert not RunFiles(tmp_path).attempt.exists()
-
-
-def test_an_attempt_that_ends_in_order_leaves_nothing(tmp_path: Path) -> None:
-    name, _ = begin_attempt(tmp_path)
-    end_attempt(tmp_path, name, finished=False)
-    assert list(tmp_path.iterdir()) == []
-    RunFiles(tmp_path).attempt.write_text("[]")  # damaged: it tells of no kill
-    assert killed_attempts(tmp_path) == 0
 
 
 def test_history(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.training.checkpoint import CheckpointError, checkpoints, damage
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.jobs import train, train_trunk
+from coupled_adam_bench.training.jobs import train
 from coupled_adam_bench.training.stop_requests import RESUME_ME
 from coupled_adam_bench.training.trainer import Trainer
 
@@ -428,13 +428,13 @@ def test_a_trunk_has_its_whole_history_again(tiny_study, tiny_data: Path, tmp_pa
     (trunk,) = plan.trunks.values()
     execution, folder = only(plan).study.execution, tmp_path / trunk.run.id
     first, second = sorted(trunk.prefixes.values(), key=lambda part: part.steps)
-    assert train_trunk(first, execution, tiny_data, folder, ALONE) == 0
+    assert train(first, execution, tiny_data, folder, ALONE, trunk=True) == 0
     (folder / "history.jsonl").unlink()
-    assert train_trunk(second, execution, tiny_data, folder, ALONE) == 0
+    assert train(second, execution, tiny_data, folder, ALONE, trunk=True) == 0
     steps = [json.loads(line)["step"] for line in (folder / "history.jsonl").read_text().splitlines()]
     assert steps == list(range(1, second.steps + 1))
     flip(folder / "history.jsonl")
-    assert train_trunk(first, execution, tiny_data, folder, ALONE) == 0
+    assert train(first, execution, tiny_data, folder, ALONE, trunk=True) == 0
     lines = (folder / "history.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == steps
     assert read_sealed(folder / paths.branch_file(trunk.run.id, first.steps).name)["status"] == "completed"

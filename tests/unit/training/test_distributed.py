@@ -13,7 +13,6 @@ from safetensors.numpy import load_file
 
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.training.checkpoint import checkpoints
-from coupled_adam_bench.training.distributed import STALLED
 from coupled_adam_bench.training.stop_requests import RESUME_ME
 
 OPTIMIZERS = ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 20}]
@@ -142,18 +141,6 @@ def test_a_request_to_stop_at_one_process_stops_all_after_the_same_step(make_wor
     (checkpoint,) = checkpoints(workspace.run_dir(cell_id) / "checkpoints")
     assert {path.name for path in checkpoint.iterdir()} >= {"__0_0.distcp", "state.json", "checksums.json"}
     assert not (workspace.run_dir(cell_id) / "run.json").exists()
-
-
-def test_a_stalled_process_is_named(make_workspace, nursery, tiny_study):
-    settings = settings_of(tiny_study, steps=100_000, optimizers=["coupled_adam"], train_processes=2, stall_seconds=1.0)
-    workspace = make_workspace(settings)
-    cell_id = first_cell(workspace)
-    pids = nursery.start(workspace.command(cell_id), workspace.folder, 2)
-    wait_for_history(workspace, cell_id, lambda: nursery.is_running(pids[0]))
-    os.kill(pids[1], signal.SIGSTOP)
-    assert nursery.wait(pids[0]) == STALLED
-    assert "the others wait for rank 1 of 2" in (workspace.folder / "rank-0.log").read_text()
-    assert "goes on from the last checkpoint" in (workspace.folder / "rank-0.log").read_text()
 
 
 def test_the_command_starts_the_processes_itself_and_forwards_a_request_to_stop(make_workspace, tiny_study):

@@ -161,7 +161,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(distributed, "check_gpus", only_two)
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(ValueError, match=r"execution\.gpus: 3, but torch can use 2"), open_group("cuda", 1.0):
+    with pytest.raises(ValueError, match=r"execution\.gpus: 3, but torch can use 2"), open_group("cuda"):
         pass
 
 
@@ -194,7 +194,7 @@ def test_a_micro_batch_that_does_not_fit_is_halved(tiny_study, tiny_data, tmp_pa
     def status(name: str, **changes) -> int:
         changed = execution.model_copy(update=changes)
         jobs = {name: lambda group: train(cell, changed, tiny_data, tmp_path / name / cell.id, group)}
-        return run_jobs(jobs, execution, "cpu")
+        return run_jobs(jobs, "cpu")
 
     assert status("small") == 0
     monkeypatch.setattr(Trainer, "_losses", losses)

@@ -23,7 +23,7 @@ from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.jobs import train, train_trunk
+from coupled_adam_bench.training.jobs import train
 from coupled_adam_bench.training.live import ValidationLoss, is_geometry_step, validation_windows
 from coupled_adam_bench.training.trainer import Trainer
 
@@ -187,7 +187,7 @@ def test_a_cell_of_a_trunk_has_the_measurements_of_one_that_was_trained_alone(ti
     (trunk,) = plan.trunks.values()
     folder = trunk_dir(trunk.run.id, tmp_path)
     for prefix in sorted(trunk.prefixes.values(), key=lambda prefix: prefix.steps):
-        assert train_trunk(prefix, execution, tiny_data, folder, ALONE) == 0
+        assert train(prefix, execution, tiny_data, folder, ALONE, trunk=True) == 0
     for cell in plan.cells.values():
         for name, results in (("alone", None), ("from", tmp_path)):
             assert train(cell, execution, tiny_data, tmp_path / f"{name}-{cell.steps}", ALONE, results) == 0

@@ -21,7 +21,7 @@ from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints, damage
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.jobs import train, train_trunk, train_trunks
+from coupled_adam_bench.training.jobs import train, train_cells
 from coupled_adam_bench.training.stop_requests import RESUME_ME
 from coupled_adam_bench.training.trainer import Trainer
 
@@ -41,7 +41,7 @@ class Results:
         (trunk,) = plan.trunks.values()
         trunk_dir = self.folder / "trunks" / trunk.run.id
         for part in sorted(trunk.prefixes.values(), key=lambda part: part.steps):
-            if status := train_trunk(part, only(plan).study.execution, self.data_dir, trunk_dir, ALONE):
+            if status := train(part, only(plan).study.execution, self.data_dir, trunk_dir, ALONE, trunk=True):
                 return status
         return 0
 
@@ -248,7 +248,7 @@ def test_the_command_line(results, wsd, monkeypatch: pytest.MonkeyPatch, capsys:
     command = ["train-trunk", "--plan", "plan.json", "--device", "cpu", "--branches"]
     assert main([*command, branch]) == 0
     assert read_json(Path(branch))["step"] == 33
-    assert train_trunks(list(trunk.prefixes.values()), only(plan).study.execution, shared.folder, "cpu") == 0
+    assert train_cells(list(trunk.prefixes.values()), only(plan).study.execution, shared.folder, "cpu", trunk=True) == 0
     (cell,) = (cell for cell in plan.cells.values() if cell.steps == 40)
     assert main(["train", "--plan", "plan.json", "--device", "cpu", "--cells", cell.id]) == 0
     assert read_json(shared.folder / "runs" / cell.id / "run.json")["trunk_steps"] == 33

@@ -37,8 +37,6 @@ class Execution(Settings):
     at the start and needs a C++ compiler on CPUs."""
     deterministic: bool = False
     """Use only deterministic kernels on GPUs, which are slower; runs on a CPU are always deterministic."""
-    stall_seconds: float = Field(600.0, ge=1, le=7 * 24 * 3600)
-    """Seconds that one of several processes may lag behind the others before the job fails and names its rank."""
     evaluation_batch_sequences: int = Field(16, gt=0, le=MAX_SEQUENCES)
     """Sequences of ``seq_len`` tokens in a forward pass of an evaluation. Log-likelihoods of downstream tasks take as
     many tokens in texts of any length, on a CPU at most 2048."""
@@ -48,10 +46,6 @@ class Execution(Settings):
     train_cells_per_job: int = Field(1, gt=0, le=10**6)
     """Cells that one training job trains one after the other; raise it for tiny models, for which importing torch takes
     as long as training."""
-    train_cells_at_once: int = Field(1, gt=0, le=_MAX_THREADS)
-    """Cells of one training job that are trained at the same time, each by a process of its own, on the GPU of the job
-    if it has one; for models that are too small to keep a GPU busy. They share its memory, and the speeds of their runs
-    are those of a shared GPU."""
     evaluation_cells_per_job: int = Field(1, gt=0, le=10**6)
     """Cells that one evaluation job evaluates; raise it for tiny models, for which lm-eval's start takes longer than
     the evaluation."""
@@ -97,30 +91,10 @@ class Execution(Settings):
         """CPU threads that train a cell, summed over its processes."""
         return self.train_threads * self.processes
 
-    @property
-    def cells_at_once(self) -> int:
-        """Number of cells that a training job trains at the same time."""
-        return min(self.train_cells_at_once, self.train_cells_per_job)
-
-    @property
-    def training_job_threads(self) -> int:
-        """CPU threads of a training job, summed over the cells that it trains at the same time."""
-        return self.training_threads * self.cells_at_once
-
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.gpus and self.processes != self.gpus:
             raise ValueError(f"train_processes: {self.processes}, but gpus: {self.gpus}; each GPU takes one process")
-        if self.train_cells_at_once > 1 and self.processes > 1:
-            raise ValueError(
-                f"train_cells_at_once: {self.train_cells_at_once}, but gpus or train_processes: {self.processes}; "
-                "cells that are trained at the same time have one process each, so set one of the two to 1"
-            )
-        if self.train_cells_at_once > 1 and self.micro_batch_sequences == "auto":
-            raise ValueError(
-                f"train_cells_at_once: {self.train_cells_at_once}, but micro_batch_sequences: auto, which fills the "
-                "memory with one cell; name a number of sequences"
-            )
         return self
 
 

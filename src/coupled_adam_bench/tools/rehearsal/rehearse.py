@@ -99,13 +99,9 @@ def table(rehearsed: Sequence[Rehearsed], gpu_gb: float) -> str:
 def _verdict(result: Rehearsed, gpu_gb: float) -> str:
     if result.findings:
         return f"{len(result.findings)} found"
-    execution = result.combination.execution
-    together = execution.cells_at_once * (result.peak_bytes or 0)
-    if not execution.gpus or max(together, result.evaluation_bytes or 0) <= gpu_gb * _GB:
-        return "ok"
-    several = execution.cells_at_once > 1 and together > gpu_gb * _GB
-    cells = f"{execution.cells_at_once} at once take " if several else ""
-    return f"ok, but {cells}more than {gpu_gb:g} GB"
+    largest = max(result.peak_bytes or 0, result.evaluation_bytes or 0)
+    fits = not result.combination.execution.gpus or largest <= gpu_gb * _GB
+    return "ok" if fits else f"ok, but more than {gpu_gb:g} GB"
 
 
 def _gb(size: int | None) -> str:

@@ -194,9 +194,6 @@ def test_the_largest_micro_batch_fits_and_the_next_does_not(cell_of):
     assert largest_micro_batch(cell, execution, peaks[12] / 0.9 + 1) == 10  # three of 10 rather than 12, 12 and 6
     assert largest_micro_batch(cell, execution, peaks[1] / 0.9 + 1) == 1
     assert largest_micro_batch(cell, execution, peaks[1] / 0.9 - 9) is None
-    beside = execution.model_copy(update={"train_cells_per_job": 3, "train_cells_at_once": 2})
-    assert largest_micro_batch(cell, beside, 2 * peaks[30] / 0.9 + 1) == 30
-    assert largest_micro_batch(cell, beside, 2 * peaks[1] / 0.9 - 9) is None
 
 
 def test_the_chunk_is_that_of_the_device(cell_of):
