@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from coupled_adam_bench.report.blocks import Beside, Block, Cell, Fold, Grid, Items, Text
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
@@ -55,5 +57,6 @@ def html_of(shown: Section | Statistic, material: Material) -> str:
     section = shown.section if isinstance(shown, Statistic) else shown
     assert section is not None
     environment = html_environment(TEMPLATES)
+    environment.globals["render"] = lambda template, values: Markup(environment.get_template(template).render(**values))
     template = environment.from_string('{% from "section.html.j2" import show with context %}{{ show(blocks) }}')
-    return template.render(blocks=list(section.blocks(material)), figures={}, render=None)
+    return template.render(blocks=list(section.blocks(material)), figures={})

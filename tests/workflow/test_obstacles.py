@@ -14,7 +14,7 @@ FILES = (
     "runs/*/evaluations/test_loss-*.json", "runs/*/evaluations/embeddings-*.json", "runs/*/model/model.safetensors",
     "runs/*/model/config.json", "runs/*/checkpoints/*/state.json", "data/*/meta.json", "data/*/train.bin",
     "data/*/.lock",
-    "data/*/tokenizer/tokenizer_config.json", "tiny/plan.json", "tiny/results.csv", "tiny/tests.csv", "tiny/noise.csv",
+    "data/*/tokenizer/tokenizer_config.json", "tiny/plan.json", "tiny/results.csv", "tiny/tests.csv", "tiny/power.csv",
     "tiny/.lock", "tiny/tables/table1.tex", "tiny/tables/table1.html", "tiny/training/batch-000.done",
     "tiny/evaluation/batch-000.embeddings.done",
     "tiny/data/*.done", "tiny/logs/report.log", "tiny/logs/batch-000.train.log", "tiny/logs/batch-000.train.tsv",

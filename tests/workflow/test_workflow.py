@@ -37,7 +37,7 @@ def test_the_contract_of_files(finished):
         "results.csv",
         "tests.csv",
         "paired.csv",
-        "summary.csv",
+        "power.csv",
         "tables/table1.tex",
         "tables/table1.html",
         "seeds.csv",

@@ -2,16 +2,11 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from coupled_adam_bench.cli.command import AddCommand, plan_of, positive
 from coupled_adam_bench.data.sources import BYTES_PER_TOKEN
-from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.config import Paths
 from coupled_adam_bench.study.plan import Plan
-
-if TYPE_CHECKING:
-    from coupled_adam_bench.tools.estimate.study import Estimate
 
 _FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 
@@ -32,7 +27,7 @@ def _describe(arguments: argparse.Namespace) -> None:
 
     plan = plan_of(arguments)
     estimate = estimate_study(plan)
-    text = describe(estimate) + _describe_power(plan, estimate) + ("\n" + plan.describe() if arguments.all else "")
+    text = describe(estimate) + _describe_stated(plan) + ("\n" + plan.describe() if arguments.all else "")
     if arguments.out is not None:
         write_text(arguments.out, text)
     if arguments.json is not None:
@@ -40,21 +35,16 @@ def _describe(arguments: argparse.Namespace) -> None:
     print(text, end="")
 
 
-def _describe_power(plan: Plan, estimate: "Estimate") -> str:
-    """Return what seeds can find, by the stated plan and by the results that are there; without both an empty text."""
-    power_csv = paths.study_dir(plan.name) / "power.csv"
-    stated = found = ""
-    if plan.stated:
-        from coupled_adam_bench.results.groups import layout_of
-        from coupled_adam_bench.statistics.stated_plan import describe_stated
+def _describe_stated(plan: Plan) -> str:
+    """Return what the seeds of a stated plan can find; without one an empty text."""
+    if plan.stated is None:
+        return ""
+    from coupled_adam_bench.results.groups import layout_of
+    from coupled_adam_bench.statistics.stated_plan import stated_table
+    from coupled_adam_bench.tools.estimate.text import align
 
-        stated = describe_stated(layout_of(plan), estimate)
-    if power_csv.is_file():
-        from coupled_adam_bench.results.groups import layout_of
-        from coupled_adam_bench.statistics import power
-
-        found = power.describe_power(layout_of(plan), power.STATISTIC.read_rows(power_csv), estimate)
-    return stated + found
+    title = f"Stated in {plan.stated.path} (SHA-256 {plan.stated.sha256[:12]}); the power is that at one place"
+    return "\n".join(["", title, *align(stated_table(layout_of(plan)), n_left=3), ""])
 
 
 def _fetch(arguments: argparse.Namespace) -> None:

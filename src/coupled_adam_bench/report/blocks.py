@@ -6,10 +6,12 @@ Plain text is escaped where it is printed; :class:`markupsafe.Markup` is HTML al
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Generic, Literal, TypeVar
 
 from markupsafe import Markup
 
+from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.study.catalog.metrics import Metric
 
 R = TypeVar("R")
@@ -152,7 +154,7 @@ class Part:
     """What a template of its own shows, given ``variables``."""
 
     template: str
-    variables: Mapping[str, Any]
+    variables: Mapping[str, Any] = field(default_factory=dict)
     block: str = field(default="part", init=False)
 
 
@@ -174,6 +176,14 @@ class Beside:
     block: str = field(default="beside", init=False)
 
 
+PLACE: tuple[tuple[str, Kind], ...] = ((Markup("<i>D</i>"), "text"), (Markup("<i>N</i>"), "text"))
+P: tuple[str, Kind] = (Markup("<i>p</i>"), "number")
+"""Heads of :func:`listed` columns: of a place, and of a p-value."""
+PLACE_COLUMNS: tuple[Column[Any], ...] = (
+    Column(PLACE[0][0], lambda each: each.group.tokens_label),
+    Column(PLACE[1][0], lambda each: each.group.model_label),
+)
+"""The columns of a place, for rows that have a ``group``."""
 Block = Grid[Any] | Text | Heading | Items | Terms | Code | Figures | Part | Fold | Beside
 
 
@@ -197,3 +207,18 @@ def with_arrow(metric: Metric) -> Markup:
 def metric_column(metric: Metric, text: Callable[[R], str | Cell], heading: str = "") -> Column[R]:
     """Return the column of a metric, which says what it is where the pointer rests."""
     return Column(heading or symbol(metric), text, "number", title=metric.description)
+
+
+def listed(*heads: tuple[str, Kind] | Metric) -> list[Column[Any]]:
+    """Return the columns of rows that are lists of texts: each head is a text with its kind, or a metric."""
+    return [
+        metric_column(head, itemgetter(index))
+        if isinstance(head, Metric)
+        else Column(head[0], itemgetter(index), head[1])
+        for index, head in enumerate(heads)
+    ]
+
+
+def place_of(group: Group) -> Markup:
+    """Return the number of tokens and the size of a group, as a title."""
+    return Markup("<i>D</i> = {}, <i>N</i> = {}").format(group.tokens_label, group.model_label)

@@ -1,41 +1,51 @@
 """What the page has: the sections without a file of their own, and all sections in the order of the catalogue."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
 from markupsafe import Markup
 
-from coupled_adam_bench.report.answers import answer_section
-from coupled_adam_bench.report.blocks import Block, Column, Figures, Fold, Grid, Kind, Part, Terms, Text
+from coupled_adam_bench.report import answers, frequency, published, statistics, treatments
+from coupled_adam_bench.report.blocks import (
+    Block,
+    Cell,
+    Code,
+    Column,
+    Figures,
+    Fold,
+    Grid,
+    Heading,
+    Items,
+    Kind,
+    Part,
+    Terms,
+    Text,
+    listed,
+    symbols,
+)
 from coupled_adam_bench.report.figures import FIGURES, figures_of
-from coupled_adam_bench.report.frequency import frequency_section
-from coupled_adam_bench.report.published import published_section
+from coupled_adam_bench.report.formats import MISSING, fixed, plural
 from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
-from coupled_adam_bench.report.statistics import statistics_section
 from coupled_adam_bench.report.table import build_tables
-from coupled_adam_bench.report.variants import variant_section
-from coupled_adam_bench.report.word_similarity import word_similarity_section
-from coupled_adam_bench.statistics import paired_text, summary
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
 from coupled_adam_bench.statistics.scores import (
     CLAIMED,
     CONSISTENT,
-    LOSS,
     NOT_JUDGED,
     NOT_REPRODUCED,
     PARTLY,
     REPRODUCED,
     SEEN,
+    Scorecard,
     scorecards,
     verdicts,
 )
-from coupled_adam_bench.statistics.stated_plan import is_exploratory
 from coupled_adam_bench.store.stored import named
 from coupled_adam_bench.study.catalog.contents import CONTENTS, STATISTICS, StatisticFile
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.tools.estimate.text import basis, memory_table, totals, training_table
 
 TABLE_FILES = {
     "tex": "LaTeX", "tabular.tex": "LaTeX, rows alone", "html": "HTML", "md": "Markdown", "csv": "CSV",
@@ -58,33 +68,10 @@ def _environments(cells: list[dict[str, Any]]) -> dict[str, list[str]]:
     return {name: list(texts) for name, texts in values.items()}
 
 
-def _cell_of(heading: str, index: int, kind: Kind) -> Column[Sequence[str]]:
-    return Column(heading, lambda row: row[index], kind)
-
-
-def _as_printed(title: str, rows: Sequence[Sequence[str]]) -> Grid[Sequence[str]]:
-    """Return a table of text, header first, whose columns but the first are numbers."""
-    columns = [_cell_of(name, index, "number" if index else "text") for index, name in enumerate(rows[0])]
-    return Grid(title, columns, rows[1:], caption=title)
-
-
-def _cost(material: Material) -> Iterator[Block]:
-    estimate = material.estimate
-    says = Markup("{} <code>snakemake plan</code> says the same of any study before its first job.")
-    yield Text(says.format(basis(estimate)))
-    yield Terms(totals(estimate))
-    machine = "GPU" if estimate.on_gpus else "process"
-    memory = f"Memory of a {machine} by a count of its tensors, and what a training job asks for"
-    training = _as_printed(
-        "Training: estimated, and of ended runs the median", training_table(estimate, by_study=False)
-    )
-    yield Fold("By model", [training, _as_printed(memory, memory_table(estimate, by_study=False))])
-
-
-def setup_grid(table: SetupTable, has_file: bool) -> Grid[Sequence[str]]:
+def setup_grid(table: SetupTable, has_file: bool) -> Grid[Any]:
     """Return a table of settings, with a link to its file in LaTeX if the study has that."""
     kind: Kind = "wrap" if table.is_text else "number"
-    columns = [_cell_of(name, index, kind if index else "row") for index, name in enumerate(table.header)]
+    columns = listed(*((name, kind if index else "row") for index, name in enumerate(table.header)))
     latex = Markup(' (<a href="../tables/{}.tex">LaTeX</a>)').format(table.name)
     return Grid(table.title, columns, table.rows, caption=table.title + latex if has_file else table.title)
 
@@ -105,97 +92,113 @@ def study_files(plan: Plan) -> dict[str, str]:
     return {f"{name}.yaml": yaml.safe_dump(values, sort_keys=False, width=100) for name, values in files.items()}
 
 
-def _titles(material: Material) -> dict[str, str]:
-    return {name: table.title for name, table in material.study.tables.items()}
-
-
-def _of(template: str, variables: Callable[[Material], dict[str, Any] | None]) -> Callable[[Material], Iterator[Block]]:
-    """Return the blocks of a section that has a template of its own."""
-
-    def blocks(material: Material) -> Iterator[Block]:
-        if (found := variables(material)) is not None:
-            yield Part(template, {"titles": _titles(material), "metrics": METRICS, "plan": material.plan} | found)
-
-    return blocks
-
-
-def _if(name: str, section: Any, **others: Any) -> dict[str, Any] | None:
-    return {name: section, **others} if section else None
-
-
-def _verdict(material: Material) -> dict[str, Any]:
+def _verdict(material: Material) -> Iterator[Block]:
     judged = verdicts(material.study, scorecards(material.study))
-    claimed = [METRICS[name] for name in CLAIMED]
-    return {"verdicts": judged, "claimed": claimed, "loss": METRICS[LOSS], "verdict_tones": VERDICT_TONES}
-
-
-def _answers(material: Material) -> dict[str, Any] | None:
-    judged = verdicts(material.study, scorecards(material.study))
-    found = answer_section(material, judged)
-    return _if("answers", found, stated=material.plan.stated)
+    claimed = symbols([METRICS[name] for name in CLAIMED], last=" and ")
+    yield Part("verdict.html.j2", {"verdicts": judged, "claimed": claimed, "tones": VERDICT_TONES})
 
 
 def _tables(material: Material) -> Iterator[Block]:
-    yield Part("tables.html.j2", {"tables": build_tables(material.study), "table_files": TABLE_FILES})
+    tables = build_tables(material.study)
+    yield Part("tables.html.j2", {"tables": tables, "table_files": TABLE_FILES})
     if cards := scorecards(material.study):
-        yield Part("scores.html.j2", {"cards": cards})
+        yield Fold("How often each optimizer is best", [block for card in cards for block in _scores(card)])
+
+
+def _scores(card: Scorecard) -> Iterator[Block]:
+    best = "significantly best" if card.table.rules.tested else "best"
+    lines: list[list[str | Cell]] = [
+        [label, *(Cell(str(score.wins[key]), "win" if score.wins[key] else "zero") for score in card.scores)]
+        for key, label in card.labels.items()
+    ]
+    for name, label in (("undecided", "none"), ("untestable", "not comparable")):
+        lines.append([label, *(str(getattr(score, name)) for score in card.scores)])
+    caption = f"How often an optimizer has the {best} value, of {plural(card.n_groups, 'block')} (D, N)"
+    columns = listed(("Best", "row"), *(score.metric for score in card.scores))
+    yield Heading(card.table.title)
+    yield Grid(f"Scores of {card.table.title}", columns, lines, caption=caption)
 
 
 def _figures(material: Material) -> Iterator[Block]:
     yield Figures([name for name in figures_of(material.plan) if not FIGURES[name].section])
 
 
-def _statistics(material: Material) -> dict[str, Any]:
-    paired, summaries = material.frame(paired_text.STATISTIC), material.frame(summary.STATISTIC)
-    section = statistics_section(material.study, paired, summaries)
-    return {"statistics": section, "is_exploratory": is_exploratory(material)}
+_RUNS: tuple[Column[dict[str, Any]], ...] = (
+    Column("Run", lambda run: Markup("<code>{}</code>").format(run["cell"]), "row"),
+    Column("Status", lambda run: Cell(run["status"], f"status {'good' if run['status'] == 'completed' else 'bad'}")),
+    Column("steps", lambda run: f"{MISSING if run['step'] is None else run['step']} / {run['steps']}", "number"),
+    Column("seconds", lambda run: fixed(run["train"].get("seconds") or math.nan, 1), "number"),
+    Column("tokens/s", lambda run: fixed(run["train"].get("tokens_per_second") or math.nan, 0), "number"),
+    Column("Reason", lambda run: run["reason"] or "", "wrap"),
+)
 
 
-def _protocol(material: Material) -> dict[str, Any]:
-    return {"manifest": material.manifest, "environments": _environments(material.manifest["cells"])}
+def _runs(material: Material) -> Iterator[Block]:
+    runs = material.manifest["cells"]
+    lost = [run for run in runs if run["status"] != "completed"]
+    yield Text("Not completed:" if lost else "All runs completed.")
+    sentence = Markup('<span class="status bad">{}</span> <code>{}</code>: {}')
+    yield Items([sentence.format(run["status"], run["cell"], run["reason"]) for run in lost])
+    yield Fold(plural(len(runs), "run"), [Grid("Runs", _RUNS, runs, tall=True)])
+
+
+def _protocol(material: Material) -> Iterator[Block]:
+    manifest = material.manifest
+
+    def named(versions: Mapping[str, Any]) -> str:
+        return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+    terms = [
+        ("protocol", manifest["protocol"]["name"]),
+        ("versions", named(manifest["protocol"]["versions"])),
+        ("data", "; ".join(data["id"] for data in manifest["data"])),
+        ("source revision", manifest["git_revision"] or "not in a git repository"),
+        *((f"runs: {name}", "; ".join(texts)) for name, texts in _environments(manifest["cells"]).items()),
+        ("packages of the report", named(manifest["packages"])),
+    ]
+    yield Text("Results are comparable only within a protocol and its versions.")
+    yield Terms(terms)
+    yield Text(
+        Markup(
+            "Settings, checksums of results, tables, figures and data, and the record of every run: "
+            '<a href="../manifest.json">manifest.json</a>.'
+        )
+    )
+
+
+def _cite(material: Material) -> Iterator[Block]:
+    yield Part("cite.html.j2", {"tables": list(material.study.tables)})
+
+
+def _reproduce(material: Material) -> Iterator[Block]:
+    yield Part("reproduce.html.j2", {"revision": material.manifest["git_revision"], "name": material.plan.name})
+    yield from (Fold(name, [Code(text)]) for name, text in study_files(material.plan).items())
+
+
+def _from_tools(declaration: str) -> Callable[[Material], Iterable[Block]]:
+    """Return the blocks of a section of ``tools``, which only the report of a study needs."""
+    return lambda material: named(declaration)(material)
 
 
 _SECTIONS = {
     section.id: section
     for section in (
-        Section("verdict", "Did it reproduce?", _of("verdict.html.j2", _verdict)),
-        Section("answers", "In short", _of("answers.html.j2", _answers)),
+        Section("verdict", "Did it reproduce?", _verdict),
+        answers.SECTION,
         Section("tables", "Tables", _tables),
         Section("figures", "Figures", _figures),
-        Section(
-            "frequency",
-            "Rare tokens and long rows",
-            _of("frequency.html.j2", lambda material: _if("frequency", frequency_section(material.study))),
-            "Rare tokens",
-        ),
-        Section(
-            "variants",
-            "Other ways to isotropy",
-            _of("variants.html.j2", lambda material: _if("variants", variant_section(material.study))),
-            "Other ways",
-        ),
-        Section(
-            "word-similarity",
-            "Word similarity",
-            _of("word_similarity.html.j2", lambda m: _if("word_similarity", word_similarity_section(m.study))),
-        ),
-        Section("theory", "Theory", lambda material: named("tools.theory.section:theory")(material)),
-        Section("statistics", "Statistics", _of("statistics.html.j2", _statistics)),
-        Section(
-            "published",
-            "Beside the paper",
-            _of("published.html.j2", lambda m: _if("published", published_section(m.study))),
-        ),
+        frequency.SECTION,
+        treatments.VARIANTS,
+        treatments.WORD_SIMILARITY,
+        Section("theory", "Theory", _from_tools("tools.theory.section:theory")),
+        statistics.SECTION,
+        published.SECTION,
         Section("setup", "Models and training", _setup),
-        Section("cost", "What it takes", _cost),
-        Section("runs", "Runs", _of("runs.html.j2", lambda m: {"manifest": m.manifest})),
-        Section("protocol", "Protocol and environment", _of("protocol.html.j2", _protocol), "Protocol"),
-        Section("cite", "Paste and cite", _of("cite.html.j2", lambda m: {"tables": build_tables(m.study)})),
-        Section(
-            "reproduce",
-            "This page again",
-            _of("reproduce.html.j2", lambda m: {"manifest": m.manifest, "study_files": study_files(m.plan)}),
-        ),
+        Section("cost", "What it takes", _from_tools("tools.estimate.text:cost")),
+        Section("runs", "Runs", _runs),
+        Section("protocol", "Protocol and environment", _protocol, "Protocol"),
+        Section("cite", "Paste and cite", _cite),
+        Section("reproduce", "This page again", _reproduce),
     )
 }
 

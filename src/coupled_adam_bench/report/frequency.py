@@ -2,64 +2,28 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Any
 
-from coupled_adam_bench.report.formats import MISSING, fixed, shorthand, with_interval
-from coupled_adam_bench.report.table import Value, aligned
+from coupled_adam_bench.report.blocks import Block, Cell, Fold, Grid, Heading, Items, Kind, Part, Text, listed, place_of
+from coupled_adam_bench.report.formats import MISSING, fixed, with_interval
+from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.t_test import summarize
-from coupled_adam_bench.study.catalog.bands import BANDS, Band
+from coupled_adam_bench.study.catalog.bands import BANDS
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 
+BAND_METRICS = {
+    band: tuple(METRICS[name] for name in (band.metric, band.calibration, band.pooled_calibration)) for band in BANDS
+}
 MATRIX_METRICS = tuple(
     METRICS[name] for name in ("logit_mean", "logit_sd", "logit_max", "log_z_squared", "isotropy", "isotropy_trimmed")
 )
 """The columns of the second table of a group."""
 PART_FROM = 0.1
 """Difference of the two kinds of Iso from which on the section says that they part; a choice of ours."""
-
-
-@dataclass(frozen=True)
-class BandCell:
-    """The value of an optimizer in a band over seeds, and its paired difference to the first one as text."""
-
-    value: Value
-    difference: str
-
-
-@dataclass(frozen=True)
-class BandRow:
-    """A band and an optimizer: loss, mean and pooled calibration."""
-
-    optimizer: str
-    cells: tuple[BandCell, ...]
-
-
-@dataclass(frozen=True)
-class FrequencyTable:
-    """A group: ``bands`` are (label, rows), ``matrix`` are (optimizer, values of ``MATRIX_METRICS``)."""
-
-    group: Group
-    reference: str
-    bands: tuple[tuple[str, tuple[BandRow, ...]], ...]
-    matrix: tuple[tuple[str, tuple[Value, ...]], ...]
-
-
-@dataclass(frozen=True)
-class FrequencySection:
-    """What the template prints; ``tables`` is by the study's table, ``parted`` are sentences on Iso and long rows."""
-
-    tables: dict[str, tuple[FrequencyTable, ...]]
-    columns: tuple[Metric, ...]
-    parted: tuple[str, ...]
-    missing: bool
-
-
-def band_metrics(band: Band) -> tuple[Metric, ...]:
-    """Return the metrics of a band that have a column."""
-    return tuple(METRICS[name] for name in (band.metric, band.calibration, band.pooled_calibration))
 
 
 def difference(study: StudyResults, group: Group, metric: Metric, key: str, reference: str) -> str:
@@ -72,35 +36,33 @@ def difference(study: StudyResults, group: Group, metric: Metric, key: str, refe
     return fixed(ours[0], metric.digits) if len(ours) == 1 else MISSING
 
 
-def _value(study: StudyResults, group: Group, metric: Metric, key: str) -> Value:
-    return Value(shorthand(summarize(study.samples(group, metric)[key]), metric.digits))
+def _values(study: StudyResults, group: Group, metrics: tuple[Metric, ...]) -> list[list[Cell]]:
+    samples = [study.samples(group, metric) for metric in metrics]
+    digits = [metric.digits for metric in metrics]
+    return aligned_cells([[*zip((of[key] for of in samples), digits, strict=True)] for key in group.cells])
 
 
-def _band(study: StudyResults, group: Group, band: Band) -> tuple[BandRow, ...]:
-    metrics, labels = band_metrics(band), group.optimizer_labels
-    reference = next(iter(labels))
-    values = aligned([tuple(_value(study, group, metric, key) for metric in metrics) for key in labels])
-    return tuple(
-        BandRow(
-            label,
-            tuple(
-                BandCell(value, "" if key == reference else difference(study, group, metric, key, reference))
-                for value, metric in zip(row, metrics, strict=True)
-            ),
-        )
-        for (key, label), row in zip(labels.items(), values, strict=True)
-    )
+def _bands(study: StudyResults, group: Group, label: str) -> Grid[Any]:
+    first, *_ = labels = group.optimizer_labels
+    lines: list[list[str | Cell]] = []
+    for band, metrics in BAND_METRICS.items():
+        for key, values in zip(labels, _values(study, group, metrics), strict=True):
+            lines.append([band.label, labels[key]])
+            for metric, value in zip(metrics, values, strict=True):
+                lines[-1] += [value, "" if key == first else difference(study, group, metric, key, first)]
+    heads: list[tuple[str, Kind]] = [("Band", "rows"), ("Optimizer", "row")]
+    for column in ("loss", "mean calibration", "pooled"):
+        heads += [(column, "number"), (f"minus {labels[first]}", "number")]
+    caption = "Loss in nats per token and calibration by share of the training text, rarest tokens first"
+    return Grid(f"Frequency bands, {label}", listed(*heads), lines, caption=caption)
 
 
-def _table(study: StudyResults, group: Group) -> FrequencyTable:
-    labels = group.optimizer_labels
-    matrix = aligned([tuple(_value(study, group, metric, key) for metric in MATRIX_METRICS) for key in labels])
-    return FrequencyTable(
-        group,
-        next(iter(labels.values())),
-        tuple((band.label, _band(study, group, band)) for band in BANDS),
-        tuple(zip(labels.values(), matrix, strict=True)),
-    )
+def _matrix(study: StudyResults, group: Group, label: str) -> Grid[Any]:
+    values = _values(study, group, MATRIX_METRICS)
+    lines = [[name, *cells] for name, cells in zip(group.optimizer_labels.values(), values, strict=True)]
+    caption = "Logits of held-out tokens, and isotropy with and without the longest 0.1 % of rows"
+    columns = listed(("Optimizer", "row"), *MATRIX_METRICS)
+    return Grid(f"Logits and isotropy, {label}", columns, lines, caption=caption)
 
 
 def _parted(study: StudyResults, group: Group) -> Iterator[str]:
@@ -113,16 +75,25 @@ def _parted(study: StudyResults, group: Group) -> Iterator[str]:
             yield f"{label} ({place}): {fixed(with_all, 2)} with all rows, {fixed(without, 2)} without the longest"
 
 
-def frequency_section(study: StudyResults) -> FrequencySection | None:
-    """Return the section of a study, None of one without tables, or whose results are of before it was measured."""
-    names = [metric.name for band in BANDS for metric in band_metrics(band)]
+def _blocks(material: Material) -> Iterator[Block]:
+    study = material.study
+    names = [metric.name for metrics in BAND_METRICS.values() for metric in metrics]
     if not study.groups or not any((cell, name) in study.values for cell in study.plan.cells for name in names):
-        return None
-    tables = {name: tuple(_table(study, group) for group in groups) for name, groups in study.groups.items()}
-    parted = dict.fromkeys(
-        sentence for groups in study.groups.values() for group in groups for sentence in _parted(study, group)
-    )
-    printed = [table for of_name in tables.values() for table in of_name]
-    in_bands = [cell.value for table in printed for _, rows in table.bands for row in rows for cell in row.cells]
-    in_matrix = [value for table in printed for _, values in table.matrix for value in values]
-    return FrequencySection(tables, MATRIX_METRICS, tuple(parted), any(v.missing for v in in_bands + in_matrix))
+        return
+    yield Part("frequency.html.j2")
+    parted: dict[str, None] = {}
+    for name, groups in study.groups.items():
+        title = study.tables[name].title
+        yield Heading(title)
+        for number, group in enumerate(groups):
+            label = f"{title}, D = {group.tokens_label}, N = {group.model_label}"
+            tables = [_bands(study, group, label), _matrix(study, group, label)]
+            yield Fold(place_of(group), tables, is_open=number == 0)
+            parted |= dict.fromkeys(_parted(study, group))
+    if parted:
+        yield Text("A few long rows decide the isotropy here, and not the mean of the embeddings:")
+        yield Items(list(parted))
+    yield Items([f"{MEANS_NOTE} Nothing here is tested, and nothing is bold."], small=True)
+
+
+SECTION = Section("frequency", "Rare tokens and long rows", _blocks, "Rare tokens")

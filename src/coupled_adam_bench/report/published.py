@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coupled_adam_bench.report.blocks import PLACE, Block, Cell, Grid, Kind, Part, listed, symbol
 from coupled_adam_bench.report.formats import fixed, shorthand
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import read_csv
-from coupled_adam_bench.statistics.t_test import Sample, summarize
+from coupled_adam_bench.statistics.declared import Material, Section
+from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.study import catalog
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
@@ -30,10 +32,11 @@ _SAME_SCALE = math.log(1.1)
 """Sizes and tokens within 10 % of each other are the same: 124M is the paper's 125M, and 19.66B its 20B."""
 
 SAME, LOST, GAINED, FLIPPED, NOT_RUN = "same", "lost", "gained", "flipped", "not run"
-"""Verdicts at the paper's scale: ours is bold as in the paper; not bold there where the paper is; bold where the paper
-is not; bold for the other optimizer; at least one run is missing."""
+"""Verdicts: ours is bold as in the paper; not bold where the paper is; bold where the paper is not; bold for the other
+optimizer; at least one run is missing."""
 SAME_DIRECTION, OTHER_DIRECTION, NO_DIFFERENCE = "same direction", "other direction", "no difference"
-"""Verdicts at another scale, where only the direction of the difference is compared."""
+"""Verdicts beside a table of more optimizers, where only the direction of the difference is compared."""
+_TONES = {SAME: "good", SAME_DIRECTION: "good", FLIPPED: "bad", OTHER_DIRECTION: "bad"}
 
 
 @dataclass(frozen=True)
@@ -48,31 +51,6 @@ class PublishedPair:
     metric: Metric
     means: dict[str, float]
     bold: str | None
-
-
-@dataclass(frozen=True)
-class ComparedPair:
-    """A published pair beside ours, as text; ``ours`` and ``differences`` are of Adam and of Coupled Adam."""
-
-    pair: PublishedPair
-    place: str
-    published: tuple[str, ...]
-    ours: tuple[str, ...]
-    differences: tuple[str, ...]
-    verdict: str
-
-
-@dataclass(frozen=True)
-class PublishedSection:
-    """What the template prints: pairs of the paper's scale, and pairs of another one, of which the direction counts."""
-
-    labels: tuple[str, ...]
-    at_scale: tuple[ComparedPair, ...]
-    elsewhere: tuple[ComparedPair, ...]
-
-    def counts(self, rows: tuple[ComparedPair, ...]) -> dict[str, int]:
-        """Return how often each verdict is given."""
-        return dict(Counter(row.verdict for row in rows))
 
 
 def _better(metric: Metric, means: dict[str, float]) -> str | None:
@@ -115,55 +93,50 @@ def direction_of(published: str | None, ours: str | None) -> str:
     return NO_DIFFERENCE if ours is None else OTHER_DIRECTION
 
 
-def _pairs_of(study: StudyResults) -> list[Group]:
-    """Return the groups that have both optimizers, those of tables that compare nothing else first."""
-    names = sorted(study.tables, key=lambda name: study.tables[name].comparison == "each_other")
-    groups = [group for name in names for group in study.groups[name]]
-    return [group for group in groups if {ADAM, COUPLED_ADAM} <= group.cells.keys()]
+def _is_same(pair: PublishedPair, group: Group) -> bool:
+    """Tell whether a group has the size and the tokens of a published pair."""
+    ratios = (group.setup.n_params / pair.n_params, group.n_tokens / pair.n_tokens)
+    return all(abs(math.log(ratio)) < _SAME_SCALE for ratio in ratios)
 
 
-def _distance(pair: PublishedPair, group: Group) -> tuple[float, float]:
-    """Return how far a group is from a published pair in size and in tokens, as logarithms of ratios."""
-    return (
-        abs(math.log(group.setup.n_params / pair.n_params)),
-        abs(math.log(group.n_tokens / pair.n_tokens)),
-    )
-
-
-def _compared(study: StudyResults, group: Group, pair: PublishedPair, at_scale: bool) -> ComparedPair:
+def _line(study: StudyResults, group: Group, pair: PublishedPair) -> list[str | Cell]:
     metric, optimizers = pair.metric, (ADAM, COUPLED_ADAM)
-    of_group = study.samples(group, metric)
-    samples: dict[str, Sample] = {name: summarize(of_group[name]) for name in optimizers}
+    samples = {name: summarize(study.samples(group, metric)[name]) for name in optimizers}
     means = {name: sample.mean for name, sample in samples.items()}
     if any(math.isnan(mean) for mean in means.values()):
         verdict = NOT_RUN
-    elif at_scale and set(group.cells) == set(optimizers) and metric in study.columns(group.table):
+    elif set(group.cells) == set(optimizers) and metric in study.columns(group.table):
         verdict = verdict_on(pair.bold, study.bold(group, metric))
     else:
         verdict = direction_of(_better(metric, pair.means), _better(metric, means))
-    return ComparedPair(
-        pair,
-        f"{group.model_label}, {group.tokens_label}",
-        tuple(fixed(pair.means[name], metric.digits) for name in optimizers),
-        tuple(str(shorthand(samples[name], metric.digits)) for name in optimizers),
-        tuple(fixed(means[name] - pair.means[name], metric.digits) for name in optimizers) if at_scale else (),
-        verdict,
-    )
+    line: list[str | Cell] = [pair.source, pair.tokens_label, pair.model_label, symbol(metric)]
+    for name in optimizers:
+        line += [fixed(pair.means[name], metric.digits), str(shorthand(samples[name], metric.digits))]
+        line.append(fixed(means[name] - pair.means[name], metric.digits))
+    return [*line, Cell(verdict, f"status {_TONES.get(verdict, 'middle')}")]
 
 
-def published_section(study: StudyResults) -> PublishedSection | None:
-    """Return the section of a study, None of one that compares Adam and Coupled Adam nowhere.
+def published_lines(study: StudyResults) -> list[list[str | Cell]]:
+    """Return the published pairs of which the study has the size and the tokens, beside its own."""
+    # Tables that compare nothing else come first.
+    names = sorted(study.tables, key=lambda name: study.tables[name].comparison == "each_other")
+    groups = [group for name in names for group in study.groups[name] if {ADAM, COUPLED_ADAM} <= group.cells.keys()]
+    nearest = ((pair, next((group for group in groups if _is_same(pair, group)), None)) for pair in published_pairs())
+    return [_line(study, group, pair) for pair, group in nearest if group is not None]
 
-    A published pair stands beside that of the same model size and tokens or, if there is none, of the nearest ones.
-    """
-    groups = _pairs_of(study)
-    if not groups:
-        return None
-    at_scale: list[ComparedPair] = []
-    elsewhere: list[ComparedPair] = []
-    for pair in published_pairs():
-        nearest = min(groups, key=lambda group: sum(_distance(pair, group)))
-        same = max(_distance(pair, nearest)) < _SAME_SCALE
-        (at_scale if same else elsewhere).append(_compared(study, nearest, pair, same))
-    first = groups[0].optimizer_labels
-    return PublishedSection((first[ADAM], first[COUPLED_ADAM]), tuple(at_scale), tuple(elsewhere))
+
+_HEADS: tuple[tuple[str, Kind], ...] = (
+    ("Source", "text"), *PLACE, ("Metric", "row"), ("Adam, paper", "number"), ("ours", "number"),
+    ("difference", "number"), ("Coupled Adam, paper", "number"), ("ours", "number"), ("difference", "number"),
+    ("Verdict", "text"),
+)  # fmt: skip
+
+
+def _blocks(material: Material) -> Iterator[Block]:
+    if lines := published_lines(material.study):
+        counts = Counter(str(line[-1].text) for line in lines if isinstance(line[-1], Cell))
+        yield Part("published.html.j2", {"counts": counts})
+        yield Grid("Published numbers and ours", listed(*_HEADS), lines, tall=True)
+
+
+SECTION = Section("published", "Beside the paper", _blocks)

@@ -1,22 +1,38 @@
-"""The section on statistics: what survives corrections, equivalence, the same text under two models, and summaries."""
+"""The section on statistics: what survives corrections, what is equal, the same text under two models, all tests."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from markupsafe import Markup
+
+from coupled_adam_bench.report.blocks import (
+    PLACE,
+    PLACE_COLUMNS,
+    Block,
+    Cell,
+    Column,
+    Fold,
+    Grid,
+    Heading,
+    Kind,
+    P,
+    Part,
+    Text,
+    listed,
+    symbol,
+)
+from coupled_adam_bench.report.formats import MISSING, interval, p_value, plural, significant
 from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, BETTER, DOCUMENTS, HELD_OUT
-from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics import compare, paired_text
+from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section
+from coupled_adam_bench.statistics.stated_plan import is_exploratory
 from coupled_adam_bench.statistics.student import ALPHA
-from coupled_adam_bench.study.catalog.metrics import Metric
-from coupled_adam_bench.study.catalog.tables import Table
+from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.config.statistics import BoldRule
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-Row = dict[Any, Any]
 TESTS = {
     "p_value": "Student's t-test, as in the paper",
     "p_bh": "the same, two-sided, after Benjamini-Hochberg",
@@ -32,160 +48,184 @@ RULES: dict[BoldRule, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A row of ``tests.csv`` with its group and metric."""
-
-    group: Group
-    metric: Metric
-    row: Row
-
-    @property
-    def optimizers(self) -> tuple[str, str]:
-        """The labels of the better optimizer and of the other."""
-        labels = self.group.optimizer_labels
-        return labels[self.row["optimizer"]], labels[self.row["reference"]]
+def _p(value: float) -> Cell:
+    return Cell(p_value(value), "win" if value < ALPHA else "")
 
 
-@dataclass(frozen=True)
-class Survivors:
-    """What of a table's findings survives: ``counts`` by test of comparisons with p < 5 %, metric by metric.
-
-    ``lost`` are the comparisons of bold values, of ``n_bold``, that are not significant after Holm's correction.
-    """
-
-    table: Table
-    columns: tuple[Metric, ...]
-    counts: tuple[tuple[str, tuple[int, ...]], ...]
-    n_bold: int
-    n_bold_bh: int
-    n_bold_holm: int
-    lost: tuple[Comparison, ...]
+def _sure(row: Row) -> str:
+    """Return a difference with its interval below it, if it has one."""
+    text = significant(row["difference"])
+    return text if isnan(row["low"]) else Markup("{}<br><small>{}</small>").format(text, _interval(row))
 
 
-@dataclass(frozen=True)
-class TextPair:
-    """Two optimizers of a group on the same text: the loss, the mean accuracy, and that of each task.
-
-    The rows are of ``paired.csv``, over all seeds where there are several. ``agreeing`` says at how many seeds the loss
-    differs in the same direction as over all.
-    """
-
-    group: Group
-    optimizers: tuple[str, str]
-    loss: Row | None
-    documents: Row | None
-    tasks: tuple[Row, ...]
-    agreeing: str
+def _interval(row: Row, of: str = "") -> str:
+    return interval(row[f"{of}low"], row[f"{of}high"])
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The rows of ``summary.csv`` of a table: (label, row by metric) of each optimizer but the first."""
-
-    table: Table
-    columns: tuple[Metric, ...]
-    optimizers: tuple[tuple[str, dict[str, Row]], ...]
-    reference: str
-    has_intervals: bool
-
-
-@dataclass(frozen=True)
-class StatisticsSection:
-    """What the template prints."""
-
-    rule: str
-    comparisons: tuple[Comparison, ...]
-    survivors: tuple[Survivors, ...]
-    equivalence: tuple[Comparison, ...]
-    text: dict[str, tuple[TextPair, ...]]
-    gaps: tuple[str, ...]
-    summaries: tuple[Summary, ...]
-    alpha: float = ALPHA
-    untested: str = BETTER
-
-
-def _survivors(study: StudyResults, table: Table, comparisons: tuple[Comparison, ...]) -> Survivors:
-    columns = study.columns(table.name)
-    counts = tuple(
-        (label, tuple(sum(c.row[name] < ALPHA for c in comparisons if c.metric is metric) for metric in columns))
-        for name, label in TESTS.items()
-    )
-    bold: dict[Any, list[Comparison]] = {}
+def _survivors(study: StudyResults, name: str, comparisons: Sequence[Placed]) -> Iterator[Block]:
+    """Say what of a table's findings survives."""
+    title, metrics = study.tables[name].title, study.columns(name)
+    bold: defaultdict[Any, list[Placed]] = defaultdict(list)
     for each in comparisons:
         if each.row["bold"]:
-            bold.setdefault((each.group.place, each.metric.name), []).append(each)
+            bold[each.group.place, each.metric.name].append(each)
 
-    def surviving(name: str) -> int:
+    def surviving(column: str) -> int:
         # A value that is missing altogether keeps none from being bold, and has no test.
-        return sum(all(c.row[name] < ALPHA or isnan(c.row[name]) for c in of_value) for of_value in bold.values())
+        return sum(all(c.row[column] < ALPHA or isnan(c.row[column]) for c in values) for values in bold.values())
 
-    lost = tuple(c for of_value in bold.values() for c in of_value if c.row["p_holm"] >= ALPHA)
-    n_bold = (len(bold), surviving("p_bh"), surviving("p_holm"))
-    return Survivors(table, columns, counts, *n_bold, lost)
-
-
-def _text_pairs(study: StudyResults, rows: dict[Any, list[Row]], name: str) -> Iterator[TextPair]:
-    for group in study.groups[name]:
-        labels = group.optimizer_labels
-        for (optimizer, reference), found in _by(rows.get(group.place, []), "optimizer", "reference").items():
-            seeds = {row["seed"] for row in found}
-            shown = [row for row in found if row["seed"] == (ALL_SEEDS if ALL_SEEDS in seeds else min(seeds))]
-            loss = next((row for row in shown if row["unit"] == HELD_OUT), None)
-            losses = [row["difference"] for row in found if row["unit"] == HELD_OUT and row["seed"] != ALL_SEEDS]
-            whole = loss["difference"] if loss else 0.0
-            yield TextPair(
-                group,
-                (labels[optimizer], labels[reference]),
-                loss,
-                next((row for row in shown if row["unit"] == DOCUMENTS and row["task"] == AVERAGE), None),
-                tuple(row for row in shown if row["unit"] == DOCUMENTS and row["task"] != AVERAGE),
-                f"{sum(difference * whole > 0 for difference in losses)} of {len(losses)}",
-            )
-
-
-def _by(rows: list[Row], *names: str) -> dict[Any, list[Row]]:
-    """Return rows by the values of columns."""
-    found: dict[Any, list[Row]] = {}
-    for row in rows:
-        found.setdefault(tuple(row[name] for name in names), []).append(row)
-    return found
-
-
-def _summary(study: StudyResults, table: Table, rows: list[Row]) -> Summary:
-    labels = {key: label for group in study.groups[table.name] for key, label in group.optimizer_labels.items()}
-    by_key = _by(rows, "optimizer")
-    lines = tuple((labels[key], {row["metric"]: row for row in of_key}) for (key,), of_key in by_key.items())
-    reference = next(iter(labels.values()))
-    return Summary(table, study.columns(table.name), lines, reference, any(not isnan(row["low"]) for row in rows))
-
-
-def statistics_section(study: StudyResults, paired: "DataFrame", summary: "DataFrame") -> StatisticsSection:
-    """Return the section of a study, given the contents of ``paired.csv`` and ``summary.csv``."""
-    comparisons = {
-        name: tuple(
-            Comparison(group, metric, dict(row))
-            for group in groups
-            for metric in study.columns(name)
-            for row in study.comparisons_of(group, metric)
-        )
-        for name, groups in study.groups.items()
-    }
-    every = tuple(each for of_table in comparisons.values() for each in of_table)
-    tested = [table for name, table in study.tables.items() if table.rules.tested and comparisons[name]]
-    text_rows = _by(paired.to_dict("records"), *GROUP_COLUMNS)
-    summary_rows = _by(summary.to_dict("records"), "table")
-    reasons = dict.fromkeys(row["reason"] for rows in text_rows.values() for row in rows if isnan(row["p_value"]))
-    return StatisticsSection(
-        rule=RULES[study.plan.statistics.bold],
-        comparisons=every,
-        survivors=tuple(_survivors(study, table, comparisons[table.name]) for table in tested),
-        equivalence=tuple(each for each in every if not isnan(each.row["margin"])),
-        text={name: tuple(_text_pairs(study, text_rows, name)) for name in study.groups},
-        gaps=tuple(reasons),
-        summaries=tuple(
-            _summary(study, table, summary_rows[(name,)])
-            for name, table in study.tables.items()
-            if (name,) in summary_rows
-        ),
+    yield Heading(f"{title}: what survives a correction")
+    is_are = "is" if len(bold) == 1 else "are"
+    yield Text(
+        f"{plural(len(bold), 'value')} of the table {is_are} bold. After Benjamini-Hochberg's correction, "
+        f"{surviving('p_bh')} of them are still significant, after Holm's {surviving('p_holm')}."
+        if bold
+        else "No value of the table is bold."
     )
+    lines = []
+    for column, label in TESTS.items():
+        counts = [sum(c.row[column] < ALPHA for c in comparisons if c.metric is metric) for metric in metrics]
+        lines.append([label, *(Cell(str(count), "" if count else "zero") for count in counts), str(sum(counts))])
+    caption = Markup("Comparisons with <i>p</i> &lt; 0.05, by test and metric")
+    columns = listed(("Test", "row"), *metrics, ("all", "number"))
+    yield Grid(f"What survives, {title}", columns, lines, caption=caption)
+
+
+def _within(row: Mapping[Any, Any]) -> str:
+    if row["p_equivalence"] < ALPHA:
+        return "yes"
+    if row["p_equivalence_paired"] < ALPHA:
+        return "by pairs only"
+    return "not tested" if row["reason"] else "not shown"
+
+
+def _compared(study: StudyResults) -> list[Column[Placed]]:
+    return [
+        Column("Table", lambda c: study.tables[c.group.table].title),
+        *PLACE_COLUMNS,
+        Column("Metric", lambda c: symbol(c.metric), "row"),
+        Column("Better", lambda c: c.label("optimizer")),
+        Column("than", lambda c: c.label("reference")),
+    ]
+
+
+def _equivalence(study: StudyResults, comparisons: Sequence[Placed]) -> Iterator[Block]:
+    yield Heading("Equivalence")
+    yield Text(
+        Markup(
+            "Is a difference smaller than the margin that the study has set before? Two one-sided tests say so if "
+            "<i>p</i> &lt; 0.05. The worse optimizer is then no worse than the margin. A larger <i>p</i> shows nothing."
+        )
+    )
+    columns: list[Column[Placed]] = [
+        *_compared(study),
+        Column("difference", lambda c: _sure(c.row), "number"),
+        Column("margin", lambda c: significant(c.row["margin"]), "number"),
+        Column(Markup("<i>p</i>, pooled"), lambda c: _p(c.row["p_equivalence"]), "number"),
+        Column(Markup("<i>p</i>, paired"), lambda c: _p(c.row["p_equivalence_paired"]), "number"),
+        Column("Within", lambda c: _within(c.row)),
+    ]
+    yield Grid("Equivalence", columns, comparisons, tall=True)
+
+
+_TEXT: tuple[tuple[str, Kind] | Metric, ...] = (
+    *PLACE, ("Optimizer", "row"), ("minus", "text"), ("held-out documents", "number"), METRICS["loss"], P,
+    ("seeds", "number"), ("documents", "number"), METRICS["acc"], P,
+)  # fmt: skip
+
+
+def _text_line(pair: Sequence[Placed]) -> list[str | Cell]:
+    """Return the line of two optimizers, given their rows of ``paired.csv``: of all seeds where there are several.
+
+    Beside the loss stands at how many seeds it differs in the same direction as over all.
+    """
+    first, rows = pair[0], [each.row for each in pair]
+    seed = ALL_SEEDS if any(row["seed"] == ALL_SEEDS for row in rows) else first.row["seed"]
+    shown = {(row["unit"], row["task"]): row for row in rows if row["seed"] == seed}
+    loss = shown[HELD_OUT, METRICS["loss"].task]
+    of_seeds = [row["difference"] for row in rows if row["unit"] == HELD_OUT and row["seed"] != ALL_SEEDS]
+    agreeing = sum(difference * loss["difference"] > 0 for difference in of_seeds)
+    place = [first.group.tokens_label, first.group.model_label, first.label("optimizer"), first.label("reference")]
+    accuracy = _text_cells(shown.get((DOCUMENTS, AVERAGE)))
+    return [*place, *_text_cells(loss), f"{agreeing} of {len(of_seeds)}", *accuracy]
+
+
+def _text_cells(row: Row | None) -> list[str | Cell]:
+    return [MISSING] * 3 if row is None else [str(row["n"]), _sure(row), _p(row["p_value"])]
+
+
+def _same_text(material: Material) -> Iterator[Block]:
+    yield Heading("The same text under two models")
+    yield Text(
+        Markup(
+            "Models of one seed are compared document by document, of held-out text and of the downstream tasks. Over "
+            'seeds, a document counts once, with its mean difference; "2 of 3" seeds have a difference of the loss in '
+            "the same direction. These <i>p</i> are two-sided. They say whether other text of the kind would show the "
+            "same difference between these very models, also where there is one seed; they do not say what other seeds "
+            'would show. Each task, each seed and what is missing: <a href="../paired.csv">paired.csv</a>.'
+        )
+    )
+    for name, table in material.study.tables.items():
+        pairs: defaultdict[Any, list[Placed]] = defaultdict(list)
+        for each in material.placed(paired_text.STATISTIC, name):
+            pairs[each.group.place, each.row["optimizer"]].append(each)
+        lines = [_text_line(found) for found in pairs.values()]
+        if lines:
+            yield Heading(table.title, 4)
+            yield Grid(f"The same text, {table.title}", listed(*_TEXT), lines, tall=True)
+
+
+def _numbers(material: Material) -> list[Column[Placed]]:
+    exploratory = is_exploratory(material)
+
+    def significance(c: Placed) -> str:
+        says = "not tested" if c.row["rule"] == BETTER else "yes" if c.row["significant"] else "no"
+        pair = (c.row["optimizer"], c.row["reference"])
+        return f"{says} (exploratory)" if exploratory(c.group, c.metric, *pair) else says
+
+    def number(heading: str, column: str) -> Column[Placed]:
+        return Column(heading, lambda c: significant(c.row[column]), "number")
+
+    def p(heading: str, column: str) -> Column[Placed]:
+        return Column(Markup("<i>p</i>{}").format(heading), lambda c: _p(c.row[column]), "number")
+
+    def ends(heading: str, of: str) -> Column[Placed]:
+        return Column(heading, lambda c: _interval(c.row, of), "number")
+
+    return [
+        number("difference", "difference"),
+        ends("95 % interval", ""),
+        number(Markup("<i>t</i>"), "t"),
+        p("", "p_value"),
+        p(", B.-H.", "p_bh"),
+        p(", Holm", "p_holm"),
+        p(", Welch", "p_welch"),
+        Column("pairs", lambda c: str(c.row["n_pairs"]), "number"),
+        p(", paired", "p_paired"),
+        ends("95 % interval, paired", "paired_"),
+        p(", sign flips", "p_permutation"),
+        ends("bootstrap", "bootstrap_"),
+        number(Markup("Hedges <i>g</i>"), "hedges_g"),
+        Column("Significant", significance),
+        Column("Remark", lambda c: c.row["reason"], "wrap"),
+    ]
+
+
+def _blocks(material: Material) -> Iterator[Block]:
+    study = material.study
+    yield Part("statistics.html.j2", {"rule": RULES[material.plan.statistics.bold]})
+    every = []
+    for name in study.tables:
+        comparisons = material.placed(compare.STATISTIC, name)
+        if study.tables[name].rules.tested and comparisons:
+            yield from _survivors(study, name, comparisons)
+        every += comparisons
+    if with_margin := [c for c in every if not isnan(c.row["margin"])]:
+        yield from _equivalence(study, with_margin)
+    yield from _same_text(material)
+    yield Heading("All comparisons over seeds")
+    columns = [*_compared(study), *_numbers(material)]
+    yield Fold(plural(len(every), "comparison"), [Grid("Tests", columns, every, tall=True)])
+
+
+SECTION = Section("statistics", "Statistics", _blocks)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isnan, nan
 
+from coupled_adam_bench.report.blocks import Cell
 from coupled_adam_bench.report.formats import MISSING, Shorthand, paddings, shorthand, significant
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
@@ -102,6 +103,18 @@ def aligned(rows: Sequence[Sequence[Value]]) -> list[tuple[Value, ...]]:
     ]
 
 
+def aligned_cells(rows: Sequence[Sequence[tuple[Sequence[float], int]]]) -> list[list[Cell]]:
+    """Return the cells of samples over seeds, each with its digits: means with standard deviations, aligned."""
+    values = aligned([[Value(shorthand(summarize(sample), digits)) for sample, digits in row] for row in rows])
+    return [[Cell(value.text, padding=value.padding) for value in row] for row in values]
+
+
+MEANS_NOTE = (
+    "Mean and sample standard deviation over seeds: 0.123 (4) means 0.123 ± 0.004. Where a value is missing (-), at "
+    "least one seed has none: its run diverged, lacks an evaluation, or has an undefined metric."
+)
+
+
 def _value(study: StudyResults, group: Group, metric: Metric, key: str) -> Value:
     values = tuple(study.samples(group, metric)[key])
     bold = study.bold(group, metric) == key
@@ -173,7 +186,7 @@ def _held_out_notes(study: StudyResults, name: str) -> list[str]:
     n_tokens, n_documents = (
         " to ".join(f"{value:,.0f}" for value in sorted({min(found), max(found)})) for found in (tokens, documents)
     )
-    few = ", which are few: other text may give another loss (noise.csv)" if min(documents) < FEW_DOCUMENTS else ""
+    few = ", which are few: other text may give another loss (paired.csv)" if min(documents) < FEW_DOCUMENTS else ""
     return [f"Losses are over {n_tokens} tokens of {n_documents} held-out documents{few}."]
 
 

@@ -1,4 +1,4 @@
-"""The files of comparisons, ``tests.csv``, ``paired.csv`` and ``summary.csv``: their columns, how they are read."""
+"""The files of comparisons, ``tests.csv`` and ``paired.csv``: their columns, how they are read."""
 
 from pathlib import Path
 

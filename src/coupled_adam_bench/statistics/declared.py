@@ -14,7 +14,7 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json
-from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
+from coupled_adam_bench.study.catalog.metrics import Metric
 
 Row = Mapping[str, Any]
 
@@ -98,6 +98,12 @@ class Placed:
 
     group: Group
     row: Row
+    metrics: Mapping[str, Metric]
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that the row is about."""
+        return self.metrics[self.row["metric"]]
 
     def label(self, column: str) -> str:
         """Return the label of the optimizer whose key a column has."""
@@ -113,11 +119,6 @@ class Material:
         self.runs = runs
         self.study_dir = study_dir or paths.study_dir(study.plan.name)
         self._frames: dict[str, DataFrame] = {}
-
-    @cached_property
-    def estimate(self) -> Estimate:
-        """What the study takes, as ``plan`` says."""
-        return estimate_study(self.plan, self.runs.parent)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -138,8 +139,9 @@ class Material:
     def placed(self, statistic: Statistic, table: str) -> list[Placed]:
         """Return the rows of a statistic on a table, in its order, each with its group."""
         groups = {group.place: group for group in self.study.groups[table]}
+        metrics = self.study.layout.metrics
         of_table = [row for row in self.rows(statistic) if row["table"] == table]
-        return [Placed(groups[tuple(row[name] for name in GROUP_COLUMNS)], row) for row in of_table]
+        return [Placed(groups[tuple(row[name] for name in GROUP_COLUMNS)], row, metrics) for row in of_table]
 
     def write(self, statistic: Statistic) -> None:
         """Write the file of a statistic, atomically and in full precision."""

@@ -9,11 +9,9 @@ from coupled_adam_bench.report.formats import MISSING, significant
 from coupled_adam_bench.results.groups import Group, Layout
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.power import PAIRED, POWER, UNPAIRED, hours_per_seed, power_of, seeds_needed
+from coupled_adam_bench.statistics.power import PAIRED, POWER, UNPAIRED, power_of, seeds_needed
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.stated import Hypothesis, StatedPlan, is_meant, read_record
-from coupled_adam_bench.tools.estimate.study import Estimate
-from coupled_adam_bench.tools.estimate.text import align, count
 
 Record = Sequence[Mapping[str, Any]]
 """What the workflow has seen of a stated plan, as ``stated.read_record`` returns it."""
@@ -164,18 +162,12 @@ def _planned(plan: StatedPlan, each: Hypothesis) -> tuple[str, str, str]:
     return expected, f"{100 * power:.0f} %", MISSING if math.isnan(needed) else f"{needed:.0f}"
 
 
-def describe_stated(layout: Layout, estimate: Estimate) -> str:
-    """Return what ``plan`` says of a stated plan: the power of its seeds if it expects rightly, and their cost."""
+def stated_table(layout: Layout) -> list[list[str]]:
+    """Return what ``plan`` says of a stated plan, header first: the power of its seeds if it expects rightly."""
     assert layout.plan.stated is not None
-    stated = layout.plan.stated
-    unit = "GPU" if estimate.on_gpus else "CPU"
-    header = ["hypothesis", "metric", "expected", "seeds", "power", f"for {100 * POWER:g} %", f"{unit} h"]
-    table = [header]
-    for each in stated.plan.hypotheses:
-        groups = meant_groups(layout, each)
-        hours = sum(hours_per_seed(estimate, group, (each.better, each.than)) for group in groups)
-        expected, power, needed = _planned(stated.plan, each)
-        n_seeds = len(stated.plan.seeds)
-        table.append([each.name, each.metric, expected, str(n_seeds), power, needed, count(hours * n_seeds)])
-    title = f"Stated in {stated.path} (SHA-256 {stated.sha256[:12]}); the power is that at one place"
-    return "\n".join(["", title, *align(table, n_left=3), ""])
+    plan = layout.plan.stated.plan
+    table = [["hypothesis", "metric", "expected", "seeds", "power", f"for {100 * POWER:g} %"]]
+    for each in plan.hypotheses:
+        expected, power, needed = _planned(plan, each)
+        table.append([each.name, each.metric, expected, str(len(plan.seeds)), power, needed])
+    return table

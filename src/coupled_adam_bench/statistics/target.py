@@ -138,7 +138,7 @@ def _blocks(material: Material) -> Iterator[Block]:
     for name, table in material.study.tables.items():
         runs = [each for each in material.placed(STATISTIC, name) if each.row["seed"] == ALL_SEEDS]
         first = {each.group.place: each.row["tokens"] for each in reversed(runs)}
-        shown = [_Shown(each.group, each.row, first[each.group.place]) for each in runs]
+        shown = [_Shown(each.group, each.row, each.metrics, first[each.group.place]) for each in runs]
         yield Heading(table.title)
         yield Grid(f"Tokens to a target, {table.title}", _COLUMNS, shown, tall=True)
 

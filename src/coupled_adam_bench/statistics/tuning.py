@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from pandas import DataFrame
 from coupled_adam_bench.report.blocks import Block, Column, Figures, Grid, Items, Text
 from coupled_adam_bench.report.formats import MISSING, Shorthand, fixed, plural, shorthand
 from coupled_adam_bench.statistics.declared import PLACE, Field, Material, Section, Statistic
-from coupled_adam_bench.statistics.sensitivity import learning_rate_sensitivity
 from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.cells import Cell, readable_count
@@ -38,6 +37,22 @@ def _rows(material: Material) -> Iterator[dict[str, Any]]:
                     "reason": measured["reason"] or "", "mean_val_loss": found["mean_val_loss"],
                     "chosen": index == record["chosen"],
                 }  # fmt: skip
+
+
+def learning_rate_sensitivity(losses: Mapping[float, Sequence[float]], initial_loss: float) -> float:
+    """Return the mean over learning rates of min(loss, ``initial_loss``), minus the least of these, in nats.
+
+    ``losses`` are those of the seeds by learning rate; one that is not finite counts as the loss at initialisation,
+    and the loss of a rate is the mean over its seeds. The definition is that of Wortsman et al. 2023 (arXiv
+    2309.14322). It is NaN for fewer than two rates. Only rates of the same range and spacing can be compared.
+    """
+    if len(losses) < 2:
+        return math.nan
+    capped = [
+        summarize([min(loss, initial_loss) if math.isfinite(loss) else initial_loss for loss in of_rate]).mean
+        for of_rate in losses.values()
+    ]
+    return math.fsum(capped) / len(capped) - min(capped)
 
 
 _DIGITS = 4

@@ -12,13 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from sections import html_of, tables_of, texts_of
 from statsmodels.stats.multitest import multipletests
 
-from coupled_adam_bench.report.answers import answer_section
-from coupled_adam_bench.report.render import html_environment
+from coupled_adam_bench.report.answers import SECTION, calibrations, reaches
+from coupled_adam_bench.report.blocks import Grid
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.contrasts import CENTERED, contrasts
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.scores import scorecards, verdicts
@@ -31,13 +33,14 @@ Value = Callable[[Any, str, str], float]
 
 
 def study_of(plan: Plan, value: Value) -> StudyResults:
-    """Return results of a plan with a ``value`` of each cell, task and metric; tests are not made."""
+    """Return results of a plan with a ``value`` of each cell, task and metric."""
     rows = [
         (cell, task, name, value(cell, task, name), METRICS[name].unit)
         for cell in plan.cells.values()
         for task, name in [*((metric.task, name) for name, metric in METRICS.items()), (CENTERED, "r_bar")]
     ]
-    return StudyResults(layout_of(plan), results_frame(plan, rows))
+    study = StudyResults(layout_of(plan), results_frame(plan, rows))
+    return replace(study, tests=compare(study))
 
 
 def drawn(cell: Any, task: str, name: str) -> float:
@@ -77,20 +80,22 @@ def test_contrasts_are_those_of_scipy_and_statsmodels(rivals: Plan) -> None:
     assert p_holm == pytest.approx(multipletests(p_values, method="holm")[1])
 
 
+def shown(study: StudyResults, runs: Path) -> tuple[list[list[list[str]]], list[str]]:
+    """Return the tables and the sentences of the section."""
+    material = Material(study, runs)
+    return tables_of(SECTION, material), [re.sub("<.*?>", "", text) for text in texts_of(SECTION, material)]
+
+
 def test_the_references_are_the_first_adam_and_coupled_adam(rivals: Plan, tmp_path: Path) -> None:
-    section = answer_section(Material(study_of(rivals, drawn), tmp_path), ())
-    assert section is not None
-    assert [table.reference for table in section.tables] == ["Adam, f = 3", "Coupled Adam"]
-    assert [[question.centered for question in table.questions] for table in section.tables] == [
+    study = study_of(rivals, drawn)
+    grids = [block for block in SECTION.blocks(Material(study, tmp_path)) if isinstance(block, Grid)]
+    assert [str(grid.caption).rpartition(": ")[2] for grid in grids] == ["minus Adam, f = 3", "minus Coupled Adam"]
+    assert [["†" in column.heading for column in grid.columns[1:]] for grid in grids] == [
         [False] * 4 + [True], [False] * 4,
     ]  # fmt: skip
-    assert [label for label, _ in section.tables[0].calibrations] == ["Ember", "Adam, f = 3", "Coupled Adam", "Adam"]
-    assert (section.tables[1].calibrations, section.reaches, section.detectable, section.onsets) == ((), (), (), ())
 
 
-def test_the_error_of_a_calibration_over_documents_stands_beside_its_interval_over_seeds(
-    tiny_plan: Plan, tmp_path: Path
-) -> None:
+def test_the_error_of_a_calibration_over_documents_stands_beside_its_interval_over_seeds(tiny_plan: Plan) -> None:
     study = study_of(tiny_plan, lambda cell, task, name: 0.01 * cell.seed)
     rows = [
         (cell, "test", "pooled_calibration_rarest_stderr", 0.1 * cell.seed, "nat")
@@ -98,10 +103,12 @@ def test_the_error_of_a_calibration_over_documents_stands_beside_its_interval_ov
         if cell.optimizer.name == "adamw"
     ]
     study = replace(study, results=pd.concat([study.results, results_frame(tiny_plan, rows)]))
-    section = answer_section(Material(study, tmp_path), ())
-    assert section is not None
-    texts = [text for _, text in section.tables[0].calibrations]
-    assert texts == ["0.02 [0.00, 0.04], by documents ± 0.20", "0.02 [0.00, 0.04]"]  # 0.02 +- 4.303 x 0.01 / sqrt(3)
+    ((group,),) = study.groups.values()
+    # 0.02 +- 4.303 x 0.01 / sqrt(3)
+    assert calibrations(study, group) == [
+        "Adam: 0.02 [0.00, 0.04], by documents ± 0.20",
+        "Coupled Adam: 0.02 [0.00, 0.04]",
+    ]
 
 
 def test_better_needs_the_correction(tiny_plan: Plan, tmp_path: Path) -> None:
@@ -113,13 +120,13 @@ def test_better_needs_the_correction(tiny_plan: Plan, tmp_path: Path) -> None:
         spread = (cell.seed - 2) * math.sqrt(3)  # the standard error of three such values is 1
         return 5.0 + spread if name == "isotropy" else spread
 
-    section = answer_section(Material(study_of(tiny_plan, value), tmp_path), ())
-    assert section is not None
-    ((_, (_, _, isotropy, _, _)),) = section.tables[0].rows
+    material = Material(study_of(tiny_plan, value), tmp_path)
+    (grid,) = (block for block in SECTION.blocks(material) if isinstance(block, Grid))
+    isotropy = grid.rows[0][3]
     # The interval has the half width 4.303, which is the quantile of Student's t with 2 degrees of freedom.
-    assert isotropy.difference == "5.000 [0.697, 9.303]"
-    assert isotropy.p_value == f"{5 * stats.t.sf(5, 2):.4f}"
-    assert not isotropy.better
+    assert isotropy.text == "5.000 [0.697, 9.303]"
+    assert isotropy.title.endswith(f" {5 * stats.t.sf(5, 2):.4f}")
+    assert isotropy.tone == ""
 
 
 def test_gaps(tiny_plan: Plan, tiny_study: Any, tmp_path: Path) -> None:
@@ -131,16 +138,11 @@ def test_gaps(tiny_plan: Plan, tiny_study: Any, tmp_path: Path) -> None:
         never = task == CENTERED or name == "loss_rarest" or "calibration" in name
         return math.nan if gone or never else drawn(cell, task, name)
 
-    section = answer_section(Material(study_of(tiny_plan, value), tmp_path), ())
-    assert section is not None
-    (table,) = section.tables
-    assert [question.metric.name for question in table.questions] == ["loss", "isotropy", "r_bar"]
-    ((_, (loss, isotropy, _)),) = table.rows
-    assert (loss.difference, loss.better) == ("-", False)
-    assert isotropy.difference != "-" and table.calibrations == ()
+    (((_, loss, isotropy, _),),), said = shown(study_of(tiny_plan, value), tmp_path)
+    assert loss == "-" and isotropy != "-" and not any("calibrated" in text for text in said)
     block = tiny_study()["grid"][0] | {"table": "table2", "seeds": [2]}
     single = make_plan(parse_study(tiny_study(grid=[block])))
-    assert answer_section(Material(study_of(single, drawn), tmp_path), ()) is None
+    assert shown(study_of(single, drawn), tmp_path) == ([], [])
 
 
 def test_when_anisotropy_arises(tiny_plan: Plan, tmp_path: Path) -> None:
@@ -156,44 +158,33 @@ def test_when_anisotropy_arises(tiny_plan: Plan, tmp_path: Path) -> None:
         history = RunFiles(tmp_path / cell.id).history
         history.parent.mkdir()
         history.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"step": 99, "tokens": 990, "loss": 1.0}]))
-    section = answer_section(Material(study_of(tiny_plan, drawn), tmp_path), ())
-    assert section is not None
-    assert section.onsets == (
-        ("Adam", "by 300 tokens, and not yet at 200"),
-        ("Coupled Adam", "not within 400 tokens"),
-    )
+    onset = next(text for text in shown(study_of(tiny_plan, drawn), tmp_path)[1] if "anisotropy" in text)
+    assert "Adam: by 300 tokens, and not yet at 200; Coupled Adam: not within 400 tokens." in onset
 
 
-def test_reach_and_power_of_the_drawn_study(fake: Any, tmp_path: Path) -> None:
-    """Recounted from tests.csv and power.csv: where Holm's p is below 0.05, and what is detectable at most tokens."""
+def test_reaches_of_the_drawn_study(fake: Any) -> None:
+    """Recounted from tests.csv: where Holm's p is below 0.05."""
     study = load_results(fake.plan, fake.study_dir / "results.csv", fake.study_dir / "tests.csv")
-    section = answer_section(Material(study, fake.root / "runs"), verdicts(study, scorecards(study)))
-    assert section is not None and study.tests is not None
-    assert [reach.title for reach in section.reaches] == ["Table 1"] * 3  # three sizes; Table 2 has no test
+    assert study.tests is not None
+    found = [each for verdict in verdicts(study, scorecards(study)) for each in reaches(study, verdict)]
+    assert [group.table for group, _ in found] == ["table1"] * 3  # three sizes; Table 2 has no test
     tests = study.tests[(study.tests["table"] == "table1") & (study.tests["optimizer"] == "coupled_adam")]
-    for reach, n_params in zip(section.reaches, sorted(tests["n_params"].unique()), strict=True):
-        for words, metrics in reach.metrics:
+    for group, words in found:
+        for word, metrics in words.items():
             for metric in metrics:
-                rows = tests[(tests["n_params"] == n_params) & (tests["metric"] == metric.name)].sort_values("n_tokens")
+                of_size = tests["n_params"] == group.setup.n_params
+                rows = tests[of_size & (tests["metric"] == metric.name)].sort_values("n_tokens")
                 holds = (rows["p_holm"] < 0.05).tolist()
                 expected = {(True,) * 3: "at every D", (False,) * 3: "at no D", (False, True, True): "from 10B on",
                             (False, False, True): "at 20B only"}  # fmt: skip
-                assert words == expected.get(tuple(holds), words)
-                assert (words == "at every D") == all(holds) and (words == "at no D") == (not any(holds))
-        assert sorted(metric.name for _, metrics in reach.metrics for metric in metrics) == sorted(
-            tests["metric"].unique()
-        )
-    assert [each.n for each in section.detectable] == [3, 3, 3]
-    assert {each.group.tokens_label for each in section.detectable} == {"20B"}
+                assert word == expected.get(tuple(holds), word)
+                assert (word == "at every D") == all(holds) and (word == "at no D") == (not any(holds))
+        assert sorted(metric.name for of in words.values() for metric in of) == sorted(tests["metric"].unique())
 
 
-def test_the_page_escapes_labels(tiny_study: Any, templates: Path, tmp_path: Path) -> None:
+def test_the_page_escapes_labels(tiny_study: Any, tmp_path: Path) -> None:
     (model,) = tiny_study()["models"]
     study = study_of(make_plan(parse_study(tiny_study(models=[model | {"label": "<script> & 100 % _ü_"}]))), drawn)
-    answers = answer_section(Material(study, tmp_path), ())
-    template = html_environment(templates).get_template("answers.html.j2")
-    page = template.render(answers=answers, metrics=METRICS, stated=None)
+    page = html_of(SECTION, Material(study, tmp_path))
     assert "<script>" not in page
     assert page.count("&lt;script&gt; &amp; 100 % _ü_") == 3  # the region's name, the caption and the calibration
-    text = re.sub(r"\s+", " ", re.sub("<.*?>", "", page))
-    assert "Are rare tokens calibrated? (Table 1, D = 60 steps, N = " in text

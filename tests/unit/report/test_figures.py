@@ -31,7 +31,7 @@ from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 
 OF_ALL = {
-    "loss_accuracy", "embeddings", "loss_by_frequency", "calibration", "noise", "spectrum", "training", "plane",
+    "loss_accuracy", "embeddings", "loss_by_frequency", "calibration", "spectrum", "training", "plane",
 }  # fmt: skip
 """The figures of every study."""
 
@@ -152,7 +152,7 @@ def test_labels_are_text_and_not_formulas(tiny_study: Callable[..., dict[str, An
         (tmp_path / "runs" / cell_id / "history.jsonl").write_text('{"step": 1, "loss": 2.5, "mean_norm_ratio": 0.1}\n')
     write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
     draw_all(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / "figures")
-    for name in OF_ALL - {"calibration", "spectrum", "plane", "noise"}:  # without a line here
+    for name in OF_ALL - {"calibration", "spectrum", "plane"}:  # without a line here
         text = (tmp_path / "figures" / f"{name}.svg").read_text()
         ElementTree.fromstring(text)
         assert r"<!-- $\frac{$ -->" in text  # matplotlib's note of what it drew

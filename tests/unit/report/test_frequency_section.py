@@ -4,13 +4,14 @@ import math
 from typing import Any
 
 import pytest
+from sections import html_of, tables_of, texts_of
 
 from coupled_adam_bench.report.figures.curves import calibration, differences, seen
-from coupled_adam_bench.report.frequency import frequency_section
-from coupled_adam_bench.report.render import html_environment
+from coupled_adam_bench.report.frequency import SECTION
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalog.bands import BANDS
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.cells import Cell
@@ -42,48 +43,44 @@ def study_of(plan: Plan, value: Any = value_of, left_out: frozenset[str] = froze
     return StudyResults(layout_of(plan), results_frame(plan, rows))
 
 
-def test_values_differences_and_long_rows(tiny_plan: Plan) -> None:
-    section = frequency_section(study_of(tiny_plan))
-    assert section is not None and not section.missing
-    ((table,),) = section.tables.values()
-    assert [label for label, _ in table.bands] == [band.label for band in BANDS]
-    for _, (adam, coupled) in table.bands:
-        assert [cell.value.text for cell in adam.cells] == ["7.25 (12)", "\u22121.00 (0)", "\u22121.00 (0)"]
-        assert [cell.difference for cell in adam.cells] == ["", "", ""]
+def material_of(study: StudyResults, tmp_path: Any) -> Material:
+    return Material(study, tmp_path, tmp_path)
+
+
+def test_values_differences_and_long_rows(tiny_plan: Plan, tmp_path: Any) -> None:
+    material = material_of(study_of(tiny_plan), tmp_path)
+    bands, matrix = tables_of(SECTION, material)
+    assert [line[0] for line in bands[::2]] == [band.label for band in BANDS]
+    for adam, coupled in zip(bands[::2], bands[1::2], strict=True):
+        assert adam[2:] == ["7.25 (12)", "", "\u22121.00 (0)", "", "\u22121.00 (0)", ""]
         # Mean 0.5 and standard deviation 0.25 over three seeds: +-4.3027 x 0.25 / sqrt(3) = +-0.62.
-        assert [cell.difference for cell in coupled.cells] == [
-            "\u22120.50 [\u22121.12, 0.12]", "0.50 [\u22120.12, 1.12]", "0.50 [\u22120.12, 1.12]",
-        ]  # fmt: skip
-    assert section.parted == ("Adam (N = 1.43K, D = 60 steps): 0.01 with all rows, 0.90 without the longest",)
+        gain = "0.50 [\u22120.12, 1.12]"
+        assert coupled[3::2] == ["\u22120.50 [\u22121.12, 0.12]", gain, gain]
+    assert [line[0] for line in matrix] == ["Adam", "Coupled Adam"]
+    assert "Adam (N = 1.43K, D = 60 steps): 0.01 with all rows, 0.90 without the longest" in texts_of(SECTION, material)
 
 
-def test_a_missing_seed_is_a_gap_with_a_note(tiny_plan: Plan) -> None:
+def test_a_missing_seed_is_a_gap(tiny_plan: Plan, tmp_path: Any) -> None:
     lost = next(cell.id for cell in tiny_plan.cells.values() if cell.optimizer.name == "coupled_adam")
-    section = frequency_section(
-        study_of(tiny_plan, lambda cell, metric: math.nan if cell.id == lost else value_of(cell, metric))
-    )
-    assert section is not None and section.missing
-    ((table,),) = section.tables.values()
-    assert [(cell.value.text, cell.difference) for cell in table.bands[0][1][1].cells] == [("-", "-")] * 3
+    study = study_of(tiny_plan, lambda cell, metric: math.nan if cell.id == lost else value_of(cell, metric))
+    assert tables_of(SECTION, material_of(study, tmp_path))[0][1][2:] == ["-"] * 6
 
 
-def test_one_seed_has_a_difference_without_an_interval(tiny_study: Any) -> None:
+def test_one_seed_has_a_difference_without_an_interval(tiny_study: Any, tmp_path: Any) -> None:
     block = tiny_study()["grid"][0] | {"table": "table2", "seeds": [2]}
-    section = frequency_section(study_of(make_plan(parse_study(tiny_study(grid=[block])))))
-    assert section is not None
-    assert section.tables["table2"][0].bands[0][1][1].cells[0].difference == "\u22120.50"
+    study = study_of(make_plan(parse_study(tiny_study(grid=[block]))))
+    assert tables_of(SECTION, material_of(study, tmp_path))[0][1][3] == "\u22120.50"
 
 
-def test_results_of_before_have_no_section(tiny_plan: Plan) -> None:
+def test_results_of_before_have_no_section(tiny_plan: Plan, tmp_path: Any) -> None:
     banded = frozenset(name for name in METRICS if name.startswith("loss_") or "calibration" in name)
-    assert frequency_section(study_of(tiny_plan, left_out=banded)) is None
+    assert not list(SECTION.blocks(material_of(study_of(tiny_plan, left_out=banded), tmp_path)))
 
 
-def test_the_page_escapes_labels(tiny_study: Any, templates: Any) -> None:
+def test_the_page_escapes_labels(tiny_study: Any, tmp_path: Any) -> None:
     (model,) = tiny_study()["models"]
     study = study_of(make_plan(parse_study(tiny_study(models=[model | {"label": "<script> & 100 % _ü_"}]))))
-    template = html_environment(templates).get_template("frequency.html.j2")
-    page = template.render(frequency=frequency_section(study), titles={"table1": "Table 1"})
+    page = html_of(SECTION, material_of(study, tmp_path))
     assert "<script>" not in page
     assert page.count("&lt;script&gt; &amp; 100 % _ü_") == 4  # the summary, two labels and the sentence on long rows
 

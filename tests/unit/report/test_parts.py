@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-NAMED = {"manifest.json", "plan.json", "setup_training.tex", "noise.csv"}
+NAMED = {"manifest.json", "plan.json", "setup_training.tex"}
 """Files that name the studies of a composite one."""
 
 

@@ -1,5 +1,4 @@
-import math
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,16 +7,18 @@ import pytest
 
 from coupled_adam_bench.report.published import (
     PUBLISHED_COLUMNS,
+    SECTION,
     direction_of,
+    published_lines,
     published_pairs,
-    published_section,
     verdict_on,
 )
 from coupled_adam_bench.results.study_results import StudyResults, load_results
 from coupled_adam_bench.results.tidy import read_csv
 from coupled_adam_bench.statistics.compare import compare
+from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study import catalog
-from coupled_adam_bench.study.config import load_any_study, parse_study
+from coupled_adam_bench.study.config import load_any_study
 from coupled_adam_bench.study.plan import make_plan
 
 PUBLISHED = Path(catalog.__file__).with_name("published.csv")
@@ -66,60 +67,37 @@ def test_verdicts() -> None:
     ]  # fmt: skip
 
 
+def verdicts(study: StudyResults) -> Counter[str]:
+    return Counter(line[-1].text for line in published_lines(study))
+
+
 def test_ours_stand_beside_the_paper_s(fake: Any, study: StudyResults) -> None:
-    section = published_section(study)
-    assert section is not None
-    assert (len(section.at_scale), section.elsewhere) == (18, ())
-    first = section.at_scale[0]
-    assert first.published == ("3.03", "2.97")
+    first = published_lines(study)[0]
+    assert (first[4], first[7]) == ("3.03", "2.97")
     results = study.results
     cell = next(c for c in fake.plan.cells.values() if c.model.label == "125M" and c.tokens_label == "20B")
     own = results[(results["n_params"] == cell.n_params) & (results["n_tokens"] == cell.n_tokens)]
-    for index, (optimizer, paper) in enumerate((("adamw", 3.03), ("coupled_adam", 2.97))):
+    for place, (optimizer, paper) in ((4, ("adamw", 3.03)), (7, ("coupled_adam", 2.97))):
         mean = own[(own["metric"] == "loss") & (own["optimizer"] == optimizer)]["value"].mean()
-        assert first.ours[index].startswith(f"{mean:.2f} (")
-        assert first.differences[index].replace("\u2212", "-") == f"{mean - paper:.2f}"
-    assert section.counts(section.at_scale) == {"same": 18}
+        assert first[place + 1].startswith(f"{mean:.2f} (")
+        assert first[place + 2].replace("\u2212", "-") == f"{mean - paper:.2f}"
+    assert verdicts(study) == {"same": 18}
 
 
-def test_each_verdict_at_the_paper_s_scale(study: StudyResults) -> None:
+def test_each_verdict(study: StudyResults) -> None:
     tests = study.tests
     assert tests is not None
     most = tests["n_tokens"].isin([max(tests[tests["table"] == "table1"]["n_tokens"])])
     at = (tests["table"] == "table1") & most & (tests["metric"] == "loss")
-    lost = published_section(replace(study, tests=tests.assign(bold=tests["bold"] & ~at)))
-    assert lost is not None and lost.counts(lost.at_scale) == {"lost": 3, "same": 15}
+    assert verdicts(replace(study, tests=tests.assign(bold=tests["bold"] & ~at))) == {"lost": 3, "same": 15}
     flipped = tests.copy()
     flipped.loc[at, ["optimizer", "reference", "bold"]] = ["adamw", "coupled_adam", True]
-    section = published_section(replace(study, tests=flipped))
-    assert section is not None and section.counts(section.at_scale) == {"flipped": 3, "same": 15}
+    assert verdicts(replace(study, tests=flipped)) == {"flipped": 3, "same": 15}
     gone = study.results.assign(value=study.results["value"].mask(study.results["metric"] == "isotropy"))
     missing = replace(study, results=gone)
-    section = published_section(replace(missing, tests=compare(missing)))
-    assert section is not None and section.counts(section.at_scale) == {"same": 13, "not run": 5}
+    assert verdicts(replace(missing, tests=compare(missing))) == {"same": 13, "not run": 5}
 
 
-def test_at_another_scale_the_direction_of_the_nearest_pair_counts(
-    tiny_study: Callable[..., dict[str, Any]], results_of: Any
-) -> None:
-    plan = make_plan(parse_study(tiny_study(title="Small")))
-    worse = {("loss", "coupled_adam"): 4.0, ("loss", "adamw"): 3.0, ("acc", "adamw"): math.nan}
-
-    def value(cell: Any, metric: Any) -> float:
-        return worse.get((metric.name, cell.optimizer.key), 1.0 + 0.1 * (cell.optimizer.key == "coupled_adam"))
-
-    study = results_of(plan, value)
-    section = published_section(replace(study, tests=compare(study)))
-    assert section is not None
-    assert (section.at_scale, len(section.elsewhere)) == ((), 18)
-    by_metric = {row.pair.metric.name: row for row in section.elsewhere}
-    words = {name: row.verdict for name, row in by_metric.items()}
-    assert words == {
-        "loss": "other direction", "isotropy": "same direction", "mean_norm_ratio": "other direction",
-        "r_bar": "same direction", "acc": "not run",
-    }  # fmt: skip
-    assert by_metric["loss"].place == "1.43K, 60 steps" and by_metric["loss"].differences == ()
-    single = tiny_study()
-    single["grid"] = [{"models": ["nano"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}]
-    study = results_of(make_plan(parse_study(single)), value)
-    assert published_section(study) is None
+def test_a_study_of_another_scale_has_no_such_section(tiny_plan: Any, results_of: Any, tmp_path: Path) -> None:
+    study = results_of(tiny_plan, lambda *_: 1.0)
+    assert not list(SECTION.blocks(Material(study, tmp_path, tmp_path)))

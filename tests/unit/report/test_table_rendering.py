@@ -420,3 +420,12 @@ def test_hostile_latex_compiles_and_reads_no_file(
     tables: dict[str, PrintedTable], templates: Path, pdflatex: Callable[[str], str]
 ) -> None:
     assert "passwd)" not in pdflatex(standalone(templates, hostile(tables["table1"])))
+
+
+def test_a_caption_stands_above_where_the_table_says_so(tables: dict[str, PrintedTable], templates: Path) -> None:
+    table = tables["table1"]
+    below = render_latex(table, templates)
+    above = render_latex(replace(table, declaration=replace(table.declaration, caption="above")), templates)
+    assert below.index("\\usebox0\n\\caption") < below.index("\\label")
+    assert above.index("\\caption") < above.index("\\label") < above.index("\\toprule")
+    assert sorted(above.replace("\\smallskip\n", "").split("\n")) == sorted(below.split("\n"))

@@ -1,4 +1,4 @@
-"""Small versions of ``benchmarks/error_rates.py`` and ``trends.py``: how often tests are wrong, by fixed draws."""
+"""Small versions of ``benchmarks/error_rates.py``, ``trends.py`` and ``seeds.py``: how often tests are wrong."""
 
 import importlib.util
 import math
@@ -7,7 +7,10 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from scipy import stats
 from statsmodels.stats.power import TTestIndPower
+
+from coupled_adam_bench.statistics.t_test import t_test
 
 N = 400
 
@@ -86,3 +89,31 @@ def test_intervals_of_a_trend_hold_whatever_the_runs_of_a_seed_share() -> None:
         *covered, _ = trends.rates(noise, 3, trends.SLOPE, N, rng)
         *_, wrong = trends.rates(noise, 3, 0.0, N, rng)
         assert [*covered, wrong] == [near(0.95), near(0.95), near(0.95), near(0.05)], noise
+
+
+OFFICIAL = np.array([[1, 0.75, 0.5], [0.75, 1, 0.75], [0.5, 0.75, 1]])
+"""How much of the text three seeds of the official protocol share in a step."""
+
+
+def test_equal_correlations_of_seeds_have_a_closed_form() -> None:
+    seeds = benchmark("seeds")
+    for n, r in ((3, 0.0), (3, 2 / 3), (5, 0.3)):
+        # With one correlation the variance is s^2 = (1 - r) chi^2 / (n - 1) and independent of the mean, whose variance
+        # is (1 + (n - 1) r) / n: t is Student's t times the root of (1 + (n - 1) r) / (1 - r).
+        stretch = ((1 + (n - 1) * r) / (1 - r)) ** 0.5
+        rate = 2 * stats.t.sf(stats.t.ppf(0.95, 2 * n - 2) / stretch, 2 * n - 2)
+        found = seeds.consequence(np.full((n, n), r) + (1 - r) * np.eye(n))
+        assert found.error_rate == pytest.approx(rate, abs=4 * (rate * (1 - rate) / seeds.N_DRAWS) ** 0.5)
+        assert found.sd_factor == pytest.approx((1 - r) ** 0.5)
+
+
+def test_the_rate_of_correlated_seeds_is_that_of_the_t_test_of_the_tables() -> None:
+    root = np.linalg.cholesky(OFFICIAL)
+    generator = np.random.default_rng(5)
+    significant = 0
+    for _ in range(2000):
+        a, b = generator.standard_normal((2, 3)) @ root.T
+        best, other = sorted((a.tolist(), b.tolist()), key=lambda values: -sum(values))
+        significant += t_test(best, other, higher_is_better=True).significant
+    rate = benchmark("seeds").consequence(OFFICIAL).error_rate
+    assert significant / 2000 == pytest.approx(rate, abs=4 * (rate * (1 - rate) / 2000) ** 0.5)

@@ -119,10 +119,6 @@ FIGURES = {
         "Log of how probable tokens are over how often they are there, by their count in the training text: all tokens "
         "of a count together, and the mean over tokens minus that of the first optimizer; a line per seed.",
     ),
-    "noise": Drawn(
-        "report.figures.sizes:noise",
-        "Standard deviation of a run's numbers by where it comes from; bars: 95 % intervals of seeds.",
-    ),
     "spectrum": Drawn(
         "report.figures.curves:spectrum",
         "Singular values of the embeddings, and their norms against the frequency of tokens; a line per seed.",

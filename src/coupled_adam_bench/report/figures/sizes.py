@@ -1,4 +1,4 @@
-"""Figures of a whole study: its numbers against training tokens, parameters, exponents of the scale and sources."""
+"""Figures of a whole study: its numbers against training tokens, parameters and exponents of the scale."""
 
 import math
 from collections.abc import Sequence
@@ -25,8 +25,6 @@ from coupled_adam_bench.results.groups import Group, Layout, Setup
 from coupled_adam_bench.results.pairs import paired_values
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.noise import EVALUATION, INIT, ORDER, REST, SEEDS, NoiseGroup, noise_groups, root
-from coupled_adam_bench.statistics.noise import STATISTIC as NOISE
 from coupled_adam_bench.statistics.regression import TOKENS, Trend, t_quantile, trends
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.t_test import summarize
@@ -190,47 +188,5 @@ def trend(material: Material) -> Figure:
         ax.set(xlabel="D (tokens)", title=title)
     if len({each.reference for each in found}) == 1:
         axes[0][0].set_ylabel(f"loss minus that of {labels[found[0].reference]} (nat/token)", fontsize=8)
-    add_legend(figure)
-    return figure
-
-
-_NOISE_METRICS = ("loss", "acc", "isotropy", "r_bar")
-_SOURCES = (SEEDS, INIT, ORDER, REST, EVALUATION)
-_BESIDE = 0.15  # distance of the sources' points in a line
-_LINE = 0.34  # inches of a group of runs, whose label has two lines
-_LONGEST = 8.8  # inches of the figure
-
-
-def _draw_noise(ax: Axes, groups: Sequence[NoiseGroup], metric: str) -> None:
-    for index, name in enumerate(_SOURCES):
-        found = [(line, row) for line, group in enumerate(groups) for row in group.rows.get(metric, [])]
-        points = [(line, row) for line, row in found if row["source"] == name and not math.isnan(row["variance"])]
-        if points:
-            sds = [root(row["variance"]) for _, row in points]
-            # Without an interval a point has no bar.
-            low = [max(0.0, sd - root(row["low"])) for sd, (_, row) in zip(sds, points, strict=True)]
-            high = [max(0.0, root(row["high"]) - sd) for sd, (_, row) in zip(sds, points, strict=True)]
-            lines = [line + _BESIDE * (index - (len(_SOURCES) - 1) / 2) for line, _ in points]
-            style: Any = {**STYLES[index], "linestyle": ""}
-            ax.errorbar(sds, lines, xerr=(low, high), label=name, markersize=4, capsize=2, elinewidth=0.8, **style)
-
-
-def noise(material: Material) -> Figure:
-    """Draw the standard deviation of each source for each group of runs (lines) and the main metrics (columns)."""
-    groups = noise_groups(material.study, material.rows(NOISE))
-    metrics = [material.study.layout.metrics[name] for name in _NOISE_METRICS if name in material.study.layout.metrics]
-    n_panels = max(1, len(metrics))
-    n_rows, n_columns = (n_panels, 1) if is_narrow() else (1, n_panels)
-    n_lines = max(3, len(groups))
-    line = min(_LINE, (_LONGEST - 0.7 - 0.5 * n_rows) / (n_lines * n_rows))  # a figure stays on its page
-    figure, axes = grid(n_rows, n_columns, 0.7 + (0.5 + line * n_lines) * n_rows, sharey=True)
-    for ax, metric in zip(axes.flat, metrics, strict=False):
-        _draw_noise(ax, groups, metric.name)
-        ax.set_xlabel(f"sd of {axis_label(metric)}")
-        ax.set_xlim(left=0)
-    labels = [plain(f"{group.title}, {group.optimizer}\n{group.design}") for group in groups]
-    for ax in axes.flat:  # those of a row share their labels
-        ax.set_yticks(range(len(groups)), labels=labels, fontsize=6 * line / _LINE)
-    axes[0][0].invert_yaxis()
     add_legend(figure)
     return figure

@@ -55,7 +55,6 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
     "frequency",
     "variants",
     "word-similarity",
-    StatisticFile("noise.csv", "statistics.noise:STATISTIC", "Where the spread of each number comes from."),
     StatisticFile("seeds.csv", "statistics.seeds:STATISTIC", "How much of the training text two seeds share."),
     "theory",
     StatisticFile("tests.csv", "statistics.compare:STATISTIC", "Every comparison of the tables, with its test."),
@@ -63,11 +62,6 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
         "paired.csv",
         "statistics.paired_text:STATISTIC",
         "Two models of one seed on the same documents of tasks and of held-out text.",
-    ),
-    StatisticFile(
-        "summary.csv",
-        "statistics.summary:STATISTIC",
-        "How often each optimizer is better than the first one, over all groups of a table.",
     ),
     "statistics",
     StatisticFile(

@@ -39,7 +39,7 @@ class Table:
     """A table: ``columns`` are names of metrics, ``min_seeds`` is the fewest seeds that a block of it may have.
 
     ``width`` is ``column``, ``text`` or a length of LaTeX: what the printed table fits into, on a page of its own on
-    its side if ``landscape``.
+    its side if ``landscape``, with its ``caption`` ``above`` or ``below``.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Table:
     min_seeds: int
     width: str = "text"
     landscape: bool = False
+    caption: str = "below"
 
     @property
     def rules(self) -> Comparison:

@@ -5,7 +5,7 @@ A study's own tables need no code.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -70,6 +70,8 @@ class TableSettings(Settings):
     ``5.5in``. Its type gets smaller until it fits."""
     landscape: bool | None = None
     """Whether the table has a page of its own in LaTeX, turned on its side (package rotating)."""
+    caption: Literal["above", "below"] | None = None
+    """Where the table has its caption in LaTeX: ``above`` for IEEE and ACM, ``below`` for ACL (if not given)."""
 
 
 _NEEDED = ("title", "comparison", "columns")

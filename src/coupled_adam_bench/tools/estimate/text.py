@@ -1,13 +1,20 @@
 """An estimate as text: a summary by model and number of tokens that fits on a screen."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
 
 from coupled_adam_bench.machine.gpus import GPUS
+from coupled_adam_bench.report.blocks import Block, Cell, Fold, Grid, Terms, Text, listed
 from coupled_adam_bench.tools.estimate.cell import GPU_SIZES, CellEstimate, EstimateRow
 from coupled_adam_bench.tools.estimate.speed import Source
-from coupled_adam_bench.tools.estimate.study import Estimate
+from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
+
+if TYPE_CHECKING:  # a plan is described without pandas
+    from coupled_adam_bench.statistics.declared import Material
 
 UNKNOWN = "-"
 _BASIS: dict[Source, str] = {
@@ -199,3 +206,22 @@ def describe(estimate: Estimate) -> str:
     width = max(len(name) for name, _ in pairs)
     lines += [f"{name:<{width}}  {text}" for name, text in pairs]
     return "\n".join([*lines, "", basis(estimate), ""])
+
+
+def _grid(title: str, table: Sequence[Sequence[str]]) -> Grid[Sequence[str | Cell]]:
+    """Return a table of text, header first, whose columns but the first are numbers."""
+    columns = listed(*((name, "number" if index else "text") for index, name in enumerate(table[0])))
+    return Grid(title, columns, table[1:], caption=title)
+
+
+def cost(material: "Material") -> Iterator[Block]:
+    """Return the report's section on what the study takes, as ``plan`` says."""
+    estimate = estimate_study(material.plan, material.runs.parent)
+    says = Markup("{} <code>snakemake plan</code> says the same of any study before its first job.")
+    yield Text(says.format(basis(estimate)))
+    yield Terms(totals(estimate))
+    training = "Training: estimated, and of ended runs the median"
+    machine = "GPU" if estimate.on_gpus else "process"
+    memory = f"Memory of a {machine} by a count of its tensors, and what a training job asks for"
+    tables = ((training, training_table(estimate, by_study=False)), (memory, memory_table(estimate, by_study=False)))
+    yield Fold("By model", [_grid(*each) for each in tables])

@@ -1,0 +1,118 @@
+"""The sections on embeddings changed after training, and on each list of word pairs."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from coupled_adam_bench.report.blocks import (
+    Beside,
+    Block,
+    Cell,
+    Fold,
+    Grid,
+    Heading,
+    Items,
+    Kind,
+    Part,
+    listed,
+    place_of,
+)
+from coupled_adam_bench.report.formats import MISSING
+from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
+from coupled_adam_bench.results.groups import Group, Values
+from coupled_adam_bench.statistics.contrasts import CENTERED
+from coupled_adam_bench.statistics.declared import Material, Section
+from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalog.names import SUBWORDS
+
+SHOWN = (METRICS["isotropy"], METRICS["r_bar"])
+TREATMENTS = {
+    CENTERED: "minus the mean",
+    "embeddings_norm_scaled": "minus the mean, norm-scaled",
+    "embeddings_abtt": "all-but-the-top",
+    "embeddings_abtt2": "all-but-the-top, 2 directions",
+}
+"""The label of each treatment, by its task in ``results.csv``."""
+
+
+def _treated(group: Group, values: Mapping[str, Values], title: str) -> Grid[Any]:
+    names = [(label, key, treatment) for key, label in group.optimizer_labels.items() for treatment in values]
+    cells = aligned_cells(
+        [[(group.samples(values[treatment], m)[key], m.digits) for m in SHOWN] for _, key, treatment in names]
+    )
+    lines = [[label, treatment, *of_row] for (label, _, treatment), of_row in zip(names, cells, strict=True)]
+    columns = listed(("Optimizer", "rows"), ("Embedding", "row"), *SHOWN)
+    label = f"Other ways to isotropy, {title}, D = {group.tokens_label}, N = {group.model_label}"
+    return Grid(label, columns, lines, caption=place_of(group))
+
+
+def _variants(material: Material) -> Iterator[Block]:
+    study = material.study
+    treated = {label: study.values_of({metric.name: task for metric in SHOWN}) for task, label in TREATMENTS.items()}
+    if not any(treated.values()):
+        return
+    yield Part("variants.html.j2", {"isotropy": SHOWN[0]})
+    for name, groups in study.groups.items():
+        title = study.tables[name].title
+        yield Heading(f"At the sizes of {title}")
+        yield Beside([_treated(group, {"as trained": study.values} | treated, title) for group in groups])
+    yield Items([MEANS_NOTE], small=True)
+
+
+CORRELATIONS = {
+    "Pearson, cosine": ("", "pearson_cosine"),
+    "Spearman, cosine": ("", "spearman_cosine"),
+    "Pearson, dot": ("", "pearson_dot"),
+    "Spearman, dot": ("", "spearman_dot"),
+    "pieces: Pearson, cosine": (SUBWORDS, "pearson_cosine"),
+}
+"""The columns of word similarity: the ending of the task and the metric of each."""
+_SETS: tuple[tuple[str, Kind], ...] = (
+    ("Optimizer", "rows"), ("Set", "row"), ("pairs", "number"), ("coverage", "number"), ("with pieces", "number"),
+    *((name, "number") for name in CORRELATIONS),
+)  # fmt: skip
+
+
+def _similarities(group: Group, values: Mapping[tuple[str, str, str], float], title: str) -> Grid[Any]:
+    ids = {key: [cell.id for cell in cells] for key, cells in group.cells.items()}
+    every = {cell for cells in ids.values() for cell in cells}
+    tasks = dict.fromkeys(task for cell, task, metric in values if metric == "coverage" and cell in every)
+    names = [(key, task) for key in ids for task in tasks if not task.endswith(SUBWORDS)]
+
+    def sample(key: str, task: str, metric: str) -> list[float]:
+        return [values.get((cell, task, metric), math.nan) for cell in ids[key]]
+
+    def shared(key: str, task: str, metric: str, form: str) -> str:
+        """Return a value that all cells share, from the first that has it."""
+        return next((format(value, form) for value in sample(key, task, metric) if not math.isnan(value)), MISSING)
+
+    correlations = aligned_cells(
+        [[(sample(key, task + ending, metric), 2) for ending, metric in CORRELATIONS.values()] for key, task in names]
+    )
+    lines: list[list[str | Cell]] = []
+    for (key, task), cells in zip(names, correlations, strict=True):
+        pairs = [shared(key, task, "n_pairs", ",.0f"), shared(key, task, "coverage", ".1%")]
+        pieces = shared(key, task + SUBWORDS, "coverage", ".1%")
+        lines.append([group.optimizer_labels[key], task, *pairs, pieces, *cells])
+    label = f"Word similarity, {title}, D = {group.tokens_label}, N = {group.model_label}"
+    return Grid(label, listed(*_SETS), lines, caption=place_of(group))
+
+
+def _word_similarity(material: Material) -> Iterator[Block]:
+    study = material.study
+    columns = (study.results[name].tolist() for name in ("cell", "task", "metric", "value"))
+    values = {(cell, task, metric): value for cell, task, metric, value in zip(*columns, strict=True)}
+    shown: dict[str, Sequence[Block]] = {}
+    for name, groups in study.groups.items():
+        title = study.tables[name].title
+        if grids := [grid for group in groups if (grid := _similarities(group, values, title)).rows]:
+            shown[title] = grids
+    if shown:
+        yield Part("word_similarity.html.j2")
+    for title, blocks in shown.items():
+        yield Heading(f"At the sizes of {title}")
+        yield Fold("Correlations with human ratings", blocks)
+
+
+VARIANTS = Section("variants", "Other ways to isotropy", _variants, "Other ways")
+WORD_SIMILARITY = Section("word-similarity", "Word similarity", _word_similarity)
