@@ -14,7 +14,7 @@ from coupled_adam_bench.store.paths import RunFiles, run_dir
 from coupled_adam_bench.store.runs import run_damage
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Paths
+from coupled_adam_bench.study.config import Execution, Paths
 from coupled_adam_bench.study.plan import Plan, plan_from_json
 from coupled_adam_bench.study.tuning import fill_slot
 
@@ -130,7 +130,9 @@ def _plan(
     places = _places(path.with_name("plan.json"))
     entries = []
     for values in manifest["studies" if "studies" in manifest else "parts"]:  # their name in older versions
-        study = values | {"paths": _paths(values, places, given)}
+        # No setting of execution changes a number, so those that this version no longer has are left out.
+        execution = {name: value for name, value in values["execution"].items() if name in Execution.model_fields}
+        study = values | {"execution": execution, "paths": _paths(values, places, given)}
         names = [data["id"].rpartition("-") for data in manifest["data"]]
         choices = [{"study": study, "data": digest} for name, _, digest in names if name == values["data"]["name"]]
         fits = [set(_chosen("one", "", [choice], path, known)[0].cells) <= known for choice in choices]
