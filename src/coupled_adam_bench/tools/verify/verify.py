@@ -124,7 +124,8 @@ def _judge(recorded: Recorded, cell: Cell, results: Path, own: Mapping[str, floa
     if now["model_sha256"] is not None:
         weights.append(sha256_without_cell(files.weights))  # that of manifests of versions that wrote no cell's id
     same_weights = then["model_sha256"] in weights
-    known, here = dict(recorded.values.get(cell.id, {})), {}
+    known = recorded.values.get(cell.id, {})
+    here: dict[Number, float] = {}
     for stage in cell.study.stages:
         evaluation = measurement_of(stage, cell.study, cell.data_id, files.folder.parent).read(cell.id)
         numbers = {(row["task"], row["metric"]): row["value"] for row in evaluation["results"]}
