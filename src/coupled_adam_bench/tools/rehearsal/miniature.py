@@ -116,9 +116,11 @@ def _models(study: Study) -> list[dict[str, Any]]:
     for model in study.models:
         width = _even_heads(model.d_model // _WIDTH)
         while (size := _size(model, width)) in sizes:
-            width += 4
+            width += 8
         sizes.add(size)
-        smaller = {"n_layer": min(_LAYERS, model.n_layer), "n_head": 2, "d_model": width}
+        smaller: dict[str, Any] = {"n_layer": min(_LAYERS, model.n_layer), "n_head": 2, "d_model": width}
+        if model.rope_fraction < 1:
+            smaller["rope_fraction"] = 0.5  # which leaves pairs in heads of these widths
         if model.ffn_dim is not None:
             smaller["ffn_dim"] = max(8, model.ffn_dim // _WIDTH)
         cut.append(model.model_dump(mode="json") | smaller)
@@ -126,7 +128,7 @@ def _models(study: Study) -> list[dict[str, Any]]:
 
 
 def _even_heads(width: int) -> int:
-    return max(8, width // 4 * 4)
+    return max(8, width // 8 * 8)
 
 
 def _size(model: Model, width: int) -> tuple[Any, ...]:
