@@ -18,8 +18,7 @@ from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import AdamWSettings, CustomSettings, Execution, Training
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.tools.theory.drift import Drift
-from coupled_adam_bench.tools.theory.replay import Replay, relative_loss_difference
+from coupled_adam_bench.tools.theory.replay import Drift, Replay, relative_loss_difference
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.trainer import Trainer
 
