@@ -15,7 +15,6 @@ from coupled_adam_bench.cli.guard import (
     damaged_choices,
     edited_plan,
     mark_damaged_data,
-    misplaced,
     remove_outdated,
     remove_stale_locks,
     set_aside,
@@ -50,12 +49,9 @@ def find_damage(jobs: Jobs) -> Iterator[Damage]:
         if measurement is not None and study == jobs.plan.cells[cells[0]].study.name
     }
     trained_jobs = {jobs.trained(job): jobs.ids(cells) for job, cells in jobs.training.items()}
-    run_dirs = [paths.run_dir(cell) for cells in trained_jobs.values() for cell in cells]
     yield from edited_plan(paths.plan_file(jobs.plan.name))
     yield from unprepared({jobs.prepared(data): paths.data_dir(data) for data in jobs.plan.data_ids})
     yield from damaged_choices(jobs.plan.tunings.values(), jobs.choices)
-    # First of the runs: the others then find that these are missing.
-    yield from misplaced([*run_dirs, *map(paths.trunk_dir, jobs.plan.trunks)])
     yield from untrained(trained_jobs, paths.RUNS)
     yield from unmeasured(measured)
 
