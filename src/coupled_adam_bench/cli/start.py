@@ -31,7 +31,7 @@ from coupled_adam_bench.store.locks import FolderLock
 from coupled_adam_bench.store.outputs import IMPORT_SUMMARY, not_imported
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.plan import PLAN_SHA256
-from coupled_adam_bench.study.stated import measured_as, note_stated
+from coupled_adam_bench.study.stated import note_stated
 from coupled_adam_bench.tools.estimate.cell import trunk_part
 from coupled_adam_bench.tracking.records import run_name
 from coupled_adam_bench.tracking.uri import destination
@@ -124,7 +124,7 @@ def write_plan(jobs: Jobs) -> None:
     write_sealed(paths.plan_file(plan.name), plan.to_json())
     os.environ[PLAN_SHA256] = seal(plan.to_json())
     if plan.stated is not None:
-        note_stated(plan, jobs.study_dir, measured_as(plan.stated, plan.blocks, jobs.measurements))
+        note_stated(plan, jobs.study_dir)
 
 
 def trials(jobs: Jobs, planned: Collection[str], is_local: bool) -> Iterator[str]:

@@ -70,7 +70,8 @@ def _matches(pattern: str) -> tuple[Path, list[str]]:
     else:
         fixed = len(list(takewhile(lambda part: not has_magic(part), path.parts)))
         root = Path(*path.parts[:fixed])
-        names = glob(str(Path(*path.parts[fixed:])), root_dir=root, recursive=True)
+        # pathlib would find hidden files, and pass over links to folders.
+        names = glob(str(Path(*path.parts[fixed:])), root_dir=root, recursive=True)  # noqa: PTH207
     names = [name for name in names if name.endswith(TEXT_SUFFIXES)]
     return root, [name for name in names if (root / name).is_file() or not (root / name).exists()]
 
