@@ -88,7 +88,7 @@ class Trainer:
         self.meta: Meta = group.run_on_all(lambda: load_meta(data_dir))
         training = cell.training
         self.batches = group.run_on_all(
-            lambda: Batches(open_tokens(data_dir, "train", verify=group.is_first), training, cell.data_seed, group)
+            lambda: Batches(open_tokens(data_dir, "train", verify=group.is_first), training, cell.seed, group)
         )
         with self.device:  # the initial values are drawn on the CPU, whatever the device
             self.model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap)
