@@ -28,7 +28,7 @@ from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import seal, write_sealed
 from coupled_adam_bench.store.locks import FolderLock
-from coupled_adam_bench.store.outputs import IMPORT_SUMMARY, not_imported
+from coupled_adam_bench.store.paths import IMPORT_SUMMARY, not_imported
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.plan import PLAN_SHA256
 from coupled_adam_bench.study.stated import note_stated

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.machine.revision import git_revision
+from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import ASIDE, read_sealed, sha256_file, write_json
 from coupled_adam_bench.store.runs import read_run

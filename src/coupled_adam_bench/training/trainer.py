@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coupled_adam_bench.data.bins import Meta, load_meta, open_tokens
 from coupled_adam_bench.machine.device import check_threads
-from coupled_adam_bench.machine.garbage import rarely_collected
+from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.optim.build import Optimizers, build_optimizers

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from coupled_adam_bench.machine.environ import environment
+from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import seal, write_sealed
 from coupled_adam_bench.study.plan import PLAN_SHA256, Plan, load_plan

@@ -10,7 +10,7 @@ from contextlib import ExitStack, chdir
 from pathlib import Path
 
 from coupled_adam_bench.data.check import META, file_damage, read_meta, split_checksums
-from coupled_adam_bench.machine.environ import environment
+from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_json, write_sealed

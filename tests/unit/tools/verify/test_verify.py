@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from coupled_adam_bench.cli import main
-from coupled_adam_bench.machine.revision import git_revision
+from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.store.files import read_json, read_sealed, sha256_file, write_json, write_sealed
 from coupled_adam_bench.store.paths import WEIGHTS, data_dir, run_dir
 from coupled_adam_bench.study.catalog.metrics import METRICS
