@@ -11,11 +11,11 @@ import argparse
 import math
 
 import numpy as np
+from coupled_adam_bench.statistics.regression import PARAMETERS, TOKENS, Trend, fit_line, t_quantile, upper_tail
 from numpy.typing import NDArray
 from scipy import stats
 
-from coupled_adam_bench.statistics.regression import PARAMETERS, TOKENS, Trend, fit_line, t_quantile, upper_tail
-from coupled_adam_bench.statistics.student import ALPHA
+from coupled_adam_bench.statistics.t_test import ALPHA
 from coupled_adam_bench.study.catalog.metrics import METRICS
 
 Floats = NDArray[np.float64]

@@ -27,8 +27,7 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.contrasts import Contrast, Contrasts, Question, contrasts
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.statistics.scores import Verdict, scorecards, verdicts
-from coupled_adam_bench.statistics.student import ALPHA, interval
-from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.statistics.t_test import ALPHA, interval, summarize
 from coupled_adam_bench.store.runs import run_history
 from coupled_adam_bench.study.catalog.bands import RAREST
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric

@@ -11,9 +11,10 @@ from coupled_adam_bench.report.figures import write_figures
 from coupled_adam_bench.report.manifest import write_manifest
 from coupled_adam_bench.report.page import write_report
 from coupled_adam_bench.report.render import write_tables
-from coupled_adam_bench.results.collect import collect, read_results, write_results
+from coupled_adam_bench.results.collect import collect, read_results
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.statistics.compare import STATISTIC as TESTS
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material
@@ -41,7 +42,7 @@ def material_of(plan: Plan, places: Places, partial: bool = False) -> Material:
     What is not evaluated yet is NaN if ``partial``, and ``ValueError`` otherwise.
     """
     results = collect(plan, places.runs, partial) if places.results is None else read_results(places.results)
-    write_results(results, places.study_dir / "results.csv")
+    write_csv(results, places.study_dir / "results.csv")
     layout = layout_of(plan)
     tests = compare(StudyResults(layout, results))
     return Material(StudyResults(layout, results, tests), places.runs, places.study_dir)

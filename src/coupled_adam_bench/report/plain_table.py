@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 _MENTION = {"@": "&#64;"}  # GitHub links what follows a backslash and @ too
 _MARKED = re.compile(r"[\\`*_\[\]#|~$]|[&<>@]|\s+")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def markdown_escape(text: str) -> str:
@@ -33,11 +32,6 @@ def _symbol(metric: Metric) -> str:
     text = re.sub(r"<sub>(.*?)</sub>", r" (\1)", metric.html.replace("<sup>r</sup>", "ʳ"))
     parts = re.split(r"</?i>", text)
     return "*".join(markdown_escape(html.unescape(part)) for part in parts)
-
-
-def csv_text(text: str) -> str:
-    """Return plain text that no spreadsheet computes: behind an apostrophe if it begins like a formula (OWASP)."""
-    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _rows(table: PrintedTable) -> Iterator[tuple[TokensRows, SizeRows, TableRow]]:
@@ -80,7 +74,7 @@ def numbers(table: PrintedTable) -> "DataFrame":
     columns |= {f"{metric.name}.{name}": kind for metric in table.columns for name, kind in kinds.items()}
     records = []
     for group, size, row in _rows(table):
-        labels = dict(zip(("D", "N", "optimizer"), map(csv_text, (group.label, size.label, row.label)), strict=True))
+        labels = {"D": group.label, "N": size.label, "optimizer": row.label}
         record: dict[str, Any] = {
             **labels, "n_tokens": group.n_tokens, "n_params": size.n_params, "optimizer_key": row.optimizer,
         }  # fmt: skip

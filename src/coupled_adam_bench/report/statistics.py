@@ -24,14 +24,13 @@ from coupled_adam_bench.report.blocks import (
     symbol,
 )
 from coupled_adam_bench.report.formats import MISSING, interval, p_value, plural, significant
-from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, BETTER, DOCUMENTS, HELD_OUT
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics import compare, paired_text
-from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section
+from coupled_adam_bench.statistics.declared import ALL_SEEDS, Material, Placed, Row, Section
+from coupled_adam_bench.statistics.paired_text import AVERAGE, DOCUMENTS, HELD_OUT
 from coupled_adam_bench.statistics.stated_plan import is_exploratory
-from coupled_adam_bench.statistics.student import ALPHA
+from coupled_adam_bench.statistics.t_test import ALPHA
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.study.config.statistics import BoldRule
 
 TESTS = {
     "p_value": "Student's t-test, as in the paper",
@@ -41,11 +40,6 @@ TESTS = {
     "p_paired_holm": "paired t-test, two-sided, after Holm",
 }
 """The label of each p-value whose findings are counted."""
-RULES: dict[BoldRule, str] = {
-    "paper": "Student's t-test, the paper's",
-    "paired": "the paired t-test",
-    "holm": "Student's t-test, two-sided, after Holm's correction for all pairs of optimizers of the table",
-}
 
 
 def _p(value: float) -> Cell:
@@ -179,7 +173,7 @@ def _numbers(material: Material) -> list[Column[Placed]]:
     exploratory = is_exploratory(material)
 
     def significance(c: Placed) -> str:
-        says = "not tested" if c.row["rule"] == BETTER else "yes" if c.row["significant"] else "no"
+        says = "not tested" if c.row["rule"] == compare.BETTER else "yes" if c.row["significant"] else "no"
         pair = (c.row["optimizer"], c.row["reference"])
         return f"{says} (exploratory)" if exploratory(c.group, c.metric, *pair) else says
 
@@ -213,7 +207,7 @@ def _numbers(material: Material) -> list[Column[Placed]]:
 
 def _blocks(material: Material) -> Iterator[Block]:
     study = material.study
-    yield Part("statistics.html.j2", {"rule": RULES[material.plan.statistics.bold]})
+    yield Part("statistics.html.j2", {"rule": compare.RULES[material.plan.statistics.bold].says})
     every = []
     for name in study.tables:
         comparisons = material.placed(compare.STATISTIC, name)

@@ -8,8 +8,8 @@ from coupled_adam_bench.report.blocks import Cell
 from coupled_adam_bench.report.formats import MISSING, Shorthand, paddings, shorthand, significant
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.student import ALPHA
-from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.statistics.compare import RULES
+from coupled_adam_bench.statistics.t_test import ALPHA, summarize
 from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS, HELD_OUT_SIZES, Metric
 from coupled_adam_bench.study.catalog.tables import Table
 from coupled_adam_bench.study.config.statistics import BoldRule
@@ -139,18 +139,11 @@ def _seed_note(groups: tuple[Group, ...]) -> str:
     return f"Mean and sample standard deviation over {seeds} seeds: 0.123 (4) means 0.123 ± 0.004."
 
 
-_LEVELS: dict[BoldRule, str] = {
-    "paper": "one-sided Student's t-test of the unrounded values, pooled variance",
-    "paired": "one-sided t-test of the unrounded differences between runs of the same seed",
-    "holm": "two-sided Student's t-test of the unrounded values, pooled variance, Holm's correction over the table",
-}
-
-
 def _bold_note(table: Table, rule: BoldRule) -> str:
     others = table.rules.bold_beats
     if not table.rules.tested:
         return f"Bold: better than {others}; no test."
-    return f"Bold: significantly better than {others} ({_LEVELS[rule]}, p < {ALPHA:g})."
+    return f"Bold: significantly better than {others} ({RULES[rule].says}, p < {ALPHA:g})."
 
 
 def _missing_notes(study: StudyResults, name: str, shown: list[Value]) -> list[str]:

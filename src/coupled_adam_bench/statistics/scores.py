@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from math import isnan
 
-from coupled_adam_bench.results.comparisons import DECIDING
 from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.compare import DECIDING
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.catalog.tables import Table

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
-from coupled_adam_bench.statistics.student import ALPHA
+from coupled_adam_bench.statistics.t_test import ALPHA
 from coupled_adam_bench.statistics.t_test import summarize, t_test
 
 numbers = st.floats(-1e3, 1e3).map(lambda value: round(value, 6))

@@ -22,12 +22,11 @@ from coupled_adam_bench.report.figures.style import (
     zero_line,
 )
 from coupled_adam_bench.results.groups import Group, Layout, Setup
-from coupled_adam_bench.results.pairs import paired_values
-from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.results.study_results import StudyResults, paired_differences
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.regression import TOKENS, Trend, t_quantile, trends
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.statistics.t_test import summarize, t_quantile
+from coupled_adam_bench.statistics.trend import TOKENS, Trend, trends
 from coupled_adam_bench.study.catalog.metrics import METRICS
 
 _MAX_INCHES = 8.5
@@ -155,8 +154,8 @@ _POINTS = 60
 def _draw_trend(ax: Axes, study: StudyResults, trend: Trend, setup: Setup, label: str, style: Style) -> None:
     groups = [group for group in trend.groups if group.setup == setup]
     for group in groups:
-        pair = paired_values(study, group, trend.metric, trend.optimizer, trend.reference)
-        values = list(pair.differences.values())
+        differences = paired_differences(study, group, trend.metric, trend.optimizer, trend.reference)
+        values = list(filter(math.isfinite, differences.values()))
         sample = summarize(values)
         half = t_quantile(sample.n - 1) * sample.sd / math.sqrt(sample.n) if sample.n > 1 else 0.0
         bars(ax, [group.n_tokens], [values], label, **{**style, "linestyle": "", "yerr": [half]})
