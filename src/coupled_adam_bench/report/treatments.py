@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from coupled_adam_bench.report.answers import CENTERED
 from coupled_adam_bench.report.blocks import (
     Beside,
     Block,
@@ -20,7 +21,6 @@ from coupled_adam_bench.report.blocks import (
 from coupled_adam_bench.report.formats import MISSING
 from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
 from coupled_adam_bench.results.groups import Group, Values
-from coupled_adam_bench.statistics.contrasts import CENTERED
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.names import SUBWORDS
