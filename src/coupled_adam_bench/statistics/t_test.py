@@ -1,4 +1,4 @@
-"""Student's t-tests: the one-sided two-sample test with an effect size and Welch's p-value, and what all tests share."""
+"""Student's t-tests: the one-sided two-sample test with effect size and Welch's p-value, and what all tests share."""
 
 import math
 from collections.abc import Sequence

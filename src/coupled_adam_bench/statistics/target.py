@@ -22,7 +22,7 @@ from coupled_adam_bench.study.cells import Cell, readable_count
 
 
 def first_reached(history: Sequence[Mapping[str, Any]], target: float, steps: int) -> tuple[float, float, str]:
-    """Return the first step of a run at or under the target, its loss at the last one of ``steps``, and why one is NaN."""
+    """Return the first step at or under the target, the loss at the last of ``steps``, and why one of them is NaN."""
     losses = {row["step"]: row[VALIDATION_LOSS] for row in history if VALIDATION_LOSS in row}
     finite = [loss for loss in losses.values() if math.isfinite(loss)]
     step = next((float(step) for step, loss in losses.items() if loss <= target), math.nan)

@@ -1,7 +1,7 @@
 """How the difference between two optimizers grows with tokens and parameters: ``trend.csv``.
 
-The paper says that the gain of Coupled Adam in loss grows with D [P]. The model of a table, a metric and two optimizers,
-over all seeds s, tokens D and parameters N that have both values, is a line for each seed:
+The paper says that the gain of Coupled Adam in loss grows with D [P]. The model of a table, a metric and two
+optimizers, over all seeds s, tokens D and parameters N that have both values, is a line for each seed:
 ``difference = a_s + b_s log2 D + c_s log2 N + noise``. The mean b is what a doubling of D adds; it has a one-sided
 t-test over the seeds.
 """

@@ -63,20 +63,22 @@ def place_of(cell: Cell) -> str:
     return f"N = {size}, D = {cell.tokens_label or readable_count(cell.n_tokens)}"
 
 
-def at_edge(name: str, value: Any, values: Sequence[Any]) -> str | None:
-    """Return a sentence if the chosen value is the least or the largest of the numbers that were tried."""
+def edge(value: Any, values: Sequence[Any]) -> str | None:
+    """Return whether a chosen value is the ``least`` or the ``largest`` of several numbers that were tried."""
     numbers = {each for each in values if isinstance(each, int | float) and not isinstance(each, bool)}
-    if len(numbers) < 2 or value not in (min(numbers), max(numbers)) or isinstance(value, bool):
+    if len(numbers) < 2 or isinstance(value, bool) or value not in (min(numbers), max(numbers)):
         return None
-    end, beyond = ("least", "smaller") if value == min(numbers) else ("largest", "larger")
-    return f"{name} {value:g} is the {end} that was tried: {beyond} ones may be better"
+    return "least" if value == min(numbers) else "largest"
 
 
-def edges_of(tuning: Tuning, settings: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each of the chosen settings that lies at the edge of what was tried."""
-    tried = {name: [one.settings[name] for one in tuning.candidates] for name in settings}
-    sentences = (at_edge(name, value, tried[name]) for name, value in settings.items())
-    return [sentence for sentence in sentences if sentence is not None]
+def edges_of(tuning: Tuning, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each of the chosen settings that lies at the edge of what was tried, as text, and at which edge."""
+    for name, value in settings.items():
+        if (found := edge(value, [one.settings[name] for one in tuning.candidates])) is not None:
+            yield f"{name} {value:g}", found
+
+
+_BEYOND = {"least": "smaller", "largest": "larger"}
 
 
 def _line(tuning: Tuning, found: DataFrame) -> list[str]:
@@ -89,7 +91,10 @@ def _line(tuning: Tuning, found: DataFrame) -> list[str]:
         settings = json.loads(taken["settings"].iloc[0])
         chosen = ", ".join(f"{name} {_shown(value)}" for name, value in settings.items())
         loss, sensitivity = str(shorthand(summarize(taken["val_loss"].to_list()), _DIGITS)), _sensitivity(tuning, found)
-        warnings = edges_of(tuning, settings)
+        warnings = [
+            f"{text} is the {end} that was tried: {_BEYOND[end]} ones may be better"
+            for text, end in edges_of(tuning, settings)
+        ]
         if failed := sum(math.isnan(mean) for mean in found.groupby("candidate")["mean_val_loss"].first()):
             warnings.append(f"{failed} of {plural(n_candidates, 'candidate')} diverged in at least one seed")
     return [
