@@ -24,7 +24,7 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.corrections import holm
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.statistics.paired import PairedTest, paired_test
-from coupled_adam_bench.statistics.scores import Verdict, scorecards, verdicts
+from coupled_adam_bench.statistics.scores import Verdict, verdicts
 from coupled_adam_bench.statistics.t_test import ALPHA, interval, summarize
 from coupled_adam_bench.study.catalog.bands import RAREST
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
@@ -134,7 +134,7 @@ def reaches(study: StudyResults, verdict: Verdict) -> Iterator[tuple[Group, dict
 
 def _items(material: Material, groups: dict[str, list[Group]]) -> Iterator[str]:
     study = material.study
-    for verdict in verdicts(study, scorecards(study)):
+    for verdict in verdicts(study):
         for group, metrics in reaches(study, verdict):
             said = Markup("; ").join(Markup("{}: {}").format(words, symbols(of)) for words, of in metrics.items())
             yield Markup(
