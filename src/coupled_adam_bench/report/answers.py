@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 from markupsafe import Markup
@@ -76,14 +77,18 @@ def _cell(metric: Metric, test: PairedTest, p: float) -> Cell:
 
 def _grid(title: str, group: Group, reference: str, answers: Answers) -> Grid[Any]:
     labels = group.optimizer_labels
-    columns: list[Column[str]] = [Column("Optimizer", lambda key: labels[key], "row")]
-    for question, found in answers.items():
-        metric, centered = question
+    columns: list[Column[Any]] = [Column("Optimizer", itemgetter(0), "row")]
+    for index, (metric, centered) in enumerate(answers, 1):
         heading = with_arrow(metric) + Markup(" <sup>†</sup>" if centered else "")
-        columns.append(metric_column(metric, lambda key, m=metric, f=found: _cell(m, *f[key]), heading))
+        columns.append(metric_column(metric, itemgetter(index), heading))
+    lines = [
+        [labels[key], *(_cell(metric, *found[key]) for (metric, _), found in answers.items())]
+        for key in labels
+        if key != reference
+    ]
     label = f"In short, {title}, D = {group.tokens_label}, N = {group.model_label}, against {labels[reference]}"
     caption = Markup("{}, {}: minus {}").format(title, place_of(group), labels[reference])
-    return Grid(label, columns, [key for key in labels if key != reference], caption=caption, dense=True)
+    return Grid(label, columns, lines, caption=caption, dense=True)
 
 
 def calibrations(study: StudyResults, group: Group) -> list[str]:

@@ -41,14 +41,15 @@ Pairs = dict[str, tuple[Floats, Floats]]
 """The values of two cells by task, in the order of the same documents."""
 
 
-def pairs_of(first: Scores, second: Scores) -> Pairs:
+def pairs_of(scores: Callable[[str], Scores], first: Cell, second: Cell) -> Pairs:
     """Return the accuracies of two cells on the same documents; ``ValueError`` if these are not the same."""
-    for task in first.keys() | second.keys():
-        if alone := len(first.get(task, {}).keys() ^ second.get(task, {}).keys()):
-            raise ValueError(f"{alone} documents of {task} that only one of the two runs has")
+    ours, theirs = scores(first.id), scores(second.id)
+    for task in ours.keys() | theirs.keys():
+        if alone := len(ours.get(task, {}).keys() ^ theirs.get(task, {}).keys()):
+            raise ValueError(f"{first.id} and {second.id}: {alone} documents of {task} that only one of them has")
     return {
-        task: (np.array(list(ours.values())), np.array([second[task][document] for document in ours]))
-        for task, ours in first.items()
+        task: (np.array(list(values.values())), np.array([theirs[task][document] for document in values]))
+        for task, values in ours.items()
     }
 
 
@@ -129,7 +130,7 @@ def _documents(of_seeds: Sequence[Pairs]) -> Iterator[Row]:
 def _group_rows(group: Group, runs: Path) -> Iterator[Row]:
     by_seed = {key: {cell.seed: cell for cell in cells} for key, cells in group.cells.items()}
     every = {cell.id: cell for cells in group.cells.values() for cell in cells}
-    scores = cache(lambda cell_id: _scores(runs, every[cell_id]))
+    scores = cache(lambda cell_id: _scores(runs, every[cell_id]))  # of one group at a time
     for key, reference in rivals(group):
         theirs = by_seed[reference]
         cells = {seed: (cell, theirs[seed]) for seed, cell in by_seed[key].items() if seed in theirs}
@@ -137,7 +138,7 @@ def _group_rows(group: Group, runs: Path) -> Iterator[Row]:
         documents: dict[int, Pairs | str] = {}
         for seed, pair in cells.items():
             windows[seed] = _or_reason(partial(paired_windows, *pair, runs))
-            documents[seed] = _or_reason(lambda pair=pair: pairs_of(*(scores(cell.id) for cell in pair)))
+            documents[seed] = _or_reason(partial(pairs_of, scores, *pair))
         rows = (*_rows_of_seeds(HELD_OUT, windows, _held_out), *_rows_of_seeds(DOCUMENTS, documents, _documents))
         yield from (group.columns | {"optimizer": key, "reference": reference} | row for row in rows)
 

@@ -16,7 +16,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from coupled_adam_bench.report.blocks import Block, Column, Figures, Fold, Grid, Heading, Text, with_arrow
+from coupled_adam_bench.report.blocks import Block, Figures, Fold, Grid, Heading, Kind, P, Text, listed, with_arrow
 from coupled_adam_bench.report.formats import MISSING, p_value, plural, significant
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults, paired_differences, rivals
@@ -182,38 +182,14 @@ def trend_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
         yield from of_table
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A metric and a pair of optimizers: the rows of what a doubling of tokens and one of parameters adds."""
-
-    metric: Metric
-    optimizer: str
-    reference: str
-    tokens: Row
-    parameters: Row
-
-
-def _lines(material: Material, table: str) -> list[_Line]:
-    study, labels = material.study, material.study.optimizer_labels(table)
-    terms = {
-        term: [row for row in material.rows(STATISTIC) if (row["table"], row["term"]) == (table, term)]
-        for term in (TOKENS, PARAMETERS)
-    }
-    return [
-        _Line(study.layout.metrics[row["metric"]], labels[row["optimizer"]], labels[row["reference"]], row, other)
-        for row, other in zip(terms[TOKENS], terms[PARAMETERS], strict=True)
-    ]
-
-
 def _interval(row: Row) -> str:
     if math.isnan(row["estimate"]):
         return MISSING
     return f"{significant(row['estimate'])} [{significant(row['low'])}, {significant(row['high'])}]"
 
 
-def _answer(line: _Line, where: str) -> str:
+def _answer(row: Row, gain: str, where: str) -> str:
     """Return what the test of the loss against tokens says."""
-    row, gain = line.tokens, f"gain of {line.optimizer} over {line.reference}"
     if math.isnan(row["p_value"]):
         return f"Whether the {gain} grows with D cannot be told{where}: {row['reason']}."
     word = "grows" if row["p_value"] < ALPHA else "is not shown to grow"
@@ -224,22 +200,16 @@ def _answer(line: _Line, where: str) -> str:
     )
 
 
-_COLUMNS: tuple[Column[_Line], ...] = (
-    Column("Metric", lambda line: with_arrow(line.metric), "row"),
-    Column("Optimizer", lambda line: line.optimizer),
-    Column("minus", lambda line: line.reference),
-    Column(Markup("doubling of <i>D</i>"), lambda line: _interval(line.tokens), "number"),
-    Column(Markup("<i>p</i>"), lambda line: p_value(line.tokens["p_value"]), "number"),
-    Column(Markup("<i>p</i>, Holm"), lambda line: p_value(line.tokens["p_holm"]), "number"),
-    Column(Markup("doubling of <i>N</i>"), lambda line: _interval(line.parameters), "number"),
-    Column("From", lambda line: f"{plural(line.tokens['n'], 'pair')}, {plural(line.tokens['n_seeds'], 'seed')}"),
-    Column("Remark", lambda line: line.tokens["reason"], "wrap"),
-)
+_HEADS: tuple[tuple[str, Kind], ...] = (
+    ("Metric", "row"), ("Optimizer", "text"), ("minus", "text"), (Markup("doubling of <i>D</i>"), "number"), P,
+    (Markup("<i>p</i>, Holm"), "number"), (Markup("doubling of <i>N</i>"), "number"), ("From", "text"),
+    ("Remark", "wrap"),
+)  # fmt: skip
 
 
 def _blocks(material: Material) -> Iterator[Block]:
-    shown = {name: lines for name in material.study.tables if (lines := _lines(material, name))}
-    if not shown:
+    study, rows = material.study, material.rows(STATISTIC)
+    if not rows:
         return
     yield Text(
         Markup(
@@ -250,20 +220,27 @@ def _blocks(material: Material) -> Iterator[Block]:
             'Unless a stated plan has it, read it as exploratory. All lines: <a href="../trend.csv">trend.csv</a>.'
         )
     )
-    for number, (name, lines) in enumerate(shown.items()):
-        title = material.study.tables[name].title
-        families = {(line.tokens["data"], line.tokens["recipe"]) for line in lines}
-        yield Heading(title)
-        for line in lines:
-            if line.metric.name == LOSS:
-                where = f" on {line.tokens['data']} ({line.tokens['recipe']})" if len(families) > 1 else ""
-                yield Text(_answer(line, where))
-        if number == 0:
-            yield Figures(["trend"])
-        caption = "What each doubling adds to the difference, with its 95 % interval"
-        yield Fold(
-            plural(len(lines), "line"), [Grid(f"Trends of {title}", _COLUMNS, lines, caption=caption, tall=True)]
+    yield Figures(["trend"])
+    for name, table in study.tables.items():
+        tokens, parameters = (
+            [row for row in rows if (row["table"], row["term"]) == (name, term)] for term in (TOKENS, PARAMETERS)
         )
+        if not tokens:
+            continue
+        labels, lines = study.optimizer_labels(name), []
+        several = len({(row["data"], row["recipe"]) for row in tokens}) > 1
+        yield Heading(table.title)
+        for row, other in zip(tokens, parameters, strict=True):
+            metric, pair = study.layout.metrics[row["metric"]], (labels[row["optimizer"]], labels[row["reference"]])
+            if metric.name == LOSS:
+                where = f" on {row['data']} ({row['recipe']})" if several else ""
+                yield Text(_answer(row, "gain of {} over {}".format(*pair), where))
+            counts = f"{plural(row['n'], 'pair')}, {plural(row['n_seeds'], 'seed')}"
+            numbers = (_interval(row), p_value(row["p_value"]), p_value(row["p_holm"]), _interval(other))
+            lines.append([with_arrow(metric), *pair, *numbers, counts, row["reason"]])
+        caption = "What each doubling adds to the difference, with its 95 % interval"
+        grid = Grid(f"Trends of {table.title}", listed(*_HEADS), lines, caption=caption, tall=True)
+        yield Fold(plural(len(lines), "line"), [grid])
 
 
 STATISTIC = Statistic(
