@@ -100,12 +100,10 @@ def _similarities(group: Group, values: Mapping[tuple[str, str, str], float], ti
 
 def _word_similarity(material: Material) -> Iterator[Block]:
     study = material.study
-    columns = (study.results[name].tolist() for name in ("cell", "task", "metric", "value"))
-    values = {(cell, task, metric): value for cell, task, metric, value in zip(*columns, strict=True)}
     shown: dict[str, Sequence[Block]] = {}
     for name, groups in study.groups.items():
         title = study.tables[name].title
-        if grids := [grid for group in groups if (grid := _similarities(group, values, title)).rows]:
+        if grids := [grid for group in groups if (grid := _similarities(group, study.measured, title)).rows]:
             shown[title] = grids
     if shown:
         yield Part("word_similarity.html.j2")
