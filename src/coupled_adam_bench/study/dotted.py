@@ -27,8 +27,7 @@ _OTHERS = {Path(sysconfig.get_path("stdlib")), Path(__file__).parents[1]}
 def _find(name: str) -> dict[str, Path]:
     """Return by name the files of a module and of the packages that it lies in, as far as they are there.
 
-    Nothing is imported. Installed packages are searched, and last the working directory, as our commands do. The file
-    of a module in an archive is the archive.
+    Nothing is imported. Installed packages are searched, and last the working directory, as our commands do.
     """
     here = str(Path.cwd())
     places = [*(place for place in sys.path if place not in ("", here)), here]
@@ -43,8 +42,7 @@ def _find(name: str) -> dict[str, Path]:
             break
         places = list(spec.submodule_search_locations or ())
         if spec.origin is not None and spec.has_location:
-            origin = Path(spec.origin)
-            files[prefix] = next(filter(Path.is_file, (origin, *origin.parents)), origin)
+            files[prefix] = Path(spec.origin)
     return files
 
 

@@ -1,6 +1,5 @@
 """Tunings: grids and what is wrong with them, the slots of cells that wait, and what keeps its id."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,14 +85,6 @@ def write_choices(plan: Plan, folder: Path, index: int) -> None:
 )
 def test_names_tell_what_differs_from_the_defaults(optimizer, key, label):
     assert (optimizer.key, optimizer.own_key, optimizer.label) == (key, key, label)
-
-
-def test_a_row_has_names_of_its_own_and_the_same_settings():
-    optimizer = SgdSettings(name="sgd", lr_factor=100)
-    row = optimizer.in_row(*optimizer.names(leave_out=("lr_factor",)))
-    assert (row.key, row.label, row.own_key) == ("sgd", "SGD", "sgd_f100")
-    assert row.model_dump() == optimizer.model_dump()
-    assert optimizer.key == "sgd_f100"
 
 
 @pytest.mark.parametrize(
@@ -186,14 +177,6 @@ def test_the_split_by_which_a_tuning_chooses_is_not_the_one_that_is_reported(tun
         parse_study(study)
 
 
-def test_seeds_of_another_block_are_no_seeds_of_a_tuning(tuned):
-    study = tuned()
-    other = {"models": ["nano"], "tokens": [{"steps": 30}], "optimizers": ["sgd"], "seeds": [12]}
-    study["grid"].append(other | {"optimizers": [{"name": "sgd", "lr_factor": 1}]})
-    with pytest.raises(ValueError, match=r"tune\.seeds: 12 is a seed of the grid too"):
-        parse_study(study)
-
-
 def test_a_fixed_and_a_tuned_row_of_one_name_are_told_apart(tuned):
     study = tuned()
     study["grid"].append({"models": ["nano"], "tokens": [{"steps": 30}], "optimizers": ["adamw"], "seeds": [1]})
@@ -272,14 +255,6 @@ def test_candidates_are_all_combinations_with_the_seeds_of_the_trial(tuned):
     assert adam.n_tokens == coupled.n_tokens == 4 * 2 * 30 * 64
 
 
-def test_a_candidate_is_the_cell_that_a_study_without_a_trial_has(tuned, tiny_study):
-    plan = make_plan(parse_study(tuned()))
-    study = tiny_study()
-    study["models"][0]["learning_rate"] = 0.1
-    study["grid"][0]["seeds"] = [11, 12]
-    assert set(make_plan(parse_study(study)).cells) < set(plan.tuning_cells)
-
-
 def test_a_filled_slot_is_the_cell_that_a_study_without_a_trial_has(tuned, tiny_study):
     plan = make_plan(parse_study(tuned()))
     study = tiny_study()
@@ -323,12 +298,6 @@ def test_another_trial_has_other_slots_and_choices(changes, tuned):
     assert set(one.tunings).isdisjoint(other.tunings)
 
 
-def test_places_share_a_trial_at_a_smaller_size(tuned):
-    study = tuned({"tokens": [{"steps": 60, "label": "a"}, {"steps": 90, "label": "b"}]}, tokens={"steps": 30})
-    plan = make_plan(parse_study(study))
-    assert (len(plan.tunings), len(plan.tuning_cells), len(plan.cells)) == (2, 12, 12)
-
-
 def test_a_trial_with_a_smaller_model(tuned):
     study = tuned(model="pico")
     study["models"].append({"name": "pico", "n_layer": 1, "n_head": 2, "d_model": 4, "learning_rate": 0.01})
@@ -364,12 +333,6 @@ def test_arguments_of_a_custom_optimizer(tuned):
     assert cell.optimizer.label == "A_$&%<script> (tuned)"
     with pytest.raises(ValueError, match="text to YAML"):
         parse_study(tuned({"optimizers": ["adamw", lion]}, grids=grids | {"ada": {"arguments.eps": ["1e-8", 2]}}))
-
-
-def test_a_study_without_a_trial_writes_the_bytes_that_it_wrote(tiny_plan):
-    assert '"tune"' not in json.dumps(tiny_plan.to_json())
-    assert (tiny_plan.tunings, tiny_plan.tuning_cells) == ({}, {})
-    assert tiny_plan.trained == tiny_plan.cells == tiny_plan.by_job_name
 
 
 # Choices on disk.
