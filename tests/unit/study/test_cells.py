@@ -118,6 +118,7 @@ def test_every_setting_of_the_split_is_in_the_data_id(demo, name):
 def test_data_steps_vocabulary_and_protocol_are_in_the_hash(demo, monkeypatch):
     reference = cell_of(demo).id
     assert cell_of(demo, data="synthetic-9876543210").id != reference
+    assert cell_of(demo, seed=2).id.rpartition("_")[2] != reference.rpartition("_")[2]
     other = demo.model_copy(update={"data": changed(demo.data, "vocab_size")})
     assert cell_of(other).id != reference
     longer = make_cell(demo, SYNTHETIC, demo.models[0], Steps(steps=101), SGD, 1).id
@@ -267,6 +268,19 @@ def test_a_change_of_a_large_file_changes_the_data_id(tmp_path, change):
         case "added":
             write(tmp_path / "b.txt", "")
     assert data_digest(text_study(tmp_path)) != reference
+
+
+def test_a_tokenizer_file_and_what_is_read_of_text_are_in_the_data_id(tmp_path):
+    write(tmp_path / "text" / "a.txt", "one")
+    first, second = write(tmp_path / "1" / "tokenizer.json", "{}"), write(tmp_path / "2.json", "{}")
+    study = text_study(tmp_path / "text", tokenizer=first)
+    for same in (first.parent, second):
+        assert data_digest(text_study(tmp_path / "text", tokenizer=same)) == data_digest(study)
+    write(second, "{ }")
+    assert data_digest(text_study(tmp_path / "text", tokenizer=second)) != data_digest(study)
+    for name in ("text_field", "txt_document"):
+        data = study.data.model_copy(update={"source": changed(study.data.source, name)})
+        assert data_digest(study.model_copy(update={"data": data})) != data_digest(study), name
 
 
 # Shipped studies.

@@ -109,24 +109,6 @@ def test_the_study_of_cells_and_of_data(write: Any, plan_of: Make) -> None:
         plan.study_with_data("x")
 
 
-def test_the_tasks_in_full_are_those_of_cells_that_the_english_study_trains(tmp_path: Path) -> None:
-    (tmp_path / "some.txt").write_text("some text")
-    plans = []
-    for name in ("english", "english_tasks"):
-        values = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
-        values.pop("stated", None)
-        plans.append(make_plan(parse_study(merged(values, {"paths__text": str(tmp_path)}))))
-    english, tasks = plans
-    assert set(tasks.cells) < set(english.cells)
-
-
-def test_two_studies_of_one_name_are_refused(write: Any, plan_of: Make, tmp_path: Path) -> None:
-    write("a")
-    (tmp_path / "b.yaml").write_text((tmp_path / "a.yaml").read_text())
-    with pytest.raises(ValueError, match="studies: two of them have the name 'a'"):
-        plan_of("a", "b")
-
-
 def test_the_command_line_finds_the_parts_beside_the_file(write: Any, plan_of: Make, tmp_path: Path) -> None:
     write("a")
     write("b", training__seq_len=32)
