@@ -27,12 +27,26 @@ def _describe(arguments: argparse.Namespace) -> None:
 
     plan = plan_of(arguments)
     estimate = estimate_study(plan)
-    text = describe(estimate) + _describe_stated(plan) + ("\n" + plan.describe() if arguments.all else "")
+    text = describe(estimate) + _describe_stated(plan) + (_describe_cells(plan) if arguments.all else "")
     if arguments.out is not None:
         write_text(arguments.out, text)
     if arguments.json is not None:
         write_json(arguments.json, estimate.to_json())
     print(text, end="")
+
+
+def _describe_cells(plan: Plan) -> str:
+    """Return a table of all cells that are trained, and on how many tokens."""
+    from coupled_adam_bench.tools.estimate.text import align
+
+    rows = [["cell", "parameters", "tokens", "steps", "FLOPs"]]
+    for cell in plan.trained.values():
+        rows.append([cell.id, f"{cell.n_params:,}", f"{cell.n_tokens:,}", f"{cell.steps:,}", f"{cell.flops:.2e}"])
+    shared = [prefix.n_tokens for trunk in plan.trunks.values() for prefix in trunk.prefixes.values()]
+    once = [trunk.run.n_tokens for trunk in plan.trunks.values()]
+    trained = sum(cell.n_tokens for cell in plan.trained.values()) - sum(shared) + sum(once)
+    note = f"{trained:,} tokens are trained on, those that cells share before their decay once"
+    return "\n".join(["", *align(rows, n_left=1), "", note, ""])
 
 
 def _describe_stated(plan: Plan) -> str:

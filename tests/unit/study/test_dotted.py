@@ -106,14 +106,14 @@ def test_an_editable_install_is_its_files(monkeypatch):
 def test_code_that_cannot_be_identified_is_refused(path, message, monkeypatch):
     Path("broken.py").write_text("1 +\n")
     Path("closed.py").touch()
-    read = dotted.sha256_once
+    read = dotted.sha256_file
 
     def closed(file):
         if file.name == "closed.py":
             raise PermissionError(13, "Permission denied", file.name)
         return read(file)
 
-    monkeypatch.setattr(dotted, "sha256_once", closed)
+    monkeypatch.setattr(dotted, "sha256_file", closed)
     with pytest.raises(ValueError, match=message):
         code_of(path)
 

@@ -106,13 +106,3 @@ def test_model_seed_data_and_protocol_are_in_a_trunk_s_id(wsd, monkeypatch: pyte
     assert part_of(make_plan(only(plan).study.model_copy(update={"data": data}))).id != reference
     monkeypatch.setattr(versions, "TRAIN", versions.TRAIN + 1)
     assert part_of(wsd(40)).id != reference
-
-
-def test_the_plan_counts_shared_steps_once(wsd) -> None:
-    plan = wsd(20, 40, 60, seeds=[1, 2])
-    together, trained = plan.describe().splitlines()[-2:]
-    flops_per_token = next(iter(plan.cells.values())).flops / (20 * 64)  # 4 sequences of 16 tokens a step
-    steps = 49 + 3 + 7 + 11  # the trunk, and each cell's own
-    assert together == f"together: {2 * 120 * 64:,} tokens, {2 * 120 * 64 * flops_per_token:.2e} FLOPs"
-    assert trained.startswith(f"trained: {2 * steps * 64:,} tokens, {2 * steps * 64 * flops_per_token:.2e} FLOPs, ")
-    assert "trained" not in wsd(20).describe()
