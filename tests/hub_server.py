@@ -1,8 +1,8 @@
 """A server on this machine that speaks the protocol of the Hugging Face hub, for the hub's own libraries.
 
 It answers what `huggingface_hub` and `datasets` ask of HF_ENDPOINT: information and trees of repositories at a branch
-or commit, files with ETag and X-Repo-Commit, large files by a redirect to a store, and the hub's error codes. Faults are
-injected by path. ``Here`` is a folder with a study whose commands ask the server.
+or commit, files with ETag and X-Repo-Commit, large files by a redirect to a store, and the hub's error codes. Faults
+are injected by path. ``Here`` is a folder with a study whose commands ask the server.
 """
 
 import hashlib

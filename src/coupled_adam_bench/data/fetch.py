@@ -56,7 +56,8 @@ def fetch(plan: Plan, *, dry_run: bool = False, bytes_per_token: float) -> None:
     if not items and not missing:
         print("nothing to fetch: the study needs nothing from outside, or all of it is there")
         return
-    _check_space(list(items.values()))
+    for item in items.values():
+        _check_space(item)
     if dry_run:
         return
     for item in items.values():
@@ -109,23 +110,16 @@ def _items(study: Study, bytes_per_token: float, missing: list[str]) -> list[Ite
     return items
 
 
-def _check_space(items: list[Item]) -> None:
-    """Print what is to be fetched; ``ValueError`` if the disk of the largest item has too little space for all."""
-    total = 0
-    for item in items:
-        missing = max(0, item.bytes - _size(item.target))
-        print(f"{item.name}: at most {missing / 1e9:.3f} GB to fetch into {item.target}")
-        total += missing
-    if not items:
-        return
-    target = max(items, key=lambda item: item.bytes).target
-    there = next(folder for folder in (target, *target.absolute().parents) if folder.exists())
+def _check_space(item: Item) -> None:
+    """Print what is to be fetched; ``ValueError`` if its disk has too little space."""
+    missing = max(0, item.bytes - _size(item.target))
+    there = next(folder for folder in (item.target, *item.target.absolute().parents) if folder.exists())
     free = shutil.disk_usage(there).free
-    print(f"{total / 1e9:.3f} GB at most, and {free / 1e9:.3f} GB are free at {there}", flush=True)
-    if total > free:
+    needed = f"at most {missing / 1e9:.3f} GB to fetch, and {free / 1e9:.3f} GB are free at {there}"
+    print(f"{item.name}: {needed}", flush=True)
+    if missing > free:
         raise ValueError(
-            f"paths.hub_mirror: {total / 1e9:.3f} GB to fetch, but {free / 1e9:.3f} GB are free at {there}; free some, "
-            "set it to a folder on another disk, or lower data.max_tokens"
+            f"paths.hub_mirror: {needed}; free some, set it to a folder on another disk, or lower data.max_tokens"
         )
 
 
