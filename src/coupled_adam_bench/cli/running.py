@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coupled_adam_bench.cli.command import AddCommand, Handler, plan_of, positive
-from coupled_adam_bench.machine.garbage import rarely_collected
+from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS, Stage
 
