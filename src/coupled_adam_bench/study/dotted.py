@@ -21,7 +21,6 @@ from coupled_adam_bench.store.files import sha256_file
 Code = dict[str, str]
 """What identifies own code: by module the SHA-256 of its file, or by installed package its version."""
 _INSTALLED = {"site-packages", "dist-packages"}
-_OTHERS = {Path(sysconfig.get_path("stdlib")), Path(__file__).parents[1]}
 
 
 def _find(name: str) -> dict[str, Path]:
@@ -63,7 +62,7 @@ def code_of(path: str) -> Code:
     if _INSTALLED & set(files[module].parts) and (names := _packages().get(module.partition(".")[0])):
         return {name: version(name) for name in sorted(set(names))}
     try:
-        _add_imported(files, _OTHERS - set(files[module].parents))
+        _add_imported(files, _others() - set(files[module].parents))
         return {name: sha256_file(file) for name, file in sorted(files.items())}
     except OSError as error:
         raise ValueError(f"path: {error.filename} cannot be read: {error.strerror}; make it readable") from None
@@ -72,6 +71,13 @@ def code_of(path: str) -> Code:
 
 
 _packages = cache(packages_distributions)
+
+
+@cache
+def _others() -> set[Path]:
+    """Return where Python's own code lies, and that of this program with its optimizer."""
+    ours = (_find(package)[package].parent for package in ("coupled_adam_bench", "coupled_adam"))
+    return {Path(sysconfig.get_path("stdlib")), *ours}
 
 
 def _add_imported(files: dict[str, Path], others: set[Path]) -> None:

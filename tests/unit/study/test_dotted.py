@@ -45,6 +45,14 @@ def test_the_code_is_the_file_and_all_that_it_imports_from_the_user_s_folders():
     assert code["helpers.signs"] == sha256_file(Path("helpers/signs.py"))
 
 
+def test_this_program_and_its_optimizer_are_no_code_of_the_user():
+    before = code_of("my_module.Mine")
+    Path("my_module.py").write_text(
+        FILES["my_module.py"] + "from coupled_adam import CoupledAdam\nimport coupled_adam_bench.optim\n"
+    )
+    assert list(code_of("my_module.Mine")) == list(before)
+
+
 @pytest.mark.parametrize("file", ["my_module.py", "helpers/other.py", "package/__init__.py", "package/near.py"])
 def test_an_edit_of_any_of_them_is_other_code(file):
     code = code_of("my_module.Mine")
