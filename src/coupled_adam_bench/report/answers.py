@@ -27,8 +27,7 @@ from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.statistics.paired import PairedTest, paired_test
 from coupled_adam_bench.statistics.scores import Verdict, verdicts
 from coupled_adam_bench.statistics.t_test import ALPHA, interval, summarize
-from coupled_adam_bench.study.catalog.bands import RAREST
-from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
 
 CALIBRATION = METRICS[RAREST.pooled_calibration]

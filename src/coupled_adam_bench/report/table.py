@@ -14,7 +14,7 @@ from coupled_adam_bench.statistics.t_test import ALPHA, summarize
 from coupled_adam_bench.statistics.tuning import edges_of
 from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS, HELD_OUT_SIZES, Metric
 from coupled_adam_bench.study.catalog.tables import Table
-from coupled_adam_bench.study.config.statistics import BoldRule
+from coupled_adam_bench.study.config.execution import BoldRule
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.tuning import chosen_settings
 

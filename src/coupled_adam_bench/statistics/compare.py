@@ -33,7 +33,7 @@ from coupled_adam_bench.statistics.declared import Statistic
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.t_test import ALPHA, Sample, equivalence_p, summarize, t_test, two_sided_p
 from coupled_adam_bench.study.catalog.metrics import Metric
-from coupled_adam_bench.study.config.statistics import BoldRule
+from coupled_adam_bench.study.config.execution import BoldRule
 
 TEST_COLUMNS: dict[str, type] = {
     "table": str, "n_params": int, "n_tokens": int, "metric": str, "optimizer": str, "reference": str,
