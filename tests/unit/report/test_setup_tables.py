@@ -71,14 +71,6 @@ def test_own_optimizers_are_named_with_their_code(tiny_study: Callable[..., dict
     assert names == {"adamw 60 steps 1.43K", f"mine 60 steps 1.43K (torch.optim.Adagrad, code {code})"}
 
 
-def test_a_table_of_the_study_s_own_may_not_take_the_name(tiny_study: Callable[..., dict[str, Any]]) -> None:
-    own = {"title": "Mine", "comparison": "pair", "columns": ["loss"]}
-    settings = tiny_study(tables={"Setup_models": own})
-    settings["grid"][0]["table"] = "Setup_models"
-    with pytest.raises(ValueError, match=r"tables\.Setup_models: the table of the study's settings has this name"):
-        parse_study(settings)
-
-
 def test_hostile_names_are_escaped_and_the_tables_fit(tmp_path: Path, templates: Path) -> None:
     settings = yaml.safe_load((STUDIES / "paper_small.yaml").read_text())
     plan = make_plan(parse_any_study(settings | {"title": r"50 % & <b>_{x}$ \input{/etc/passwd}"}))
