@@ -34,8 +34,8 @@ from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.plan import PLAN_SHA256
 from coupled_adam_bench.study.stated import measured_as, note_stated
 from coupled_adam_bench.tools.estimate.cell import trunk_part
-from coupled_adam_bench.tracking.records import run_name
-from coupled_adam_bench.tracking.uri import destination
+from coupled_adam_bench.tracking.importing import run_name
+from coupled_adam_bench.tracking.place import tracking_uri
 from coupled_adam_bench.training.checks import custom_optimizers
 
 TRAINING_RULES = {"train_cells", "train_trunk"}
@@ -115,7 +115,7 @@ def check_start(jobs: Jobs, planned: Collection[str], is_local: bool, missing: M
         for threads in {execution.evaluation_threads for execution in executions}:
             check_threads("execution.evaluation_threads", threads)
     if "track" in planned:
-        destination()
+        tracking_uri()
 
 
 def write_plan(jobs: Jobs) -> None:
