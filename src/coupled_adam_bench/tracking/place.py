@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 from coupled_adam_bench.machine.environ import environment
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import move_aside
+from coupled_adam_bench.store.files import atomic_path, move_aside
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -97,21 +97,24 @@ def open_client(uri: str) -> "MlflowClient":
 
         mlflow.store.db.utils.MAX_RETRY_COUNT = 4  # 10, MLflow's own, take two minutes
     own = paths.MLFLOW_DB.resolve()
+    if uri != f"sqlite:///{own}":
+        return MlflowClient(uri)
     try:
-        if uri == f"sqlite:///{own}" and own.exists():
+        if own.exists():
             with closing(sqlite3.connect(own, timeout=20)) as connection:
                 (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
-        return MlflowClient(uri)
+            return MlflowClient(uri)
     except Exception as error:
         reason = _first_cause(error)
-        name = getattr(reason, "sqlite_errorname", "OTHER")
-        if uri != f"sqlite:///{own}" or isinstance(reason, OSError) or name.startswith(_OF_THE_DISK):
+        if isinstance(reason, OSError) or getattr(reason, "sqlite_errorname", "").startswith(_OF_THE_DISK):
             raise
-    aside = move_aside(own)
-    for suffix in ("-journal", "-wal", "-shm"):  # a new database beside an old journal would be damaged
-        with suppress(FileNotFoundError):
-            Path(f"{own}{suffix}").rename(f"{aside}{suffix}")
-    say(f"warning: {paths.MLFLOW_DB} cannot be read ({reason}); it is kept as {aside.name}, and a new one is made")
+        aside = move_aside(own)
+        for suffix in ("-journal", "-wal", "-shm"):  # a new database beside an old journal would be damaged
+            with suppress(FileNotFoundError):
+                Path(f"{own}{suffix}").rename(f"{aside}{suffix}")
+        say(f"warning: {paths.MLFLOW_DB} cannot be read ({reason}); it is kept as {aside.name}, and a new one is made")
+    with atomic_path(own) as temporary:  # its making takes seconds, in which `mlflow ui` must not see it
+        MlflowClient(f"sqlite:///{temporary}")
     return MlflowClient(uri)
