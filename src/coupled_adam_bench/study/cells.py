@@ -194,7 +194,7 @@ def stable_prefix(cell: Cell) -> Cell | None:
     if training.schedule != "wsd" or steps == 0:
         return None
     identity = _identity(cell.data_digest, cell.vocab_size, cell.model, cell.optimizer, cell.seed, cell.data_seed)
-    identity["training"] = training.model_dump(exclude={"decay_fraction", "min_lr_ratio"})
+    identity["training"] = training.model_dump(exclude={"decay_fraction", "min_lr_ratio", "min_learning_rate"})
     return replace(
         cell,
         id=f"{cell.model.name}_stable_{cell.optimizer.own_key}_{_seeds(cell.seed, cell.data_seed)}_{digest(identity)}",

@@ -155,7 +155,7 @@ class Trainer:
     def _train_step(self, step: int) -> tuple[Tensor, Tensor]:
         training = self.cell.training
         inputs_BT, targets_BT = self.batches.get(step)
-        self.optimizers.set_lr(learning_rate_factor(step, self.cell.steps, training))
+        self.optimizers.set_lr(learning_rate_factor(step, self.cell.steps, training, self.cell.model.learning_rate))
         loss = torch.zeros((), device=self.device)
         micro = self.micro_batch_sequences
         for start in range(0, len(inputs_BT), micro):

@@ -123,20 +123,21 @@ def _draw_spectra(lines: Sequence[tuple[str, Style, Mapping[str, Any]]], title: 
 
     A line is a label, a style, and what ``evaluation/matrix_geometry.py`` keeps of a matrix.
     """
-    figure, (spectrum, norms) = panels(1, 2)
+    counted = [(label, style, detail["norm_frequency"]) for label, style, detail in lines if "norm_frequency" in detail]
+    figure, (spectrum, *others) = panels(1, 2 if counted or not lines else 1)
     for label, style, detail in lines:
         singular = detail["singular_values"]
         if singular and singular[0] > 0:  # neither NaN nor all zero
             shares = [(place, value / singular[0]) for place, value in enumerate(singular, 1) if value > 0]
             curve(spectrum, shares, plain(label), **thin(style))
-        by_count = detail.get("norm_frequency", {"count": [], "mean_norm": []})
-        counted = zip(by_count["count"], by_count["mean_norm"], strict=True)
-        curve(norms, [point for point in counted if point[0] > 0], plain(label), **thin(style))
-    for ax, label in ((spectrum, "singular value / largest"), (norms, r"mean $\|e\|$")):
-        ax.set(xscale="log", ylabel=label, title=title)
-    say_no_data((spectrum, norms))
-    spectrum.set(yscale="log", xlabel="number of the singular value")
-    norms.set_xlabel("occurrences of the token in the text")
+    spectrum.set(xscale="log", yscale="log", title=title)
+    spectrum.set(xlabel="number of the singular value", ylabel="singular value / largest")
+    for norms in others:
+        for label, style, by_count in counted:
+            points = zip(by_count["count"], by_count["mean_norm"], strict=True)
+            curve(norms, [point for point in points if point[0] > 0], plain(label), **thin(style))
+        norms.set(xscale="log", title=title, xlabel="occurrences of the token in the text", ylabel=r"mean $\|e\|$")
+    say_no_data(figure.axes)
     add_legend(figure)
     return figure
 
