@@ -34,7 +34,8 @@ onstart:
     LIVE_IMPORTS.append(start.start_live_import(JOBS, planned))
     work = [(job.rule.name, job.wildcards_dict) for job in jobs]
     said = start.planned_work(JOBS, work, next(map(os.path.relpath, log), ""))
-    logger.info(f"{PLAN.name}: {len(jobs)} jobs", extra={"coupled_adam_bench_workflow": said})
+    if not {"plan", "rehearse", "fetch"} & planned:  # these print, and the line would stand between
+        logger.info(f"{PLAN.name}: {len(jobs)} jobs", extra={"coupled_adam_bench_workflow": said})
 
 
 onsuccess:

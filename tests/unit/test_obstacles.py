@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from obstacles import FOR_FILES, FOR_FOLDERS, KINDS
 
-from coupled_adam_bench.cli.guard import check_readable, clear_folder
+from coupled_adam_bench.cli.guard import check_readable
 from coupled_adam_bench.store.files import clear, move_aside, write_text
 from coupled_adam_bench.store.locks import FolderLock, is_held
 
@@ -41,9 +41,6 @@ def test_what_belongs_there_stays(tmp_path: Path) -> None:
     for name in ("logs", "notes", "gpt2-0.6b_1M", ".step-1.tmp"):
         (tmp_path / name).mkdir()
     (tmp_path / "evaluation").symlink_to("logs")
-    before = sorted(tmp_path.rglob("*"))
-    assert list(clear_folder(tmp_path, ("logs", "evaluation", "missing"))) == []
-    assert sorted(tmp_path.rglob("*")) == before
     assert clear(tmp_path / "file.json") is None and clear(tmp_path / "logs", for_folder=True) is None
 
 
@@ -52,7 +49,6 @@ def test_nothing_that_was_set_aside_is_lost(tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text(text)
         move_aside(tmp_path / "a.json")
     assert [(tmp_path / f"a.json.damaged-{number}").read_text() for number in (1, 2)] == ["first", "second"]
-    assert list(clear_folder(tmp_path)) == []
 
 
 @pytest.mark.fault(

@@ -6,28 +6,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
-from coupled_adam_bench.cli.guard import (
-    Damage,
-    bring_to_present,
-    damaged_choices,
-    edited_plan,
-    mark_damaged_data,
-    misplaced,
-    remove_outdated,
-    remove_stale_locks,
-    set_aside,
-    unmeasured,
-    unprepared,
-    untrained,
-)
+from coupled_adam_bench.cli.guard import remove_outdated, remove_stale_locks, set_aside_damage
 from coupled_adam_bench.cli.jobs import Jobs
 from coupled_adam_bench.cli.status import Part, Workflow
 from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import seal, write_sealed
+from coupled_adam_bench.store.files import read_sealed, seal, write_sealed
 from coupled_adam_bench.store.locks import FolderLock
 from coupled_adam_bench.store.outputs import IMPORT_SUMMARY, not_imported
 from coupled_adam_bench.study.catalog.stages import STAGES
@@ -41,38 +27,18 @@ from coupled_adam_bench.training.checks import custom_optimizers
 TRAINING_RULES = {"train_cells", "train_trunk"}
 
 
-def find_damage(jobs: Jobs) -> Iterator[Damage]:
-    """Yield the files that differ from what was written, from the data to the evaluations."""
-    measured = {
-        jobs.measured(batch, stage): (measurement, jobs.ids(cells))
-        for batch, cells in jobs.evaluation.items()
-        for (stage, study), measurement in jobs.measurements.items()
-        if measurement is not None and study == jobs.plan.cells[cells[0]].study.name
-    }
-    trained_jobs = {jobs.trained(job): jobs.ids(cells) for job, cells in jobs.training.items()}
-    run_dirs = [paths.run_dir(cell) for cells in trained_jobs.values() for cell in cells]
-    yield from edited_plan(paths.plan_file(jobs.plan.name))
-    yield from unprepared({jobs.prepared(data): paths.data_dir(data) for data in jobs.plan.data_ids})
-    yield from damaged_choices(jobs.plan.tunings.values(), jobs.choices)
-    # First of the runs: the others then find that these are missing.
-    yield from misplaced([*run_dirs, *map(paths.trunk_dir, jobs.plan.trunks)])
-    yield from untrained(trained_jobs, paths.RUNS)
-    yield from unmeasured(measured)
-
-
 def mend(jobs: Jobs, made_for: str, left_by: str) -> Iterator[str]:
     """Set aside the files that differ from what was written, and remove the locks of a killed run; yield sentences."""
-    yield from filter(None, map(mark_damaged_data, map(paths.data_dir, jobs.plan.data_ids)))
-    for damage in find_damage(jobs):
-        with suppress(FileNotFoundError):  # a start of another study with the same run was faster
-            yield set_aside(damage)
+    yield from set_aside_damage(jobs)
     remove_outdated(jobs.study_dir, made_for)
     if not_imported(jobs.study_dir):
         (jobs.study_dir / IMPORT_SUMMARY).unlink()
-    said = (bring_to_present(jobs.study_dir), remove_stale_locks(Path(".snakemake"), jobs.study_dir, left_by))
-    yield from filter(None, said)
+    if said := remove_stale_locks(Path(".snakemake"), jobs.study_dir, left_by):
+        yield said
     plan_file = paths.plan_file(jobs.plan.name)
-    if not plan_file.exists():  # also where no job will run
+    try:
+        read_sealed(plan_file)
+    except ValueError:  # there is none, or it is damaged; written here too, since it may be that no job will run
         write_sealed(plan_file, jobs.plan.to_json())
 
 

@@ -11,10 +11,6 @@ HISTORY = "history.jsonl"
 WEIGHTS = "model.safetensors"
 TUNING = "tuning"
 """The folder of a study with the choice of each tuning."""
-STUDY_FOLDERS = ("data", "training", "evaluation", TUNING, "logs", "tables", "figures", "report")
-"""The folders in the folder of a study."""
-RUN_FOLDERS = ("checkpoints", "model", "evaluations")
-"""The folders in the folder of a run."""
 
 
 def data_dir(data_id: str, results: Path = RESULTS) -> Path:

@@ -87,10 +87,7 @@ def other_cell(run_dir: Path) -> str | None:
 def check_own(run_dir: Path) -> None:
     """Raise ``ValueError`` if a folder holds the run of another cell, which training would overwrite."""
     if (cell_id := other_cell(run_dir)) is not None:
-        raise ValueError(
-            f"{run_dir}: holds the run of {cell_id}; move it to where it belongs, or start again: the workflow sets it "
-            "aside"
-        )
+        raise ValueError(f"{run_dir}: holds the run of {cell_id}; move it to where it belongs, and start again")
 
 
 def run_damage(run_dir: Path, model: bool = False) -> str | None:

@@ -5,7 +5,7 @@ from shutil import copy
 
 import pytest
 
-from coupled_adam_bench.cli.guard import misplaced, set_aside, untrained
+from coupled_adam_bench.cli.guard import untrained
 from coupled_adam_bench.store.files import read_sealed, remove, write_json
 from coupled_adam_bench.store.paths import RunFiles
 from coupled_adam_bench.store.runs import (
@@ -44,7 +44,7 @@ def make_run(folder: Path) -> Path:
 @pytest.mark.fault(
     "training",
     "the run folders of two cells are swapped, or one is copied over the other",
-    "nobody takes the run for the cell's own; the next start sets the folder aside and trains the cell",
+    "nobody takes the run for the cell's own; training in it is refused with a sentence",
 )
 def test_the_run_of_another_cell(run_dir: Path) -> None:
     other = make_run(run_dir.with_name("other"))
@@ -67,10 +67,6 @@ def test_the_run_of_another_cell(run_dir: Path) -> None:
     for name in ("run.json", "model"):  # of an interrupted run
         remove(run_dir / name)
     assert other_cell(run_dir) == "other"
-    (damage,) = misplaced([run_dir, other, run_dir / "nowhere"])
-    assert set_aside(damage) == f"{run_dir}: holds the run of other; kept as c.damaged-1 and made anew"
-    assert not run_dir.exists()
-    assert other_cell(run_dir.with_name("c.damaged-1")) == "other"
 
 
 @pytest.mark.fault(
@@ -79,20 +75,18 @@ def test_the_run_of_another_cell(run_dir: Path) -> None:
     "the file is named, and training the cell again makes it anew",
 )
 def test_one_file_of_another_cell(run_dir: Path) -> None:
-    other, marker = make_run(run_dir.with_name("other")), run_dir.with_name("c.done")
+    other = make_run(run_dir.with_name("other"))
     for name, said in (
         ("cell.json", "is of other, in the folder of c"),
         ("run.json", "is of other, in the folder of c"),
         ("model/model.safetensors", "is of other, in the folder of c"),
         ("history.jsonl", "but run.json says"),
     ):
-        assert not list(untrained({marker: ["c"]}, run_dir.parent)), name
+        assert untrained(run_dir) is None, name
         own = (run_dir / name).read_bytes()
         copy(other / name, run_dir / name)
-        marker.touch()
-        (damage,) = untrained({marker: ["c"]}, run_dir.parent)
-        assert f"{run_dir / name}: " in damage.reason
-        assert said in damage.reason
+        problem = untrained(run_dir)
+        assert problem is not None and f"{run_dir / name}: " in problem and said in problem
         assert other_cell(run_dir) is None
         if name == "history.jsonl":
             with pytest.raises(ValueError, match=r"history\.jsonl: not the one that run\.json has"):
