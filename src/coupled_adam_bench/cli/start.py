@@ -97,18 +97,16 @@ def write_plan(jobs: Jobs) -> None:
         note_stated(plan, jobs.study_dir, measured_as(plan.stated, plan.blocks, jobs.measurements))
 
 
-def trials(jobs: Jobs, planned: Collection[str], is_local: bool) -> Iterator[str]:
-    """Yield the commands that try GPUs and own code, each in a process of its own, since they import torch or numpy."""
+def trial(jobs: Jobs, planned: Collection[str], is_local: bool) -> str | None:
+    """Return the command that tries GPUs and own code, in a process of its own, since it imports torch; if needed."""
     training = TRAINING_RULES & {*planned}
     studies = jobs.plan.studies.values()
-    n_gpus = max(study.execution.gpus for study in studies)
-    uses_gpus = training or any(STAGES[name].gpu for name in STAGES.keys() & {*planned})
-    if is_local and n_gpus and uses_gpus:  # what submits to a cluster needs no GPU itself
-        yield f"try-gpus {n_gpus if training else 1}"
-    if training and any(list(custom_optimizers(study)) for study in studies):
-        yield "try-optimizers --plan {PLAN_FILE:q}"
-    if (training or "embeddings" in planned) and any(study.evaluation.metrics for study in studies):
-        yield "try-metrics --plan {PLAN_FILE:q}"
+    n_gpus = max(study.execution.gpus for study in studies) if is_local else 0  # what submits to a cluster needs none
+    if not training:
+        n_gpus = min(n_gpus, 1) if any(STAGES[name].gpu for name in STAGES.keys() & {*planned}) else 0
+    optimizers = training and any(list(custom_optimizers(study)) for study in studies)
+    metrics = (training or "embeddings" in planned) and any(study.evaluation.metrics for study in studies)
+    return f"try-code --plan {{PLAN_FILE:q}} --gpus {n_gpus}" if n_gpus or optimizers or metrics else None
 
 
 def start_live_import(jobs: Jobs, planned: Collection[str]) -> subprocess.Popen[bytes] | None:
