@@ -107,7 +107,6 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
         ["adamw", "adamw"],
     ),
     "grid.0.seeds": ([1, 2], [1], [0, 2**63], [3, 3], [2**64]),
-    "grid.0.data_seeds": (None, [1, 2], [0, 2**63], [3, 3], [2**64]),
     "grid.0.models": (["nano"], ["nano", "nano"], ["nobody"]),
     "statistics.bold": ("paper", "paired", "holm", "all"),
     "statistics.target_loss": (None, 1.0, 4.0, 1e300, 0, -1, "low"),

@@ -15,10 +15,10 @@ from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, seal, write_sealed
 from coupled_adam_bench.store.locks import FolderLock
-from coupled_adam_bench.store.outputs import IMPORT_SUMMARY, not_imported
+from coupled_adam_bench.store.paths import IMPORT_SUMMARY, not_imported
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.plan import PLAN_SHA256
-from coupled_adam_bench.study.stated import measured_as, note_stated
+from coupled_adam_bench.study.stated import note_stated
 from coupled_adam_bench.tools.estimate.cell import trunk_part
 from coupled_adam_bench.tracking.importing import run_name
 from coupled_adam_bench.tracking.place import tracking_uri
@@ -94,7 +94,7 @@ def write_plan(jobs: Jobs) -> None:
     write_sealed(paths.plan_file(plan.name), plan.to_json())
     os.environ[PLAN_SHA256] = seal(plan.to_json())
     if plan.stated is not None:
-        note_stated(plan, jobs.study_dir, measured_as(plan.stated, plan.blocks, jobs.measurements))
+        note_stated(plan, jobs.study_dir)
 
 
 def trial(jobs: Jobs, planned: Collection[str], is_local: bool) -> str | None:

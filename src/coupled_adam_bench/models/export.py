@@ -147,7 +147,7 @@ def model_card(cell: Cell) -> str:
         "data": f"{data.name} ({data.source.kind}), {cell.data_id}",
         "tokenizer": f"{data.tokenizer}, {cell.vocab_size:,} tokens",
         "optimizer of the embedding": json.dumps(cell.optimizer.model_dump(mode="json"), ensure_ascii=False),
-        "seeds of weights and data": f"{cell.seed} and {cell.data_seed}",
+        "seed": str(cell.seed),
         "precision": training.precision,
     }
     rows = "\n".join(f"| {name} | {_plain(text)} |" for name, text in facts.items())

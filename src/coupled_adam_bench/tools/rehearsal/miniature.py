@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.machine.environ import environment
+from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import seal, write_sealed
 from coupled_adam_bench.study.cells import data_digest

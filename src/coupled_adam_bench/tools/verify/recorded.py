@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-from coupled_adam_bench.machine.revision import git_revision
+from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.store.files import read_json, sha256_file
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import Cell

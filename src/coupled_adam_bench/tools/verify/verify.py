@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from coupled_adam_bench.data.check import data_is_damaged, split_checksums
-from coupled_adam_bench.machine.environ import environment
+from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from coupled_adam_bench.cli import main
-from coupled_adam_bench.machine.revision import git_revision
+from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.store.files import read_json, sha256_file, write_json
 from coupled_adam_bench.store.paths import data_dir
 from coupled_adam_bench.study.config import parse_study

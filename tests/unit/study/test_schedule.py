@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.study.config import Training
+from coupled_adam_bench.study.schedule import learning_rate_factor
 
 STEPS = 1000
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
