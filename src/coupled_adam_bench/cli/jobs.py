@@ -194,8 +194,8 @@ class Jobs:
         """
 
         def grown(wildcards: Wildcards, attempt: int) -> int:
-            execution = self.study_of(wildcards).execution
-            return min(attempt, 3) * (setting if isinstance(setting, int) else int(getattr(execution, setting)))
+            least = setting if isinstance(setting, int) else getattr(self.study_of(wildcards).execution, setting)
+            return min(attempt, 3) * int(least)
 
         return grown
 
