@@ -121,7 +121,7 @@ HEAVY = ("torch", "lm_eval", "mlflow", "snakemake", "transformers", "datasets", 
 
 
 def test_what_a_dry_run_needs_is_light():
-    modules = [*modules_of("", *BASE, "cli"), "tracking.importing", "tracking.records"]
+    modules = [*modules_of("", *BASE, "cli"), "tracking.importing", "tracking.place"]
     modules += ["evaluation.settings", "training.checks", "data.check", "report.figures"]
     assert loaded_by(modules, (*HEAVY, "numpy", "scipy", "pandas", "pyarrow", "jinja2")) == ""
 
