@@ -82,7 +82,7 @@ def draw_toy(_material: Material | None = None) -> Figure:
     points = example.embeddings_V2
     middle, radius = points.mean(axis=0), float(np.abs(points).max())
     scale = 1.1 * radius / max(float(np.linalg.norm(updates, axis=1).max()) for updates in example.updates.values())
-    figure, axes = panels(1, len(example.updates), height=2.0, sharex=True, sharey=True)
+    figure, axes = panels(len(example.updates), 3, height=2.0, sharex=True, sharey=True)
     for ax, (name, updates) in zip(axes, example.updates.items(), strict=True):
         ax.axhline(0, color="#cccccc", linewidth=0.6, zorder=0)
         ax.axvline(0, color="#cccccc", linewidth=0.6, zorder=0)
@@ -141,11 +141,11 @@ def draw_second_moment(groups: Sequence[TheoryGroup]) -> Figure:
         if record.find("second_moment")
     ]
     if not measured:
-        return panels(1, 1)[0]
+        return panels(1)[0]
     *_, index, record = max(measured, key=lambda item: item[:5])
     labels = {"second_moment": r"$\mathrm{E}[g_i^2]$", "second_moment_adam": r"Adam's own $\hat{v}_i$"}
     rows = [(f"{label}, mean of the row", record.find(name)) for name, label in labels.items() if record.find(name)]
-    figure, axes = panels(len(rows), 2, height=2.7)
+    figure, axes = panels(2 * len(rows), height=2.7)
     figure.set_dpi(200)
     for row, (label, moment) in enumerate(rows):
         linear = axes[2 * row]
@@ -207,7 +207,7 @@ def _slope_panel(
 
 def draw_slopes(groups: Sequence[TheoryGroup]) -> Figure:
     """Draw the slope of the fit against parameters (a line per D) and against tokens (a line per N), cells of Adam."""
-    figure, (against_params, against_tokens) = panels(1, 2, height=2.8, sharey=True)
+    figure, (against_params, against_tokens) = panels(2, height=2.8, sharey=True)
     if measured := [group for group in groups if group.cell.optimizer.key == ADAM and group.values(*_SLOPE)]:
         _slope_panel(
             against_params,
