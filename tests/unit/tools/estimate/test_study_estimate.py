@@ -405,7 +405,7 @@ def test_memory_of_larger_models_is_larger(paper):
         ("gpus", 0, "must be greater than 0"),
         ("gpus", 2.5, "must be a whole number"),
         ("gpu", "H300", "must be 'GB200', 'B200', 'H200 NVL', 'GH200'"),
-        ("currency", "", "must have a visible character"),
+        ("currency", "", "must not be empty"),
         ("gpu_hours", 3, "unknown key; did you mean 'gpus'?"),
     ],
 )
