@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.cli.guard import damaged_choices
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.config import (
     AdamWSettings,
@@ -17,7 +16,7 @@ from coupled_adam_bench.study.config import (
     parse_study,
 )
 from coupled_adam_bench.study.plan import Plan, load_plan, make_plan
-from coupled_adam_bench.study.tuning import choice_file
+from coupled_adam_bench.study.tuning import choice_file, read_choice
 from coupled_adam_bench.training.checks import custom_optimizers
 
 RATES = [0.001, 0.01, 0.1]
@@ -291,13 +290,18 @@ def test_cells_that_wait_for_a_choice_are_not_worked_on(tuned):
 def test_choices_of_other_candidates_and_damaged_ones_are_found(tuned, tmp_path):
     plan, other = (make_plan(parse_study(tuned(seeds=seeds))) for seeds in ([11], [12]))
     write_choices(plan, tmp_path, 0)
-    assert list(damaged_choices(plan.tunings.values(), tmp_path)) == []
+    for tuning in plan.tunings.values():
+        assert read_choice(choice_file(tmp_path, tuning.id), tuning)["chosen"] == 0
     first, second = (choice_file(tmp_path, name) for name in plan.tunings)
     theirs = next(iter(other.tunings.values()))
     write_choices(other, tmp_path, 0)
     choice_file(tmp_path, theirs.id).rename(first)
     second.write_text(second.read_text().replace('"chosen": 0', '"chosen": 1'))
-    assert [damage.path for damage in damaged_choices(plan.tunings.values(), tmp_path)] == [first, second]
+    for path, tuning, said in zip(
+        (first, second), plan.tunings.values(), ("not the choice of", "do not match"), strict=True
+    ):
+        with pytest.raises(ValueError, match=f"{path.name}: .*{said}"):
+            read_choice(path, tuning)
     write_sealed(tmp_path / "plan.json", plan.to_json())
     (tmp_path / "tuning").mkdir()
     second.rename(tmp_path / "tuning" / second.name)
