@@ -21,7 +21,7 @@ from coupled_adam_bench.data.transport import Patience, PlaceError, read_at_most
 from coupled_adam_bench.evaluation.task_files import HubData, find_tasks, hub_data, user_folder
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import atomic_path, sha256_file
-from coupled_adam_bench.study.config import HubSource, Study
+from coupled_adam_bench.study.config import Downstream, HubSource, Study
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.presets import TASK_REVISIONS, WORD_LISTS, Home, Place, WordList
 
@@ -82,9 +82,9 @@ def _tried(missing: list[str]) -> Iterator[None]:
 def _items(study: Study, bytes_per_token: float, missing: list[str]) -> list[Item]:
     """Return what a study needs and what is not there yet; what cannot be had is noted in ``missing``."""
     patience = Patience(study.execution.hub_minutes, "or use one that is connected")
-    source, downstream = study.data.source, study.evaluation.downstream
+    source, downstream = study.data.source, study.evaluation.downstream_of_files
     items = list(_word_lists(study))
-    needs_hub = isinstance(source, HubSource) or downstream.tasks != "synthetic"
+    needs_hub = isinstance(source, HubSource) or downstream is not None
     if study.data.tokenizer == "gpt2" and study.paths.tokenizer is None:
         needs_hub = True
     if not needs_hub:
@@ -97,8 +97,8 @@ def _items(study: Study, bytes_per_token: float, missing: list[str]) -> list[Ite
     mirror = study.paths.hub_mirror
     if study.data.tokenizer == "gpt2" and study.paths.tokenizer is None and not mirrored_gpt2(mirror).is_file():
         items.append(Item("GPT-2's tokenizer", mirrored_gpt2(mirror), _TOKENIZER_BYTES, _tokenizer(mirror, patience)))
-    if downstream.tasks != "synthetic":
-        items += _task_data(study, Path(mirror), patience, missing)
+    if downstream is not None:
+        items += _task_data(study, downstream, Path(mirror), patience, missing)
     if isinstance(source, HubSource):
         with _tried(missing):
             items.append(_corpus(study, source, mirror, bytes_per_token, patience))
@@ -160,9 +160,11 @@ def _tokenizer(mirror: str, patience: Patience) -> Callable[[], None]:
     return fetch
 
 
-def _task_data(study: Study, mirror: Path, patience: Patience, missing: list[str]) -> list[Item]:
+def _task_data(
+    study: Study, downstream: Downstream, mirror: Path, patience: Patience, missing: list[str]
+) -> list[Item]:
     """Return the data of the downstream tasks that are not in the mirror."""
-    downstream, items = study.evaluation.downstream, []
+    items = []
     for task in find_tasks(downstream.tasks, user_folder(study.paths.tasks), downstream.task_versions):
         data = hub_data(task, downstream.num_fewshot)
         for split in () if data is None else data.needed:

@@ -199,7 +199,7 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
         del matrix_VD
         parts = [geometry]
         if measures_head(study):
-            read_head = embeddings if cell.model.tied else lambda: read_embeddings(model, HEAD_KEY)
+            read_head = (lambda: read_embeddings(model, HEAD_KEY)) if cell.model.has_own_head else embeddings
             parts.append(matrix_geometry(HEAD, read_head(), unigram_counts, n_vocab, evaluation.isotropy))
         variants = variant_rows(embeddings, sets, evaluation.isotropy)
         return Evaluation(

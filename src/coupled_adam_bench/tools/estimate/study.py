@@ -36,12 +36,12 @@ _REPORT_SECONDS = 60
 _JOULES_PER_KWH = 3.6e6
 
 
-def evaluated_tokens(downstream: Downstream) -> int:
-    """Return about how many tokens the downstream tasks have, 0 for those of the generated language.
+def evaluated_tokens(downstream: Downstream | None) -> int:
+    """Return about how many tokens the downstream tasks have, 0 if there are none or they are generated.
 
     A task that is not the paper's is taken to be as large as the mean of the paper's.
     """
-    if downstream.tasks == "synthetic":
+    if downstream is None:
         return 0
     usual = sum(TASK_DOCUMENTS.values()) // len(TASK_DOCUMENTS)
     documents = (TASK_DOCUMENTS.get(task, usual) for task in downstream.tasks)
@@ -188,7 +188,7 @@ class Estimate:
 
     def _evaluation_job(self, estimate: CellEstimate, after: Job) -> Job:
         cell, execution = estimate.cell, estimate.cell.study.execution
-        tokens = evaluated_tokens(cell.study.evaluation.downstream)
+        tokens = evaluated_tokens(cell.study.evaluation.downstream_of_files)
         speed = estimate.part.n_tokens / estimate.seconds / execution.processes
         start = START_SECONDS if execution.gpus else _CPU_START_SECONDS / execution.evaluation_cells_per_job
         # Snakemake gives a job no more threads than there are, as on a login node.

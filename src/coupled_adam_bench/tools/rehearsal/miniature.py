@@ -10,6 +10,7 @@ _STEPS = 2
 """Steps of the shortest cells; each larger number of tokens has one more, so that the tables have the same rows."""
 _VALUES = 1  # of each field of a grid that is tuned: every optimizer has one candidate
 _LAYERS, _WIDTH = 2, 12  # this many layers, of a twelfth of the width
+_CONTEXTS = 16
 _SEQ_LEN, _SEQUENCES = 16, 4
 _PROCESSES = 2  # of a study that has several, so that its way of sharing is rehearsed
 _LANGUAGE = {
@@ -75,7 +76,8 @@ def _cut(study: Study, steps: dict[int, int], data: int) -> dict[str, Any]:
             }
     evaluation = values["evaluation"]
     evaluation["word_similarity"] = "synthetic"
-    evaluation["downstream"] |= {"tasks": "synthetic", "limit": None}
+    if evaluation["downstream"] is not None:
+        evaluation["downstream"] |= {"tasks": "synthetic", "limit": None}
     evaluation["test_loss"] |= {"n_batches": 2, "batch_sequences": 2, "batch_sequences_of": {}}
     if evaluation["theory"] is not None:
         evaluation["theory"] |= {"n_batches": 2, "record_every": 1}
@@ -101,7 +103,11 @@ def _models(study: Study) -> list[dict[str, Any]]:
         while (size := _size(model, width)) in sizes:
             width += 4
         sizes.add(size)
-        smaller = {"n_layer": min(_LAYERS, model.n_layer), "n_head": 2, "d_model": width}
+        smaller = {"d_model": width}
+        if model.n_contexts is None:
+            smaller |= {"n_layer": min(_LAYERS, model.n_layer), "n_head": 2}
+        else:
+            smaller["n_contexts"] = min(_CONTEXTS, model.n_contexts)
         if model.ffn_dim is not None:
             smaller["ffn_dim"] = max(8, model.ffn_dim // _WIDTH)
         cut.append(model.model_dump(mode="json") | smaller)
