@@ -44,8 +44,8 @@ def contexts_of_tokens(frequent_tokens: Sequence[int], vocab_size: int) -> Tenso
 class _SumOverPairs(torch.autograd.Function):
     """Sum of the cross-entropies of (context, target) pairs, whose gradients are computed in the forward pass.
 
-    With n_k tokens in context k, the gradient of its logits is n_k softmax minus the counts of its targets. z-loss, soft
-    cap and the two sums are those of the loss that has a row of logits for each token.
+    With n_k tokens in context k, the gradient of its logits is n_k softmax minus the counts of its targets. z-loss,
+    soft cap and the two sums are those of the loss that has a row of logits for each token.
     """
 
     @staticmethod
@@ -134,7 +134,8 @@ class Contexts(LanguageModel):
         """Return the vectors of the contexts before the norm, shape KD."""
         if not self.tied:
             return self.contexts.weight
-        return self.map(F.embedding(torch.tensor(self.frequent_tokens, device=self.map.weight.device), self.head_weight))  # type: ignore[no-any-return]
+        rows_K = torch.tensor(self.frequent_tokens, device=self.map.weight.device)
+        return self.map(F.embedding(rows_K, self.head_weight))  # type: ignore[no-any-return]
 
     def inputs(self, tokens_BT: Tensor, places_BT: Tensor | None = None) -> tuple[Tensor, ...]:  # noqa: ARG002
         """Return the vectors of the tokens' contexts, shape BTD; places make no difference."""

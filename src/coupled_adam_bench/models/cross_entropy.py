@@ -29,6 +29,7 @@ Softmax = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def compute_dtype(hidden_TD: Tensor) -> torch.dtype:
+    """Return the type of the products with hidden states: that of autocast, if it is on."""
     device = hidden_TD.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_TD.dtype
 

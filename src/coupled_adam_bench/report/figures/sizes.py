@@ -28,6 +28,7 @@ from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.regression import TOKENS, Trend, t_quantile, trends
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.study.catalog.bands import RAREST
 from coupled_adam_bench.study.catalog.metrics import METRICS
 
 _MAX_INCHES = 8.5
@@ -88,8 +89,9 @@ def _against_tokens(study: StudyResults, names: tuple[str, str], shared_scale: b
 
 
 def loss_accuracy(material: Material) -> Figure:
-    """Draw loss and mean accuracy against tokens."""
-    return _against_tokens(material.study, ("loss", "acc"), shared_scale=False)
+    """Draw loss and mean accuracy, or without downstream tasks the loss of the rarest tokens, against tokens."""
+    second = "acc" if "acc" in material.study.layout.metrics else RAREST.metric
+    return _against_tokens(material.study, ("loss", second), shared_scale=False)
 
 
 def embeddings(material: Material) -> Figure:

@@ -209,7 +209,9 @@ def _write_data(folder: Path, cell: Cell) -> None:
     for each in bins.values():
         (folder / each.file).write_bytes(contents)
     np.save(folder / UNIGRAM, np.zeros(cell.vocab_size, dtype=np.int64))
-    write_meta(folder, Meta(cell.data_id, cell.vocab_size, cell.vocab_size, 0, dtype.str, "word", bins, {}), [folder / UNIGRAM])
+    write_meta(
+        folder, Meta(cell.data_id, cell.vocab_size, cell.vocab_size, 0, dtype.str, "word", bins, {}), [folder / UNIGRAM]
+    )
 
 
 @contextlib.contextmanager
