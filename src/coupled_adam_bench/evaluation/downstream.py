@@ -30,7 +30,7 @@ from coupled_adam_bench.evaluation.task_files import (
     user_folder,
 )
 from coupled_adam_bench.machine.device import each_device, pick_device
-from coupled_adam_bench.machine.garbage import rarely_collected
+from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_text
 from coupled_adam_bench.store.stored import Evaluation, Evaluator, ResultRow, row

@@ -18,7 +18,6 @@ from coupled_adam_bench.data.check import TASKS
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import cached_by_file
 from coupled_adam_bench.study.config import Study
-from coupled_adam_bench.study.config.reading import MAX_BYTES, check_size
 
 PAPER_TASK_FILES = {
     "hellaswag": "hellaswag/hellaswag.yaml",
@@ -122,11 +121,9 @@ def included_files(path: Path) -> list[Path]:
 
 
 def _contents(path: Path) -> str:
-    """Return the text of a task's file; ``ValueError`` if it is none, is not UTF-8, or is too large for one."""
+    """Return the text of a task's file; ``ValueError`` if it is none, or is not UTF-8."""
     if not path.is_file():
         raise ValueError(f"{path}: no such task file")
-    if (size := path.stat().st_size) > MAX_BYTES:
-        raise ValueError(f"{path}: {size:,} bytes; a task's YAML file has at most {MAX_BYTES:,}")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -138,10 +135,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a task's YAML file without what it includes; the result is cached, so callers must not change it."""
     loader = _Loader(_contents(path))
     try:
-        node = loader.get_single_node()
-        if node is not None:
-            check_size(node)
-        task = None if node is None else loader.construct_document(node)
+        task = loader.get_single_data()
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: not valid YAML: {error}") from None
     except RecursionError:
@@ -238,8 +232,6 @@ def _scan(folder: Path) -> dict[str, TaskFile]:
         raise ValueError(f"paths.tasks: {folder} is not a folder")
     found: dict[str, TaskFile] = {}
     for path in sorted(folder.glob("**/*.yaml")):
-        if not path.is_file() or path.stat().st_size > MAX_BYTES:  # no task: to open a pipe may take for ever
-            continue
         for kind, name in _NAME.findall(path.read_text(encoding="utf-8", errors="replace")):
             found.setdefault(name, TaskFile(name, path, kind == "group"))
     return found

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coupled_adam_bench.data.bins import UNIGRAM, Meta, load_meta, open_tokens, verified_file
 from coupled_adam_bench.machine.device import check_threads
-from coupled_adam_bench.machine.garbage import rarely_collected
+from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.optim.build import Optimizers, build_optimizers
@@ -89,7 +89,7 @@ class Trainer:
         self.meta: Meta = group.run_on_all(lambda: load_meta(data_dir))
         training = cell.training
         self.batches = group.run_on_all(
-            lambda: Batches(open_tokens(data_dir, "train", verify=group.is_first), training, cell.data_seed, group)
+            lambda: Batches(open_tokens(data_dir, "train", verify=group.is_first), training, cell.seed, group)
         )
         counts = None if cell.model.n_contexts is None else np.load(verified_file(data_dir, UNIGRAM))
         with self.device:  # the initial values are drawn on the CPU, whatever the device
@@ -157,7 +157,7 @@ class Trainer:
     def _train_step(self, step: int) -> tuple[Tensor, Tensor]:
         training = self.cell.training
         inputs_BT, targets_BT = self.batches.get(step)
-        self.optimizers.set_lr(learning_rate_factor(step, self.cell.steps, training))
+        self.optimizers.set_lr(learning_rate_factor(step, self.cell.steps, training, self.cell.model.learning_rate))
         loss = torch.zeros((), device=self.device)
         micro = self.micro_batch_sequences
         for start in range(0, len(inputs_BT), micro):

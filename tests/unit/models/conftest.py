@@ -23,7 +23,7 @@ MakeModel = Callable[..., LanguageModel]
 TRANSFORMERS = [name for name, family in ARCHITECTURES.items() if family.has_layers]
 
 
-@pytest.fixture(params=[*TRANSFORMERS, "stablelm, qk_norm"])
+@pytest.fixture(params=[*TRANSFORMERS, "stablelm, rope_fraction, qk_norm"])
 def kind(request) -> str:
     return request.param
 
@@ -40,7 +40,8 @@ def tied(request) -> bool:
 
 @pytest.fixture
 def settings(kind, architecture, tied) -> Model:
-    return Model(architecture=architecture, tied=tied, qk_norm="qk_norm" in kind, **SIZES)
+    more = {"rope_fraction": 0.5, "qk_norm": "shared"} if "qk_norm" in kind else {}
+    return Model(architecture=architecture, tied=tied, **more, **SIZES)
 
 
 @pytest.fixture

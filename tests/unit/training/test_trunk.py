@@ -263,8 +263,8 @@ def test_a_trunk_is_the_cell_at_the_peak(wsd) -> None:
             part = stable_prefix(cell)
             assert part is not None
             for step in range(part.steps):
-                expected = learning_rate_factor(step, cell.steps, cell.training)
-                assert learning_rate_factor(step, part.steps, part.training) == expected
+                expected = learning_rate_factor(step, cell.steps, cell.training, 1.0)
+                assert learning_rate_factor(step, part.steps, part.training, 1.0) == expected
 
 
 def test_two_processes_share_a_trunk(make_workspace, nursery, tiny_study) -> None:

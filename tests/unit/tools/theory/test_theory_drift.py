@@ -71,7 +71,7 @@ def reference(cell: Cell, batches: Any) -> Reference:
         found.clipped_steps += clip < 1
         for g in (g_in, g_out, *others):
             g *= clip
-        factor = learning_rate_factor(step, cell.steps, training)
+        factor = learning_rate_factor(step, cell.steps, training, 1.0)
         core.set_lr(factor)
         core.core.step()
         lr, wd, t = factor * cell.model.learning_rate, training.embedding_weight_decay, step + 1
