@@ -5,33 +5,27 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from coupled_adam_bench.cli.command import AddCommand, Handler, plan_of, positive
+from coupled_adam_bench.cli.command import AddCommand, Handler, plan_of
 from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS, Stage
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Execution
-from coupled_adam_bench.study.plan import study_of
+
+if TYPE_CHECKING:
+    from coupled_adam_bench.study.cells import Cell
+    from coupled_adam_bench.study.config import Execution
 
 
-def _try_optimizers(arguments: argparse.Namespace) -> None:
+def _try_code(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.evaluation.embedding_geometry import try_metrics
+    from coupled_adam_bench.machine.device import check_gpus
     from coupled_adam_bench.training.trial import try_optimizers
 
+    if arguments.gpus:
+        check_gpus(arguments.gpus)
     for study in plan_of(arguments).studies.values():
         try_optimizers(study)
-
-
-def _try_gpus(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.machine.device import check_gpus
-
-    check_gpus(arguments.count)
-
-
-def _try_metrics(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.evaluation.embedding_geometry import try_metrics
-
-    for study in plan_of(arguments).studies.values():
         try_metrics(study)
 
 
@@ -53,15 +47,15 @@ def _try_tasks(arguments: argparse.Namespace) -> None:
     write_sealed(arguments.out, try_tasks(plan_of(arguments)))
 
 
-def _device(arguments: argparse.Namespace, execution: Execution) -> str:
+def _device(arguments: argparse.Namespace, execution: "Execution") -> str:
     """Return the device of a job: by default GPUs if the study has some, and otherwise the CPU."""
     device: str = arguments.device
     return device if device != "auto" else "cuda" if execution.gpus else "cpu"
 
 
 def _train_with(
-    train: Callable[[list[Cell], Execution, Path, str], int],
-    known: Mapping[str, Cell],
+    train: "Callable[[list[Cell], Execution, Path, str], int]",
+    known: "Mapping[str, Cell]",
     names: list[str],
     arguments: argparse.Namespace,
     stage: str,
@@ -73,6 +67,7 @@ def _train_with(
     its job back into the queue, if it was asked to stop and ``--requeue`` is given.
     """
     from coupled_adam_bench.data.bins import open_tokens
+    from coupled_adam_bench.study.plan import study_of
     from coupled_adam_bench.training.distributed import launch
     from coupled_adam_bench.training.memory import stop_seconds
 
@@ -137,6 +132,7 @@ def _train_trunk(arguments: argparse.Namespace) -> int:
 def _evaluate(stage: Stage) -> Handler:
     def handler(arguments: argparse.Namespace) -> int:
         from coupled_adam_bench.evaluation.stage import run_stage
+        from coupled_adam_bench.study.plan import study_of
 
         cells = plan_of(arguments).find(arguments.cells)
         return run_stage(stage, cells, arguments.done, _device(arguments, study_of(cells).execution))
@@ -164,10 +160,9 @@ def _choose(arguments: argparse.Namespace) -> int:
 
 def add_commands(stage: AddCommand) -> None:
     """Add the commands of this module to the command line."""
-    stage("try-optimizers", _try_optimizers, "try a study's own optimizers on small matrices, before the first job")
-    summary = "see that torch can use as many GPUs as a job takes, before the first job"
-    stage("try-gpus", _try_gpus, summary, plan=False).add_argument("count", type=positive)
-    stage("try-metrics", _try_metrics, "try a study's own metrics on a small matrix, before the first job")
+    summary = "try a study's own optimizers and metrics on small matrices, before the first job"
+    sub = stage("try-code", _try_code, summary)
+    sub.add_argument("--gpus", type=int, default=0, help="see that torch can use so many")
     sub = stage("prepare", _prepare, "turn text into token bins under results/data/")
     sub.add_argument("--data", nargs="+", help="data ids (default: all of the study)")
     sub.add_argument("--workers", type=int, default=1, help="processes (default: %(default)s)")

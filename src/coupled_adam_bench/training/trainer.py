@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coupled_adam.shards import local
 from coupled_adam_bench.data.bins import UNIGRAM, Meta, load_meta, open_tokens, verified_file
 from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.optim.build import Optimizers, build_optimizers
-from coupled_adam_bench.optim.coupled_adam.shards import local
-from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.store.paths import HISTORY, RunFiles, trunk_dir
 from coupled_adam_bench.store.runs import CHECKPOINT_STATE
 from coupled_adam_bench.study.cells import Cell, stable_prefix
 from coupled_adam_bench.study.config import Execution
+from coupled_adam_bench.study.schedule import learning_rate_factor
 from coupled_adam_bench.training.batches import Batches
 from coupled_adam_bench.training.checkpoint import (
     Checkpoints,

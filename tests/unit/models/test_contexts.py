@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.unit.models.conftest import VOCAB_SIZE
 from torch.nn import functional as F
 
 from coupled_adam_bench.evaluation.calibration import LogitSums
@@ -14,7 +15,6 @@ from coupled_adam_bench.models.contexts import contexts_of_tokens, most_frequent
 from coupled_adam_bench.models.cross_entropy import IGNORED, cap
 from coupled_adam_bench.models.export import load_model, model_card, save_model
 from coupled_adam_bench.study.config import Model
-from tests.unit.models.conftest import VOCAB_SIZE
 
 COUNTS = np.random.default_rng(0).permutation(VOCAB_SIZE)
 

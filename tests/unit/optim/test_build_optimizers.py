@@ -7,7 +7,6 @@ import torch
 
 from coupled_adam_bench.models.gpt2 import GPT2
 from coupled_adam_bench.optim.build import build_optimizers
-from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.study.config import (
     AdamWSettings,
     CoupledAdamSettings,
@@ -16,6 +15,7 @@ from coupled_adam_bench.study.config import (
     SgdSettings,
     Training,
 )
+from coupled_adam_bench.study.schedule import learning_rate_factor
 
 LION = {"name": "custom", "path": "pytorch_optimizer.Lion", "key": "lion", "label": "Lion"}
 TRAINING = Training(seq_len=4, batch_sequences=2, warmup_steps=10)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.study import catalog
 from coupled_adam_bench.study.config import load_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.schedule import learning_rate_factor
 
 ROOT = Path(__file__).parents[3]
 METHODS = {

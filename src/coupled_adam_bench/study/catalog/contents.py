@@ -38,11 +38,6 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
         lambda plan: bool(plan.tunings),
     ),
     StatisticFile(
-        "crossings.csv",
-        "statistics.crossings:STATISTIC",
-        "The numbers of tokens at which the fitted difference of two optimizers is 0.",
-    ),
-    StatisticFile(
         "trend.csv",
         "statistics.trend:STATISTIC",
         "How the difference between two optimizers grows with tokens and parameters.",
@@ -55,6 +50,11 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
     "frequency",
     "variants",
     "word-similarity",
+    StatisticFile(
+        "occupancy.csv",
+        "statistics.occupancy:STATISTIC",
+        "How often the rows of the embedding come, and what the learning rates sum to.",
+    ),
     StatisticFile("seeds.csv", "statistics.seeds:STATISTIC", "How much of the training text two seeds share."),
     "theory",
     StatisticFile("tests.csv", "statistics.compare:STATISTIC", "Every comparison of the tables, with its test."),

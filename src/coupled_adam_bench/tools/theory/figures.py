@@ -1,12 +1,14 @@
 """Figures of the theory: the toy of Fig. 1, the second moment of Fig. 4 and 5, and where the drift comes from."""
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from coupled_adam_bench.report.figures import plain
 from coupled_adam_bench.report.figures.style import (
@@ -20,11 +22,53 @@ from coupled_adam_bench.report.figures.style import (
 )
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalog.names import ADAM, EMBEDDING, HEAD
-from coupled_adam_bench.tools.theory.records import DriftRecord, Moment, TheoryGroup, read_theory, slope
-from coupled_adam_bench.tools.theory.toy import ZERO_FLOAT64, toy
+from coupled_adam_bench.tools.theory.records import ZERO_FLOAT64, TheoryGroup, read_theory
 
+Array = NDArray[np.float64]
+_SLOPE = ("second_moment", "slope")
 # As in studies whose optimizers are Adam, Coupled Adam and SGD, in this order.
 _TOY_STYLE = {"Adam": 0, "Coupled Adam": 1, "SGD": 2}
+
+
+@dataclass(frozen=True)
+class Toy:
+    """The arrays of the toy of Fig. 1. The data of the paper's figure were not available; these are ours [I].
+
+    Shapes: V tokens in 2 dimensions.
+    """
+
+    embeddings_V2: Array  # noqa: N815
+    hidden_2: Array
+    probabilities_V: Array  # noqa: N815
+    """Unigram probabilities of the targets."""
+    updates: dict[str, Array]
+    """Update of each optimizer, shape V2, scaled to a mean length of 1."""
+    sums: dict[str, Array]
+    """Sum of each optimizer's updates over the tokens, shape (2,)."""
+
+
+def toy() -> Toy:
+    """Return updates of SGD, Adam and Coupled Adam for four tokens around the origin and one hidden state.
+
+    With targets t drawn from p and predictions q = softmax(E h), a token's gradient is g_i = -(delta_it - q_i) h. Its
+    mean is (q_i - p_i) h. Its mean square, over the two coordinates as in Fig. 4, is
+    v_i = (p_i (1 - q_i)^2 + (1 - p_i) q_i^2) |h|^2 / 2. Adam's moments converge to these two.
+    """
+    angles_V = np.pi / 4 + np.pi / 2 * np.arange(4)
+    embeddings_V2 = np.stack([np.cos(angles_V), np.sin(angles_V)], axis=1)
+    hidden_2 = np.array([0.4, 0.2])
+    p_V = np.array([0.6, 0.25, 0.1, 0.05])
+    q_V = np.exp(embeddings_V2 @ hidden_2)
+    q_V /= q_V.sum()
+    mean_gradient_V2 = (q_V - p_V)[:, None] * hidden_2
+    v_V = (p_V * (1 - q_V) ** 2 + (1 - p_V) * q_V**2) * (hidden_2 @ hidden_2) / 2
+    denominators = {"SGD": np.ones(4), "Adam": np.sqrt(v_V), "Coupled Adam": np.full(4, np.sqrt(v_V.mean()))}
+    updates = {}
+    for name, denominator_V in denominators.items():
+        update_V2 = -mean_gradient_V2 / denominator_V[:, None]
+        updates[name] = update_V2 / np.linalg.norm(update_V2, axis=1).mean()
+    sums = {name: update_V2.sum(axis=0) for name, update_V2 in updates.items()}
+    return Toy(embeddings_V2, hidden_2, p_V, updates, sums)
 
 
 def _arrow(ax: Axes, start: Any, end: Any, width: float, color: str, kind: str) -> None:
@@ -38,7 +82,7 @@ def draw_toy(_material: Material | None = None) -> Figure:
     points = example.embeddings_V2
     middle, radius = points.mean(axis=0), float(np.abs(points).max())
     scale = 1.1 * radius / max(float(np.linalg.norm(updates, axis=1).max()) for updates in example.updates.values())
-    figure, axes = panels(1, len(example.updates), height=2.0, sharex=True, sharey=True)
+    figure, axes = panels(len(example.updates), 3, height=2.0, sharex=True, sharey=True)
     for ax, (name, updates) in zip(axes, example.updates.items(), strict=True):
         ax.axhline(0, color="#cccccc", linewidth=0.6, zorder=0)
         ax.axvline(0, color="#cccccc", linewidth=0.6, zorder=0)
@@ -60,8 +104,8 @@ def draw_toy(_material: Material | None = None) -> Figure:
     return figure
 
 
-def _moment_panel(ax: Axes, moment: Moment, log: bool) -> None:
-    probability, mean_square = np.asarray(moment.probability), np.asarray(moment.mean_square)
+def _moment_panel(ax: Axes, moment: Mapping[str, Any], log: bool) -> None:
+    probability, mean_square = (np.asarray(moment[name]) for name in ("probability", "mean_square"))
     shown = (probability > 0) & (mean_square > 0) if log else np.isfinite(probability)
     dots: dict[str, Any] = {"s": 7, "color": STYLES[0]["color"], "alpha": 0.45, "linewidths": 0, "rasterized": True}
     ax.scatter(probability[shown], mean_square[shown], **dots)
@@ -70,7 +114,7 @@ def _moment_panel(ax: Axes, moment: Moment, log: bool) -> None:
         ax.set_yscale("log")
     low, high = ax.get_ylim()
     line = np.geomspace(probability[probability > 0].min(), probability.max(), 400)
-    fit = moment.slope * line + moment.intercept
+    fit = moment["slope"] * line + moment["intercept"]
     visible = fit > (low if log else -np.inf)  # a negative intercept leads out of the points' range
     ax.plot(line[visible], fit[visible], color=STYLES[1]["color"], linewidth=1.4)
     if log:
@@ -94,25 +138,24 @@ def draw_second_moment(groups: Sequence[TheoryGroup]) -> Figure:
         for index, group in enumerate(groups)
         if group.cell.optimizer.key == ADAM
         for record in group.records
-        if record.moment is not None
+        if record.find("second_moment")
     ]
     if not measured:
-        return panels(1, 1)[0]
+        return panels(1)[0]
     *_, index, record = max(measured, key=lambda item: item[:5])
-    moments = ((r"$\mathrm{E}[g_i^2]$, mean of the row", record.moment),
-               (r"Adam's own $\hat{v}_i$, mean of the row", record.adam_moment))  # fmt: skip
-    rows = [(label, moment) for label, moment in moments if moment is not None]
-    figure, axes = panels(len(rows), 2, height=2.7)
+    labels = {"second_moment": r"$\mathrm{E}[g_i^2]$", "second_moment_adam": r"Adam's own $\hat{v}_i$"}
+    rows = [(f"{label}, mean of the row", record.find(name)) for name, label in labels.items() if record.find(name)]
+    figure, axes = panels(2 * len(rows), height=2.7)
     figure.set_dpi(200)
     for row, (label, moment) in enumerate(rows):
         linear = axes[2 * row]
         for ax, log in ((linear, False), (axes[2 * row + 1], True)):
             _moment_panel(ax, moment, log)
         linear.set_ylabel(label)
-        sign = "-" if moment.intercept < 0 else "+"
+        sign = "-" if moment["intercept"] < 0 else "+"
         text = (
-            f"${_power(moment.slope)}\\,\\tilde{{p}}_i {sign} {_power(abs(moment.intercept))}$\n"
-            f"$R^2 = {moment.r_squared:.3f}$"
+            f"${_power(moment['slope'])}\\,\\tilde{{p}}_i {sign} {_power(abs(moment['intercept']))}$\n"
+            f"$R^2 = {moment['r_squared']:.3f}$"
         )
         linear.text(0.04, 0.96, text, transform=linear.transAxes, va="top", color=STYLES[1]["color"])
     axes[0].set_title("linear axes, as fitted")
@@ -147,7 +190,9 @@ def _slope_panel(
         label = f"{plain(line(members[0])[1])}, {'tied' if tied else 'untied'}"
         face = style["color"] if tied else "white"
         places = [place(group)[0] for group in members]
-        bars(ax, places, [group.values(slope) for group in members], label, **style, markerfacecolor=face, markersize=5)
+        bars(
+            ax, places, [group.values(*_SLOPE) for group in members], label, **style, markerfacecolor=face, markersize=5
+        )
     # An untied model stands close to its tied twin: two labels would overlap.
     labelled = [group for group in groups if group.tied] or groups
     ticks = {place(group)[0]: plain(place(group)[1]) for group in labelled}
@@ -162,8 +207,8 @@ def _slope_panel(
 
 def draw_slopes(groups: Sequence[TheoryGroup]) -> Figure:
     """Draw the slope of the fit against parameters (a line per D) and against tokens (a line per N), cells of Adam."""
-    figure, (against_params, against_tokens) = panels(1, 2, height=2.8, sharey=True)
-    if measured := [group for group in groups if group.cell.optimizer.key == ADAM and group.values(slope)]:
+    figure, (against_params, against_tokens) = panels(2, height=2.8, sharey=True)
+    if measured := [group for group in groups if group.cell.optimizer.key == ADAM and group.values(*_SLOPE)]:
         _slope_panel(
             against_params,
             measured,
@@ -192,15 +237,15 @@ _DECADES = 12
 """Decades of the drift that are shown at most."""
 
 
-def _drift_panel(ax: Axes, drift: DriftRecord) -> list[float]:
+def _drift_panel(ax: Axes, drift: Mapping[str, Any]) -> list[float]:
     """Draw a matrix of one run; return the last values of its curves."""
     ends = []
     for part, (label, style) in _CURVES.items():
-        values = getattr(drift, part) or [math.nan] * len(drift.step)
-        if points := [(step, value) for step, value in zip(drift.step, values, strict=True) if value > 0]:
+        values = drift[part] or [math.nan] * len(drift["step"])
+        if points := [(step, value) for step, value in zip(drift["step"], values, strict=True) if value > 0]:
             curve(ax, points, label, **style)
             ends.append(points[-1][1])
-    if drift.input is None:
+    if drift["input"] is None:
         ax.text(0.97, 0.05, "not split", transform=ax.transAxes, ha="right", fontsize=8)
     return ends
 

@@ -1,0 +1,154 @@
+"""coupled_param_groups finds the token embeddings of any model, and says when it cannot."""
+
+import pytest
+import torch
+from torch import nn
+
+from coupled_adam import CoupledAdam, coupled_param_groups
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {"vocab_size": 64, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+GPT2_SMALL = {"vocab_size": 64, "n_positions": 64, "n_embd": 8, "n_layer": 1, "n_head": 2}
+T5_SMALL = {"vocab_size": 64, "d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+
+
+def coupled_names(model, **settings):
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    groups = coupled_param_groups(model, **settings)
+    everything = [parameter for group in groups for parameter in group["params"]]
+    trainable = [parameter for parameter in names if parameter.requires_grad]
+    assert len(everything) == len(set(everything)) == len(trainable), "a parameter is missing or there twice"
+    CoupledAdam(groups)
+    return [names[parameter] for group in groups if group["coupled"] for parameter in group["params"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "expected"),
+    [
+        ("GPT2LMHeadModel", transformers.GPT2Config(**GPT2_SMALL), ["transformer.wte.weight"]),
+        (
+            "GPT2LMHeadModel",
+            transformers.GPT2Config(**GPT2_SMALL, tie_word_embeddings=False),
+            ["transformer.wte.weight", "lm_head.weight"],
+        ),
+        ("GPT2Model", transformers.GPT2Config(**GPT2_SMALL), ["wte.weight"]),
+        (
+            "LlamaForCausalLM",
+            transformers.LlamaConfig(**SMALL, tie_word_embeddings=False),
+            ["model.embed_tokens.weight", "lm_head.weight"],
+        ),
+        ("LlamaForSequenceClassification", transformers.LlamaConfig(**SMALL), ["model.embed_tokens.weight"]),
+        (
+            "BertForMaskedLM",
+            transformers.BertConfig(**SMALL, max_position_embeddings=64),
+            ["bert.embeddings.word_embeddings.weight"],
+        ),
+        ("T5ForConditionalGeneration", transformers.T5Config(**T5_SMALL), ["shared.weight"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_model_of_transformers_says_itself_which_its_embeddings_are(kind, config, expected):
+    assert coupled_names(getattr(transformers, kind)(config)) == expected
+
+
+def test_positions_biases_and_norms_have_their_groups_and_decay():
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2_SMALL))
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    coupled, matrices, vectors = coupled_param_groups(model, weight_decay=0.1, embedding_weight_decay=0.2)
+    assert (coupled["weight_decay"], matrices["weight_decay"], vectors["weight_decay"]) == (0.2, 0.1, 0.0)
+    assert "transformer.wpe.weight" in {names[parameter] for parameter in matrices["params"]}
+    assert {names[parameter].split(".")[-1] for parameter in matrices["params"]} == {"weight"}
+    assert {parameter.ndim for parameter in vectors["params"]} == {1}
+    assert coupled_param_groups(model, weight_decay=0.1, decay_vectors=True)[2]["weight_decay"] == 0.1
+
+
+class Plain(nn.Module):
+    def __init__(self, n_positions=8, hidden=5, tied=False, head=True):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(29, 6), nn.Embedding(n_positions, 6)
+        self.up, self.down = nn.Linear(6, hidden), nn.Linear(hidden, 6)
+        if head:
+            self.head = nn.Linear(6, 29, bias=False)
+        if tied:
+            self.head.weight = self.wte.weight
+
+
+def test_untied_tied_and_single_embeddings_of_plain_modules():
+    assert coupled_names(Plain()) == ["wte.weight", "head.weight"]
+    # A position embedding of the size of a hidden layer does not confuse a tied head.
+    assert coupled_names(Plain(n_positions=5, tied=True)) == ["wte.weight"]
+    assert coupled_names(nn.Sequential(nn.Embedding(7, 3), nn.Linear(3, 2))) == ["0.weight"]
+
+
+@pytest.mark.parametrize(
+    ("model", "reason", "candidates"),
+    [
+        (Plain(n_positions=5), "2 embeddings have as many rows as a linear layer", "wte.weight (29 x 6), wpe.weight"),
+        (Plain(hidden=29), "2 linear layers have 29 outputs", "up.weight (29 x 6), head.weight (29 x 6)"),
+        (
+            Plain(head=False),
+            "none of its 2 embeddings has a linear layer for a head",
+            "wte.weight (29 x 6), wpe.weight",
+        ),
+        (nn.Linear(3, 3), "it has no nn.Embedding", "name them"),
+    ],
+    ids=["positions", "hidden layer", "no head", "no embedding"],
+)
+def test_what_cannot_be_told_apart_is_listed_and_names_are_asked_for(model, reason, candidates):
+    with pytest.raises(ValueError, match=r"^embeddings: cannot tell which parameters of \w+ are its token") as error:
+        coupled_param_groups(model)
+    assert reason in str(error.value)
+    assert candidates in str(error.value)
+    assert str(error.value).endswith("name them: coupled_param_groups(model, embeddings=[NAME, ...])")
+
+
+def test_names_decide():
+    assert coupled_names(Plain(hidden=29), embeddings=["wte.weight", "head.weight"]) == ["wte.weight", "head.weight"]
+    assert coupled_names(Plain(tied=True), embeddings=["wte.weight", "head.weight"]) == ["wte.weight"]
+    with pytest.raises(ValueError, match=r"^embeddings: the model has no parameter 'wte'; did you mean 'wte.weight'"):
+        coupled_param_groups(Plain(), embeddings=["wte"])
+
+
+def test_frozen_parameters_are_left_out():
+    model = Plain()
+    model.up.requires_grad_(False)
+    parameters = {parameter for group in coupled_param_groups(model) for parameter in group["params"]}
+    assert model.up.weight not in parameters
+    model.wte.requires_grad_(False)
+    model.head.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"^embeddings: all token embeddings are frozen"):
+        coupled_param_groups(model)
+
+
+@pytest.mark.filterwarnings("ignore")  # PEFT and transformers say what is of no matter here
+@pytest.mark.parametrize(
+    ("saved", "expected"),
+    [
+        (["wte"], ["transformer.wte"]),
+        (["wte", "lm_head"], ["transformer.wte", "lm_head"]),
+        (["lm_head"], ["lm_head"]),
+    ],
+)
+def test_the_copies_that_peft_trains_are_found(saved, expected):
+    peft = pytest.importorskip("peft")
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2_SMALL, tie_word_embeddings=False))
+    config = peft.LoraConfig(target_modules=["c_attn"], modules_to_save=saved, r=2, fan_in_fan_out=True)
+    wrapped = peft.get_peft_model(model, config)
+    assert coupled_names(wrapped) == [f"base_model.model.{name}.modules_to_save.default.weight" for name in expected]
+    wrapped.add_adapter("other", config)
+    wrapped.set_adapter("other")
+    assert coupled_names(wrapped) == [f"base_model.model.{name}.modules_to_save.other.weight" for name in expected]
+
+
+def test_a_vision_model_has_no_token_embeddings():
+    config = transformers.ViTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=4, patch_size=2
+    )
+    with pytest.raises(ValueError, match=r"are its token embeddings: it has no nn.Embedding"):
+        coupled_param_groups(transformers.ViTModel(config))
+
+
+def test_a_compiled_model_is_split_like_itself():
+    compiled = torch.compile(transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2_SMALL)))
+    assert coupled_names(compiled) == ["_orig_mod.transformer.wte.weight"]
