@@ -73,9 +73,9 @@ def test_own_optimizers_are_named_with_their_code(tiny_study: Callable[..., dict
 
 def test_a_table_of_the_study_s_own_may_not_take_the_name(tiny_study: Callable[..., dict[str, Any]]) -> None:
     own = {"title": "Mine", "comparison": "pair", "columns": ["loss"]}
-    settings = tiny_study(tables={"Setup_models": own})
-    settings["grid"][0]["table"] = "Setup_models"
-    with pytest.raises(ValueError, match=r"tables\.Setup_models: the table of the study's settings has this name"):
+    settings = tiny_study(tables={"setup_models": own})
+    settings["grid"][0]["table"] = "setup_models"
+    with pytest.raises(ValueError, match=r"tables\.setup_models: the table of the study's settings has this name"):
         parse_study(settings)
 
 
