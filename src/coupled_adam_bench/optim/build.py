@@ -44,6 +44,11 @@ class Optimizers:
         """The optimizer of the embedding."""
         return self._optimizers["embedding"]
 
+    @property
+    def head_peak(self) -> float:
+        """The peak learning rate of the head, which a tied embedding is."""
+        return float(self._peaks["embedding"][-1])
+
     def by_name(self) -> dict[str, torch.optim.Optimizer]:
         """Return all optimizers by their names in checkpoints."""
         return dict(self._optimizers)

@@ -15,14 +15,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coupled_adam_bench.data.bins import UNIGRAM, open_tokens, verified_file
-from coupled_adam_bench.embeddings.frequency import bands_of_tokens
+from coupled_adam_bench.embeddings.frequency import bands_of_tokens, moment_by_occupancy
 from coupled_adam_bench.embeddings.metrics import embedding_metrics
 from coupled_adam_bench.models.cross_entropy import IGNORED
+from coupled_adam_bench.optim.build import second_moment
 from coupled_adam_bench.study.catalog.metrics import BAND_NAMES
 from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS as VALIDATION_LOSS
+from coupled_adam_bench.study.config import AdamWSettings
+from coupled_adam_bench.study.schedule import learning_rate_factor
 from coupled_adam_bench.training.distributed import reading, whole
 from coupled_adam_bench.training.trainer import Trainer
 
+RATE_SUM = "rate_sum"
 ROW_STEP, HEAD_ROW_STEP = "row_step", "head_row_step"
 """What the names of relative steps begin with, before that of the band."""
 
@@ -125,10 +129,7 @@ class RowSteps:
     def __init__(self, trainer: Trainer) -> None:
         # A tied model has one matrix, and so the first name alone.
         self._matrices = dict(zip((ROW_STEP, HEAD_ROW_STEP), trainer.model.embedding_parameters(), strict=False))
-        counts = np.load(verified_file(trainer.data_dir, UNIGRAM))
-        counts_V = np.zeros(trainer.cell.vocab_size, dtype=np.int64)
-        counts_V[: len(counts)] = counts
-        self._bands_V = bands_of_tokens(counts_V)
+        self._bands_V = bands_of_tokens(_unigram_counts(trainer))
         self._before: dict[str, Tensor] = {}
 
     def before(self) -> None:
@@ -155,6 +156,43 @@ class RowSteps:
         return found
 
 
+class SecondMoment:
+    """Adam's own second moment of the rows of the head, by how often a batch has their tokens; none of other rules."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self._counts_V = _unigram_counts(trainer)
+
+    def __call__(self) -> dict[str, float]:
+        """Return the numbers of :func:`moment_by_occupancy`; all processes must call this."""
+        optimizer, training = self.trainer.optimizers.embedding, self.trainer.cell.training
+        if not isinstance(self.trainer.cell.optimizer, AdamWSettings):
+            return {}
+        state = optimizer.state[self.trainer.model.embedding_parameters()[-1]]
+        moment_V = whole(second_moment(state, optimizer.param_groups[-1])).mean(1).cpu().numpy()
+        return moment_by_occupancy(moment_V, self._counts_V, training.batch_sequences * training.seq_len)
+
+
+def sum_of_rates(trainer: Trainer, step: int) -> float:
+    """Return the sum of the learning rates of the head in the steps up to ``step`` (from 1).
+
+    It is computed anew each time, so that a resumed run has the same bits.
+    """
+    cell = trainer.cell
+    peak = cell.model.learning_rate
+    return trainer.optimizers.head_peak * math.fsum(
+        learning_rate_factor(before, cell.steps, cell.training, peak) for before in range(step)
+    )
+
+
+def _unigram_counts(trainer: Trainer) -> NDArray[np.int64]:
+    """Return how often each token is in the training text, shape V."""
+    counts = np.load(verified_file(trainer.data_dir, UNIGRAM))
+    counts_V = np.zeros(trainer.cell.vocab_size, dtype=np.int64)
+    counts_V[: len(counts)] = counts
+    return counts_V
+
+
 class LiveMeasurements:
     """The measurements that a study asks for during training, and the steps at which they are due."""
 
@@ -163,6 +201,8 @@ class LiveMeasurements:
         self._validation = None if self._eval_every is None else ValidationLoss(trainer)
         self._geometry = Geometry(trainer) if self._per_decade else None
         self._row_steps = RowSteps(trainer) if self._per_decade else None
+        self._moment = SecondMoment(trainer) if self._per_decade else None
+        self._trainer = trainer
 
     def _validates(self, step: int, last: bool) -> bool:
         return self._eval_every is not None and (last or step % self._eval_every == 0)
@@ -184,6 +224,8 @@ class LiveMeasurements:
         found: dict[str, float] = {}
         if self._validation is not None and self._validates(step, last):
             found[VALIDATION_LOSS] = self._validation()
-        if self._geometry is not None and self._row_steps is not None and self._measures_geometry(step, last):
-            found |= self._geometry() | self._row_steps()
+        if self._measures_geometry(step, last):
+            assert self._geometry is not None and self._row_steps is not None and self._moment is not None
+            found |= self._geometry() | self._row_steps() | self._moment()
+            found[RATE_SUM] = sum_of_rates(self._trainer, step)
         return found

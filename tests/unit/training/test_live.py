@@ -1,5 +1,6 @@
 """Validation loss and geometry while a cell trains: what they are, when they are measured, what they leave alone."""
 
+import contextlib
 import json
 import math
 import shutil
@@ -24,7 +25,7 @@ from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train
-from coupled_adam_bench.training.live import ValidationLoss, is_geometry_step, validation_windows
+from coupled_adam_bench.training.live import LiveMeasurements, ValidationLoss, is_geometry_step, validation_windows
 from coupled_adam_bench.training.trainer import Trainer
 
 ALONE = WorkerGroup(torch.device("cpu"))
@@ -253,3 +254,21 @@ def test_a_step_that_diverges_and_weights_that_are_not_finite(tiny_study, tiny_d
 def test_numbers_that_cannot_be(name, value, tiny_study):
     with pytest.raises(ValueError, match=rf"execution\.{name}"):
         parse_study(settings_of(tiny_study, **{name: value}))
+
+
+def test_the_second_moment_and_the_sum_of_rates_are_those_of_the_optimizer(tiny_study, tiny_data, tmp_path):
+    settings = tiny_study()
+    settings["execution"]["geometry_per_decade"] = 4
+    settings["grid"][0] |= {"table": None, "seeds": [1], "optimizers": [{"name": "adamw", "lr_factor": 3}]}
+    cell, execution = cell_and_execution(settings)
+    with contextlib.closing(Trainer(cell, execution, tiny_data, tmp_path, ALONE)) as trainer:
+        rates: list[float] = []
+        measured = LiveMeasurements(trainer)
+        for step in range(6):
+            measured.before(step + 1, False)
+            trainer.train_step(step)
+            rates.append(trainer.optimizers.embedding.param_groups[0]["lr"])
+        found = measured.after(6, False)
+    assert found["rate_sum"] == pytest.approx(sum(rates))
+    assert {"isotropy", "mean_norm_ratio", "rho"} <= found.keys()
+    assert any(name.startswith("moment_exponent_") for name in found)

@@ -138,6 +138,17 @@ FIGURES = {
         "seeds.",
         _has_geometry,
     ),
+    "geometry_by_rates": Drawn(
+        "report.figures.histories:geometry_by_rates",
+        "Isotropy and mean embedding against the sum of the learning rates of the head so far.",
+        _has_geometry,
+    ),
+    "moment_exponent": Drawn(
+        "report.figures.histories:moment_exponent",
+        "Exponent of Adam's own second moment against the probability of tokens, and R² of a straight line, at the end "
+        "of training in ranges of B p; a dot for each run of Adam.",
+        _has_geometry,
+    ),
     "trend": Drawn(
         "report.figures.sizes:trend",
         "Difference in loss, paired by seed, against training tokens; bars: 95 % intervals over seeds; lines: the mean "

@@ -23,17 +23,21 @@ from coupled_adam_bench.store.runs import run_history
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS
 
+_AXES = {"step": "step", "rate_sum": "sum of learning rates"}
+"""Labels of what is drawn against."""
 History = Sequence[Mapping[str, Any]]
 """The rows of a run's ``history.jsonl``."""
 
 
-def draw_mean(ax: Axes, histories: Sequence[History], name: str, label: str, style: Style) -> None:
-    """Draw the mean over seeds of a column of histories against the step, and a band of one standard deviation.
+def draw_mean(
+    ax: Axes, histories: Sequence[History], name: str, label: str, style: Style, against: str = "step"
+) -> None:
+    """Draw the mean over seeds of a column of histories against another, and a band of one standard deviation.
 
     Both are where all seeds have a finite value. Where some have none, such as behind the step in which one diverged,
     the others are drawn one by one: the mean of fewer seeds would look like a change of the optimizer.
     """
-    found = [{row["step"]: row[name] for row in rows if math.isfinite(row.get(name, math.nan))} for rows in histories]
+    found = [{row[against]: row[name] for row in rows if math.isfinite(row.get(name, math.nan))} for rows in histories]
     seeds = [values for values in found if values]
     if not seeds:
         return
@@ -53,6 +57,7 @@ def _against_steps(
     material: Material,
     panels_of: Mapping[str, Mapping[str, Style]],
     chosen: Callable[[Mapping[str, Any]], bool] = lambda row: True,  # noqa: ARG005
+    against: str = "step",
 ) -> tuple[Figure, Sequence[Any]]:
     """Draw the ``chosen`` rows of histories: by the label of each panel, columns and changes of the optimizer's style.
 
@@ -67,8 +72,8 @@ def _against_steps(
     for ax, (label, lines) in zip(axes, panels_of.items(), strict=True):
         for key, of_seeds in histories.items():
             for column, changes in lines.items():
-                draw_mean(ax, of_seeds, column, shown.labels[key], {**styles[key], **changes})
-        ax.set(xlabel="step", ylabel=label, title=shown.title)
+                draw_mean(ax, of_seeds, column, shown.labels[key], {**styles[key], **changes}, against)
+        ax.set(xlabel=_AXES[against], ylabel=label, title=shown.title)
     add_legend(figure)
     return figure, axes
 
@@ -82,14 +87,46 @@ def training(material: Material) -> Figure:
     return figure
 
 
-def geometry(material: Material) -> Figure:
+def geometry(material: Material, against: str = "step") -> Figure:
     """Draw isotropy and mean-norm ratio against the step, on a log scale, where the geometry was measured."""
     style = {"markersize": 3, "linewidth": 0.8}
     metrics = [METRICS[name] for name in ("isotropy", "mean_norm_ratio")]
     labels = {axis_label(metric): {metric.name: style} for metric in metrics}
-    figure, axes = _against_steps(material, labels, lambda row: "isotropy" in row)
+    # Histories of older versions have no sum of rates.
+    figure, axes = _against_steps(material, labels, lambda row: "isotropy" in row and against in row, against)
     for ax in axes:
         if ax.has_data():
             ax.set_xscale("log")
         ax.set_ylim(0, 1.02)
+    return figure
+
+
+def geometry_by_rates(material: Material) -> Figure:
+    """Draw isotropy and mean-norm ratio against the sum of the learning rates so far, on a log scale."""
+    return geometry(material, "rate_sum")
+
+
+def moment_exponent(material: Material) -> Figure:
+    """Draw exponent and R² of Adam's second moment against B p at the end of training, a colour for each B."""
+    points: dict[int, list[list[float]]] = {}
+    for cell in material.plan.cells.values():
+        ranges: dict[str, list[float]] = {}
+        rows = [row for row in run_history(material.runs / cell.id) if "rate_sum" in row]
+        for what in ("occupancy", "exponent", "r_squared"):
+            start = f"moment_{what}_"
+            for name, value in rows[-1].items() if rows else ():
+                if name.startswith(start):
+                    ranges.setdefault(name.removeprefix(start), []).append(value)
+        batch_tokens = cell.training.batch_sequences * cell.training.seq_len
+        points.setdefault(batch_tokens, []).extend(found for found in ranges.values() if len(found) == 3)
+    figure, axes = panels(2)
+    for ax, index, label in zip(axes, (1, 2), ("exponent of the second moment", "R²"), strict=True):
+        for batch_tokens, found in sorted(points.items()):
+            if found:
+                places, values = [point[0] for point in found], [point[index] for point in found]
+                ax.plot(places, values, ".", alpha=0.6, label=f"B = {batch_tokens:,}")
+        ax.set(xlabel="B p, how often a batch has the token", ylabel=label)
+        if ax.has_data():
+            ax.set_xscale("log")
+    add_legend(figure)
     return figure

@@ -3,7 +3,6 @@
 Shapes: B sequences, T tokens, V = vocab_size, D = d_model.
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coupled_adam_bench.embeddings.frequency import fit_line
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.cross_entropy import sum_cross_entropy
 
@@ -67,31 +67,6 @@ def mean_square(gradients: Iterable[Tensor]) -> NDArray[np.float64]:
     """Return the mean square over gradients and coordinates, shape V, which is the paper's E[v_i]."""
     means_V = [gradient_VD.double().square().mean(1) for gradient_VD in gradients]
     return torch.stack(means_V).mean(0).cpu().numpy()
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line fitted by least squares; its numbers are NaN where they are undefined."""
-
-    slope: float
-    intercept: float
-    r_squared: float
-
-
-def fit_line(x: Array, y: Array) -> Line:
-    """Return the ordinary least-squares line of ``y`` against ``x``, in float64.
-
-    ``r_squared`` is the share of the variance of ``y`` that the line explains. The line is NaN if all ``x`` are equal,
-    and ``r_squared`` if all ``y`` are.
-    """
-    x_centered, y_centered = x - x.mean(), y - y.mean()
-    xx, xy, yy = (float(a @ b) for a, b in ((x_centered, x_centered), (x_centered, y_centered), (y_centered,) * 2))
-    if xx == 0:
-        return Line(math.nan, math.nan, math.nan)
-    slope = xy / xx
-    residual = y_centered - slope * x_centered
-    r_squared = 1 - float(residual @ residual) / yy if yy else math.nan
-    return Line(slope, float(y.mean() - slope * x.mean()), r_squared)
 
 
 def against_probability(mean_square_V: Array, unigram_counts_V: NDArray[np.int64]) -> dict[str, Any]:
