@@ -6,7 +6,7 @@ correction (Berger 1982).
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,11 +58,25 @@ def place_test(study: StudyResults, group: Group, hypothesis: Hypothesis, seeds:
             reasons.append(f"{key}: no value of seed {', '.join(lost)}")
     if reasons:
         return PlaceTest(reason="; ".join(reasons))
-    if hypothesis.test == "paired":
-        pairs = paired_test(first, second, metric.higher_is_better)
-        return PlaceTest(pairs.difference, pairs.t, len(seeds) - 1.0, pairs.p_value, pairs.reason)
+    if hypothesis.test in ("paired", "equivalence"):
+        better = metric.higher_is_better
+        margin = (1 if better else -1) * (hypothesis.margin or 0.0)
+        if hypothesis.test == "paired":
+            pairs = paired_test(first, _shifted(second, margin), better)
+        else:  # each is better than the other would be if it were worse by the margin
+            both = (
+                paired_test(first, _shifted(second, -margin), better),
+                paired_test(second, _shifted(first, -margin), better),
+            )
+            pairs = max(both, key=lambda one: one.p_value)
+        difference = paired_test(first, second, better).difference
+        return PlaceTest(difference, pairs.t, len(seeds) - 1.0, pairs.p_value, pairs.reason)
     test = t_test(list(first.values()), list(second.values()), metric.higher_is_better, keys)
     return PlaceTest(test.difference, test.t, test.df, test.p_value, test.reason)
+
+
+def _shifted(values: Mapping[int, float], by: float) -> dict[int, float]:
+    return {seed: value + by for seed, value in values.items()}
 
 
 def _trend_test(
@@ -144,7 +158,8 @@ def _line(study: StudyResults, hypothesis: Hypothesis, rows: Sequence[Row]) -> l
         labels[hypothesis.better],
         labels[hypothesis.than],
         ", ".join(where) + (f": all of {len(places)} places" if len(places) > 1 else ""),
-        "unpaired" if hypothesis.test == "t-test" else hypothesis.test,
+        ("unpaired" if hypothesis.test == "t-test" else hypothesis.test)
+        + ("" if hypothesis.margin is None else f", margin {hypothesis.margin:g}"),
         str(first["seeds"]),
         "; ".join(dict.fromkeys(row["reason"] for row in rows if row["reason"])),
     ]

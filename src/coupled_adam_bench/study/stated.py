@@ -43,9 +43,13 @@ class Hypothesis(Settings):
     if it holds at each of them, so p is the largest of theirs (Berger 1982)."""
     tokens: Label | None = None
     """Label of the only number of tokens that is meant, such as ``20B``; by default all of the table."""
-    test: Literal["t-test", "paired", "trend"] = "t-test"
+    test: Literal["t-test", "paired", "trend", "equivalence"] = "t-test"
     """``t-test``: the paper's one-sided Student's t-test with pooled variance [P]; ``paired``: by seed; ``trend``: that
-    the gain grows with the number of tokens, over all places together (``statistics/trend.py``)."""
+    the gain grows with the number of tokens, over all places together (``statistics/trend.py``); ``equivalence``: that
+    the two differ by less than ``margin``, in two one-sided tests paired by seed (TOST)."""
+    margin: float | None = Field(None, gt=0, le=1e300)
+    """For ``equivalence``, the difference that counts as none; for ``paired``, by how much more than this ``better``
+    is said to be better, 0 if not given."""
     difference: float | None = Field(None, gt=0, le=1e300)
     """Size of the difference that is expected, for the power that ``plan`` says."""
     spread: float | None = Field(None, gt=0, le=1e300)
@@ -57,6 +61,12 @@ class Hypothesis(Settings):
             raise ValueError(f"than: {self.than!r} is the optimizer that is better; name another")
         if (self.difference is None) != (self.spread is None):
             raise ValueError("spread: goes with `difference`; give both, or leave both out")
+        if self.test == "equivalence" and self.margin is None:
+            raise ValueError("margin: missing; equivalence needs the difference that counts as none")
+        if self.margin is not None and self.difference is not None:
+            raise ValueError("difference: the power of a test with a margin is not computed; leave out one of both")
+        if self.margin is not None and self.test not in ("equivalence", "paired"):
+            raise ValueError(f"margin: a {self.test} has none; leave it out, or take equivalence or paired")
         for field in ("tokens", "difference"):
             if self.test == "trend" and getattr(self, field) is not None:
                 raise ValueError(f"{field}: a trend has none; leave it out, or take another test")

@@ -3,6 +3,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from pandas import DataFrame
@@ -20,6 +21,7 @@ from coupled_adam_bench.statistics.stated import (
 from coupled_adam_bench.statistics.trend import trends
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.study.stated import Hypothesis
 
 NAN = math.nan
 LOSS = {"name": "loss", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}
@@ -79,6 +81,39 @@ def test_a_hypothesis_is_tested_in_its_direction(study: Callable[..., StudyResul
         (other,) = stated_rows(study(BETTER, swapped)).to_dict("records")
         assert other["p_value"] == pytest.approx(1 - row["p_value"])
         assert other["outcome"] == NOT_CONFIRMED
+
+
+@pytest.mark.parametrize("one", [LOSS, ACC], ids=["loss", "acc"])
+def test_margins_of_equivalence_and_of_a_difference(study: Callable[..., StudyResults], one: dict[str, Any]) -> None:
+    gain = np.subtract(BETTER["adamw"], BETTER["coupled_adam"])
+
+    def p_of(test: str, margin: float, **changes: Any) -> float:
+        (row,) = stated_rows(study(BETTER, one | {"test": test, "margin": margin} | changes)).to_dict("records")
+        assert abs(row["difference"]) == pytest.approx(gain.mean())
+        return float(row["p_value"])
+
+    above = stats.ttest_1samp(gain, 0.05, alternative="greater").pvalue
+    below = stats.ttest_1samp(gain, 0.15, alternative="less").pvalue
+    assert p_of("paired", 0.05) == pytest.approx(above)
+    assert p_of("equivalence", 0.15) == pytest.approx(below)
+    assert p_of("equivalence", 0.15, better="adamw", than="coupled_adam") == pytest.approx(below)
+    assert p_of("equivalence", 0.05) == pytest.approx(1 - above)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"test": "equivalence"}, "margin: missing"),
+        ({"test": "t-test", "margin": 1}, "margin: a t-test has none"),
+        (
+            {"test": "paired", "margin": 1, "difference": 1, "spread": 1},
+            "difference: the power of a test with a margin",
+        ),
+    ],
+)
+def test_margins_that_say_nothing(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Hypothesis(**LOSS | changes)
 
 
 def test_a_hypothesis_must_hold_at_each_of_its_places(study: Callable[..., StudyResults]) -> None:
