@@ -4,6 +4,7 @@
 import contextlib
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -26,6 +27,16 @@ from coupled_adam_bench.tools.estimate.speed import LONGEST_MINUTES
 # No Python that a job starts takes a user's `random.py` in the working folder for its own.
 os.environ["PYTHONSAFEPATH"] = "1"
 
+# The folder of this workflow, and whether another one has imported it with `module`.
+ROOT = Path(str(workflow.current_basedir)).parent
+IMPORTED = not workflow.modifier.is_main_snakefile()
+name_there = workflow.modifier.modify_rulename
+
+
+def name_here(rule):
+    """Return our name of a rule, to which a workflow that imports this one may give another; None for its own rules."""
+    return next((name for name in rules._rules if name_there(name) == rule), None)
+
 
 @contextlib.contextmanager
 def errors_of_users():
@@ -42,10 +53,10 @@ def read_plan():
         file = paths.plan_file(config["study"])
         await_files([file])
         return read_plan_file(file)
-    for file in workflow.configfiles:
+    for file in [] if IMPORTED else workflow.configfiles:
         read_study_file(Path(file))  # Snakemake keeps the last value of a key and says nothing
     # The studies of a composite are looked for beside its own file, then among the shipped ones.
-    folders = [*(Path(file).parent for file in workflow.configfiles), Path(workflow.basedir) / "workflow" / "config"]
+    folders = [*(Path(file).parent for file in workflow.configfiles), ROOT / "workflow" / "config"]
     return make_plan(parse_any_study({key: value for key, value in config.items() if key != "partial"}), folders)
 
 
@@ -62,17 +73,28 @@ with errors_of_users():
         ]
     )
 
-# Everything that `snakemake --lint` finds is on purpose. Rules use PYTHON, PLAN_FILE, TEMPLATES and MADE_FOR without
-# naming them as parameters: these are the same in all rules, and the plan's contents reach a rule through its ids and
-# parameters. No rule names an environment of its own: all run in the one that Snakemake runs in (environment.yml).
-# `ENVIRONMENT +` joins no path. PYTHONSAFEPATH is set here, not asked for. The rules `plan` and `fetch` have no log:
-# they print.
-PYTHON = sys.executable
+# Everything that `snakemake --lint` finds is on purpose. Commands have the Python, the plan's file, the templates and
+# MADE_FOR without naming them as parameters: these are the same in all rules, and the plan's contents reach a rule
+# through its ids and parameters. No rule names an environment of its own: all run in the one that Snakemake runs in
+# (environment.yml). `ENVIRONMENT +` joins no path. PYTHONSAFEPATH is set here, not asked for. The rules `plan` and
+# `fetch` have no log: they print.
 STUDY_DIR = paths.study_dir(PLAN.name)
 PLAN_FILE = paths.plan_file(PLAN.name)
-TEMPLATES = f"{workflow.basedir}/templates"
+TEMPLATES = str(ROOT / "templates")
 CELLS = list(PLAN.cells)
-JOBS = Jobs(PLAN, lambda rule, wildcards: str(getattr(rules, rule).log[0]).format(**wildcards))
+
+
+def verbatim(text):
+    """Return a text as a word of a command that Snakemake formats."""
+    return shlex.quote(str(text)).replace("{", "{{").replace("}", "}}")
+
+
+def bench(stage, arguments=""):
+    """Return the command of a stage; where Snakemake formats the commands of a module, it knows no name of this file."""
+    return f"{verbatim(sys.executable)} -m coupled_adam_bench {stage} --plan {verbatim(PLAN_FILE)} {arguments}"
+
+
+JOBS = Jobs(PLAN, lambda rule, wildcards: str(getattr(rules, name_here(rule)).log[0]).format(**wildcards))
 MEASUREMENTS = JOBS.measurements
 
 # What is missing stops only a run that has jobs which need it: see rules/start.smk.
@@ -87,7 +109,7 @@ ONE_GPU = JOBS.by_study(lambda study: min(study.execution.gpus, 1))
 # Training is up to a third faster so on a CPU (benchmarks/allocator.py). 32 MiB is the most that glibc takes here.
 ENVIRONMENT = (
     "OMP_NUM_THREADS={threads} MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1073741824"
-    " MALLOC_TOP_PAD_=67108864"
+    " MALLOC_TOP_PAD_=67108864 "
 )
 
 # On a cluster a job has its GPUs from there. On one machine, no more jobs run at once than there are GPUs for, and they
