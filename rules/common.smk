@@ -30,12 +30,6 @@ os.environ["PYTHONSAFEPATH"] = "1"
 # The folder of this workflow, and whether another one has imported it with `module`.
 ROOT = Path(str(workflow.current_basedir)).parent
 IMPORTED = not workflow.modifier.is_main_snakefile()
-name_there = workflow.modifier.modify_rulename
-
-
-def name_here(rule):
-    """Return our name of a rule, to which a workflow that imports this one may give another; None for its own rules."""
-    return next((name for name in rules._rules if name_there(name) == rule), None)
 
 
 @contextlib.contextmanager
@@ -94,7 +88,7 @@ def bench(stage, arguments=""):
     return f"{verbatim(sys.executable)} -m coupled_adam_bench {stage} --plan {verbatim(PLAN_FILE)} {arguments}"
 
 
-JOBS = Jobs(PLAN, lambda rule, wildcards: str(getattr(rules, name_here(rule)).log[0]).format(**wildcards))
+JOBS = Jobs(PLAN)
 MEASUREMENTS = JOBS.measurements
 
 # What is missing stops only a run that has jobs which need it: see rules/start.smk.

@@ -31,19 +31,26 @@ if IMPORTED and workflow.is_main_process and not workflow.output_settings.dryrun
     with errors_of_users():
         begin()
 
+
+# A workflow that imports this one may give our rules other names.
+name_there = workflow.modifier.modify_rulename
+
+
 onstart:
-    work = [(name_here(job.rule.name), job.wildcards_dict) for job in workflow.dag.needrun_jobs()]
+    ours = {name_there(name): name for name in rules._rules}
+    work = [(ours.get(job.rule.name, ""), job.wildcards_dict) for job in workflow.dag.needrun_jobs()]
     planned = {rule for rule, _ in work}
     with errors_of_users():
         start.check_start(JOBS, planned, workflow.local_exec, MISSING)
         begin()
     # For jobs, on a cluster too: what another job has written may be visible late.
     os.environ[LATENCY_WAIT] = str(workflow.execution_settings.latency_wait)
-    for trial in start.trials(JOBS, planned, workflow.local_exec):
+    if trial := start.trial(JOBS, planned, workflow.local_exec):
         shell(f"{verbatim(sys.executable)} -m coupled_adam_bench {trial}")
     LIVE_IMPORTS.append(start.start_live_import(JOBS, planned))
     said = start.planned_work(JOBS, work, next(map(os.path.relpath, log), ""))
-    logger.info(f"{PLAN.name}: {len(work)} jobs", extra={"coupled_adam_bench_workflow": said})
+    if not {"plan", "rehearse", "fetch"} & planned:  # these print, and the line would stand between
+        logger.info(f"{PLAN.name}: {len(work)} jobs", extra={"coupled_adam_bench_workflow": said})
 
 
 onsuccess:

@@ -27,8 +27,7 @@ from coupled_adam_bench.evaluation.calibration import (
 )
 from coupled_adam_bench.evaluation.kept import WINDOWS, WindowLosses, pack_windows
 from coupled_adam_bench.store.stored import Evaluation, row
-from coupled_adam_bench.study.catalog.bands import BAND_NAMES, BANDS, RAREST, Band
-from coupled_adam_bench.study.catalog.metrics import HELD_OUT_SIZES, METRICS
+from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, HELD_OUT_SIZES, METRICS, RAREST, Band
 
 
 class BandLosses:
