@@ -10,6 +10,7 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
+from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
 from coupled_adam_bench.cli.guard import check_readable
 from coupled_adam_bench.cli.jobs import Jobs, switch, watched
@@ -30,6 +31,9 @@ os.environ["PYTHONSAFEPATH"] = "1"
 # The folder of this workflow, and whether another one has imported it with `module`.
 ROOT = Path(str(workflow.current_basedir)).parent
 IMPORTED = not workflow.modifier.is_main_snakefile()
+# Runs are no outputs of rules (rules/train.smk), so no storage plugin would carry them.
+if SharedFSUsage.INPUT_OUTPUT not in workflow.storage_settings.shared_fs_usage:
+    raise WorkflowError("all jobs must see one folder `results`, on a shared file system: see docs/import.md")
 
 
 @contextlib.contextmanager
