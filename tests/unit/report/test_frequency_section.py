@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from sections import html_of, tables_of, texts_of
+from sections import tables_of, texts_of
 
 from coupled_adam_bench.report.figures.curves import calibration, differences, seen
 from coupled_adam_bench.report.frequency import SECTION
@@ -74,14 +74,6 @@ def test_one_seed_has_a_difference_without_an_interval(tiny_study: Any, tmp_path
 def test_results_of_before_have_no_section(tiny_plan: Plan, tmp_path: Any) -> None:
     banded = frozenset(name for name in METRICS if name.startswith("loss_") or "calibration" in name)
     assert not list(SECTION.blocks(material_of(study_of(tiny_plan, left_out=banded), tmp_path)))
-
-
-def test_the_page_escapes_labels(tiny_study: Any, tmp_path: Any) -> None:
-    (model,) = tiny_study()["models"]
-    study = study_of(make_plan(parse_study(tiny_study(models=[model | {"label": "<script> & 100 % _ü_"}]))))
-    page = html_of(SECTION, material_of(study, tmp_path))
-    assert "<script>" not in page
-    assert page.count("&lt;script&gt; &amp; 100 % _ü_") == 4  # the summary, two labels and the sentence on long rows
 
 
 CURVE = {"count": [0.0, 2.0, 30.0, 400.0], "mean_log_ratio": [None, -1.0, None, 0.25],
