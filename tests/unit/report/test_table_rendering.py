@@ -13,11 +13,13 @@ import pytest
 from jinja2 import UndefinedError
 
 from coupled_adam_bench.report.formats import Shorthand
-from coupled_adam_bench.report.plain_table import markdown, markdown_escape, numbers
 from coupled_adam_bench.report.render import (
     html_environment,
     latex_environment,
     latex_escape,
+    markdown,
+    markdown_escape,
+    numbers,
     render_html,
     render_latex,
     render_tabular,

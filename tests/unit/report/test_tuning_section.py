@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 from sections import html_of, tables_of
 
 from coupled_adam_bench.report.figures import figures_of
-from coupled_adam_bench.report.figures.tuning import tuning
-from coupled_adam_bench.report.plain_table import markdown
-from coupled_adam_bench.report.render import render_html, render_latex
+from coupled_adam_bench.report.figures.sizes import tuning
+from coupled_adam_bench.report.render import markdown, render_html, render_latex
 from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.statistics.compare import compare
