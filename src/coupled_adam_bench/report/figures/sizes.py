@@ -29,7 +29,7 @@ from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.t_test import summarize, t_quantile
 from coupled_adam_bench.statistics.trend import TOKENS, Trend, trends
 from coupled_adam_bench.statistics.tuning import STATISTIC, place_of
-from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST
 from coupled_adam_bench.study.tuning import Tuning
 
 
@@ -70,8 +70,9 @@ def _against_tokens(study: StudyResults, names: tuple[str, str], limits: tuple[f
 
 
 def loss_accuracy(material: Material) -> Figure:
-    """Draw loss and mean accuracy against tokens."""
-    return _against_tokens(material.study, ("loss", "acc"))
+    """Draw loss and mean accuracy, or without downstream tasks the loss of the rarest tokens, against tokens."""
+    second = "acc" if "acc" in material.study.layout.metrics else RAREST.metric
+    return _against_tokens(material.study, ("loss", second))
 
 
 def embeddings(material: Material) -> Figure:
