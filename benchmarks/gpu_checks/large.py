@@ -59,7 +59,7 @@ def evaluation(at: At) -> Rows:
             mean_loss(model, windows(tokens, cell.training.seq_len, 16), str(at.device), bf16)
             loss_seconds = time.perf_counter() - begun
         yield Row(f"test loss {name}, tokens a second", len(tokens) / loss_seconds)
-        scorer = Scorer([model], cell.training.seq_len, 16 * cell.training.seq_len, bf16)
+        scorer = Scorer(model, cell.training.seq_len, 16 * cell.training.seq_len, bf16)
         scorer.score(found[:40])
         begun = time.perf_counter()
         scorer.score(found)

@@ -18,7 +18,7 @@ from coupled_adam_bench.data.hub import Listing, download, list_place
 from coupled_adam_bench.data.sources import corpus_folder, fetch_corpus, open_corpus
 from coupled_adam_bench.data.tokenizers import GPT2_REPOSITORY, GPT2_REVISION, mirrored_gpt2, read_gpt2
 from coupled_adam_bench.data.transport import Patience, PlaceError, read_at_most, read_url
-from coupled_adam_bench.evaluation.task_files import HubData, find_tasks, hub_data, user_folder
+from coupled_adam_bench.evaluation.task_files import HubData, find_tasks, hub_data
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import atomic_path, sha256_file
 from coupled_adam_bench.study.config import HubSource, Study
@@ -163,7 +163,7 @@ def _tokenizer(mirror: str, patience: Patience) -> Callable[[], None]:
 def _task_data(study: Study, mirror: Path, patience: Patience, missing: list[str]) -> list[Item]:
     """Return the data of the downstream tasks that are not in the mirror."""
     downstream, items = study.evaluation.downstream, []
-    for task in find_tasks(downstream.tasks, user_folder(study.paths.tasks), downstream.task_versions):
+    for task in find_tasks(downstream.tasks, study.paths.tasks, downstream.task_versions):
         data = hub_data(task, downstream.num_fewshot)
         for split in () if data is None else data.needed:
             assert data is not None
