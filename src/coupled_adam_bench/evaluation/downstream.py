@@ -197,22 +197,18 @@ def _metrics(name: str, result: dict[str, Any]) -> tuple[dict[str, float], list[
         if not comma or (kind != metric and kind not in WITH_STDERR):
             continue
         column = column_of(metric, filtered)
-        if isinstance(value, int | float | np.number):
-            values[column] = float(value)
-            _check_number(name, column, float(value), in_unit=kind in WITH_STDERR)
-        else:
+        if not isinstance(value, int | float | np.number):
             values[column] = math.nan
             undefined.append(f"{name}: lm-eval reports {column} as {value!r}" + (", as of one item" * (kind != metric)))
+            continue
+        values[column] = float(value)
+        if not math.isfinite(value) or (kind in WITH_STDERR and not 0 <= value <= 1):
+            raise ValueError(
+                f"downstream task {name!r}: lm-eval reports {column} = {value}, which is no "
+                + ("number from 0 to 1" if kind in WITH_STDERR else "finite number")
+                + "; look at the model's loss, or for a fault in the task's own code"
+            )
     return values, undefined
-
-
-def _check_number(name: str, metric: str, value: float, in_unit: bool) -> None:
-    if not math.isfinite(value) or (in_unit and not 0 <= value <= 1):
-        raise ValueError(
-            f"downstream task {name!r}: lm-eval reports {metric} = {value}, which is no "
-            + ("number from 0 to 1" if in_unit else "finite number")
-            + "; look at the model's loss, or for a fault in the task's own code"
-        )
 
 
 def _load_tasks(

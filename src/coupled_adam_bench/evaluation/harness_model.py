@@ -1,4 +1,4 @@
-"""A model as lm-evaluation-harness sees it: we compute log-likelihoods, and its own ``hf`` generates texts.
+"""A model as lm-evaluation-harness sees it: it gives log-likelihoods of continuations, and generates nothing.
 
 Requests that no model can be given are found before any is scored: lm-eval meets them in the middle of its work, with
 an AssertionError that says nothing. Only functions import this module, since it loads lm-eval.
@@ -12,17 +12,13 @@ from typing import Any
 
 import numpy as np
 from lm_eval.api.model import TemplateLM
-from lm_eval.models.utils import has_bos_prefix, normalize_gen_kwargs
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from lm_eval.models.utils import has_bos_prefix
 from transformers import AutoTokenizer
 
 from coupled_adam_bench.evaluation.scoring import Scorer, TokenRequest
-from coupled_adam_bench.models.cross_entropy import cap
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.study.config import Study
 
-_MAX_NEW_TOKENS = 256
-"""How many tokens lm-eval's ``hf`` generates for a request that does not say it."""
 ADVICE = "leave the task out of evaluation.downstream.tasks"
 
 KnownTokens = dict[tuple[str, str], TokenRequest]
@@ -46,13 +42,11 @@ def check_requests(requests: Sequence[Any], encoded: Sequence[TokenRequest], seq
     for request, (tokens, n_continuation) in zip(requests, encoded, strict=True):
         for name, n in (("context", len(tokens) - n_continuation), ("continuation", n_continuation)):
             if n == 0:
-                raise RequestError(
-                    f"{_place(request)}: its {name} has no tokens under the study's tokenizer; {ADVICE}"
-                )
+                raise RequestError(f"{_place(request)}: its {name} has no tokens under the study's tokenizer; {ADVICE}")
     longest = max(range(len(encoded)), key=lambda number: encoded[number].n_continuation, default=0)
     if encoded and (n := encoded[longest].n_continuation) > seq_len:
         raise RequestError(
-            f"{_place(requests[longest])}: its continuation has {n} tokens, more than training.seq_len {seq_len}; raise "
+            f"{_place(requests[longest])}: its continuation has {n} tokens, training.seq_len is {seq_len}; raise "
             f"training.seq_len to {n}, or {ADVICE}"
         )
 
@@ -82,7 +76,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         self.tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         self._folder, self._device, self._rehearsal = folder, device, rehearsal
         self._tokens = {} if tokens is None else tokens
-        self._sequences = study.execution.evaluation_batch_sequences
+        self._max_tokens = study.execution.evaluation_batch_sequences * self.max_length
         self._bf16 = computes_in_bf16(study, device)
 
     # ---- tokens, as lm-eval's `hf` makes them ----
@@ -126,57 +120,16 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         return self._score(requests, encoded)
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:  # noqa: ARG002 - lm-eval's
-        """Score whole texts, in windows that follow each other, as lm-eval's ``hf`` cuts them."""
-        owners, encoded = [], []
-        for number, request in enumerate(requests):
-            tokens = self.tok_encode(request.args[0])
-            for window in get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length, context_len=1):
-                context, continuation = make_disjoint_window(window)
-                owners.append(number)
-                encoded.append(TokenRequest(np.array([*context, *continuation], np.int32), len(continuation)))
-        scores = self._score([requests[number] for number in owners], encoded)
-        sums = np.bincount(owners, [log_p for log_p, _ in scores], len(requests))
-        return [float(log_p) for log_p in sums]
+        """Refuse a task that scores whole texts, which has no accuracy."""
+        raise RequestError(f"{_place(requests[0])}: asks for whole texts, and only choices have an accuracy; {ADVICE}")
 
-    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return the text that lm-eval's ``hf`` generates for each request."""
-        for request in requests:
-            n_new = normalize_gen_kwargs(dict(request.args[1]), _MAX_NEW_TOKENS)["max_gen_toks"]
-            if n_new >= self.max_length:
-                raise RequestError(
-                    f"downstream task {request.task_name!r}: asks for up to {n_new} generated tokens, "
-                    f"training.seq_len is {self.max_length}; raise training.seq_len, or {ADVICE}"
-                )
-        if self._rehearsal:
-            return [""] * len(requests)
-        texts: list[str] = self._generator.generate_until(requests, disable_tqdm=disable_tqdm)
-        return texts
-
-    @cached_property
-    def _generator(self) -> Any:
-        """lm-eval's own ``hf``, which loads most of transformers."""
-        from lm_eval.models.huggingface import HFLM
-
-        hf = HFLM(
-            pretrained=str(self._folder),
-            backend="causal",
-            dtype="float32",
-            mixed_precision_dtype="bfloat16" if self._bf16 else None,
-            device=self._device,
-            batch_size=self._sequences,
-            max_length=self.max_length,
-        )
-        soft_cap = getattr(hf.model.config, "soft_cap", None)
-        if soft_cap is not None:  # the classes of transformers have none, and all logits come from the head
-            hf.model.get_output_embeddings().register_forward_hook(
-                lambda _head, _hidden, logits: cap(logits.float(), soft_cap)
-            )
-        return hf
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:  # noqa: ARG002 - lm-eval's
+        """Refuse a task whose answers are generated."""
+        raise RequestError(f"{_place(requests[0])}: asks for generated text, which is not supported; {ADVICE}")
 
     @cached_property
     def _scorer(self) -> Scorer:
-        model = load_model(self._folder, self._device)
-        return Scorer(model, self.max_length, self._sequences * self.max_length, self._bf16)
+        return Scorer(load_model(self._folder, self._device), self.max_length, self._max_tokens, self._bf16)
 
     def _score(self, requests: list[Any], encoded: list[TokenRequest]) -> list[tuple[float, bool]]:
         """Score requests with the tokens ``encoded``; :class:`NotFiniteError` for the first without a number."""

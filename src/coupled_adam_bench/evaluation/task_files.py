@@ -74,7 +74,7 @@ def harness_tasks() -> Path:
 
 
 def find_tasks(names: Iterable[str], own_tasks: str | None, versions: str = "installed") -> list[TaskFile]:
-    """Return the files of tasks by name: those in the folder ``own_tasks`` first, then of lm-eval in these ``versions``.
+    """Return the files of tasks by name: first those in ``own_tasks``, then lm-eval's in these ``versions``.
 
     ``ValueError`` that lists every unknown name with its near matches.
     """
