@@ -46,7 +46,7 @@ def run_check(part: str, name: str, out: Path, rehearse: bool) -> None:
     with (
         out.open("a", encoding="utf-8") as lines,
         tempfile.TemporaryDirectory(prefix="gpu-proof-") as folder,
-        set_up("cpu" if rehearse else None, Path(folder), earlier) as at,
+        set_up(rehearse, Path(folder), earlier) as at,
     ):
         for row in check(at):
             print(json.dumps(row.to_json()), file=lines, flush=True)

@@ -75,15 +75,6 @@ CELLS = list(PLAN.cells)
 JOBS = Jobs(PLAN, lambda rule, wildcards: str(getattr(rules, rule).log[0]).format(**wildcards))
 MEASUREMENTS = JOBS.measurements
 
-# Before anything there is read: to open a pipe may take for ever.
-if workflow.is_main_process:
-    try:
-        for said in JOBS.clear_places():
-            logger.warning(said)
-    except OSError as error:
-        if not workflow.output_settings.dryrun:  # a dry run may look at results that this user may only read
-            raise WorkflowError(f"{error}: the results must be writable to run a study; `snakemake -n` only reads")
-
 # What is missing stops only a run that has jobs which need it: see rules/start.smk.
 MISSING = JOBS.find_missing()
 for problem in MISSING.values():

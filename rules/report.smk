@@ -5,7 +5,7 @@
 import time
 
 from coupled_adam_bench.report.figures import FIGURE_ENDINGS, figures_of
-from coupled_adam_bench.store.outputs import IMPORT_SUMMARY
+from coupled_adam_bench.store.paths import IMPORT_SUMMARY
 from coupled_adam_bench.study.catalog.contents import STATISTICS
 from coupled_adam_bench.study.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
 

@@ -5,7 +5,7 @@
 
 from coupled_adam_bench.cli import start
 from coupled_adam_bench.store.files import LATENCY_WAIT
-from coupled_adam_bench.store.outputs import not_imported
+from coupled_adam_bench.store.paths import not_imported
 
 # The main process holds the lock until it ends. The processes of its jobs take none, nor does a study without files.
 LOCKS = []

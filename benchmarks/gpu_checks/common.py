@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -203,25 +204,18 @@ def graphs() -> int:
 
 
 @contextlib.contextmanager
-def set_up(rehearse: str | None, folder: Path, known: dict[str, float]) -> Iterator[At]:
-    """Yield where a check runs: the GPU, in a rehearsal the CPU, or a fake GPU on which nothing is computed."""
-    if rehearse is None:
+def set_up(rehearse: bool, folder: Path, known: dict[str, float]) -> Iterator[At]:
+    """Yield where a check runs: the GPU, or in a rehearsal the CPU."""
+    if not rehearse:
         yield At(torch.device("cuda", 0), folder, known=known)
-    elif rehearse == "cpu":
+    else:
         with compiled_by("eager"):
             yield At(torch.device("cpu"), folder, True, known)
-    else:
-        from gpu_checks.fake import fake_gpu
-
-        with fake_gpu() as device:
-            yield At(device, folder, True, known)
 
 
 @contextlib.contextmanager
 def compiled_by(backend: str) -> Iterator[None]:
     """Let a backend compile that needs no compiler of C++."""
-    from coupled_adam_bench.tools.rehearsal.fake_gpu import replaced
-
     compile_module, compile_any = torch.nn.Module.compile, torch.compile
 
     def on_backend(function: Any, **_: Any) -> Any:
@@ -230,5 +224,5 @@ def compiled_by(backend: str) -> Iterator[None]:
     def module_on_backend(module: torch.nn.Module, **_: Any) -> None:
         compile_module(module, backend=backend)
 
-    with replaced((torch, "compile", on_backend), (torch.nn.Module, "compile", module_on_backend)):
+    with patch.object(torch, "compile", on_backend), patch.object(torch.nn.Module, "compile", module_on_backend):
         yield

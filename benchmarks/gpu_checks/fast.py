@@ -1,9 +1,6 @@
 """These checks ask whether a GPU trains as fast, and in as much memory, as we say; no number is a result of a study."""
 
 import contextlib
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -224,33 +221,22 @@ def optimizer(at: At) -> Rows:
 
 
 def memory(at: At) -> Rows:
-    """The most memory of a step, eager and compiled, against a rehearsal on fake tensors and the plan's count."""
+    """The most memory of a step, eager and compiled, against the plan's count."""
     micro = at.size(32, 2)
     cell = paper_cell(at, micro_batch_sequences=micro)
     planned = memory_of(cell, cell.study.execution, micro).peak
     yield Row("plan, GB", planned / 1e9)
-    rehearsed = rehearsed_bytes(at, micro)
-    yield Row("rehearsal, GB", rehearsed / 1e9)
     for compiled in (False, True):
         name = "compiled" if compiled else "eager"
         found = _step_bytes(at, cell, compiled)
         at.forget()
         yield Row(f"{name}, GB", found / 1e9)
-        for what, expected in (("plan", planned), ("rehearsal", rehearsed)):
-            # Both are of eager layers; compiled ones keep less.
-            lowest = None if compiled else 1 - MEMORY
-            yield Row(f"{name} relative to {what}", found / expected, 1 + MEMORY, lowest)
+        # The count is of eager layers; compiled ones keep less.
+        lowest = None if compiled else 1 - MEMORY
+        yield Row(f"{name} relative to plan", found / planned, 1 + MEMORY, lowest)
 
 
 def _step_bytes(at: At, cell: Cell, compiled: bool) -> int:
     with at.trainer(cell, compile=compiled) as trainer:
         trainer.train_step(0)
         return at.peak_bytes(lambda: trainer.train_step(1))
-
-
-def rehearsed_bytes(at: At, micro: int) -> int:
-    """Return the memory of a step on fake tensors, which a process computes that sees no GPU."""
-    arguments = [sys.executable, "-m", "gpu_checks.predicted", str(micro), str(int(at.rehearsed)), str(int(at.on_gpu))]
-    places = [str(Path(__file__).parents[1]), *sys.path]
-    variables = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(filter(None, places))}
-    return int(subprocess.run(arguments, env=variables, stdout=subprocess.PIPE, check=True).stdout.split()[-1])

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from coupled_adam_bench.data.bins import open_tokens
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.schedule import learning_rate_factor
 from coupled_adam_bench.training.order import WindowOrder
 
 Step = Callable[[int], tuple[Tensor, Any]]
@@ -43,7 +43,8 @@ def reference_step(cell: Cell, data: Path, micro: int, device: torch.device) -> 
 
     def step(number: int) -> tuple[Tensor, None]:
         for group in optimizer.param_groups:
-            group["lr"] = cell.model.learning_rate * learning_rate_factor(number, cell.steps, training)
+            peak = cell.model.learning_rate
+            group["lr"] = peak * learning_rate_factor(number, cell.steps, training, peak)
         starts = order.starts(number).tolist()
         loss = torch.zeros((), device=device)
         for begin in range(0, len(starts), micro):

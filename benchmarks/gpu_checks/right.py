@@ -79,7 +79,7 @@ def loss(at: At) -> Rows:
         "z-loss": ({}, 1e-2, None),
         "soft cap": ({}, 0.0, 5.0),
         "untied": ({"tied": False}, 0.0, None),
-        "qk-norm": ({"architecture": "stablelm", "qk_norm": True}, 0.0, None),
+        "qk-norm": ({"architecture": "stablelm", "qk_norm": "shared"}, 0.0, None),
     }
     for name, (settings, z_loss, soft_cap) in variants.items():
         cell = at.cell(SMALL | settings, RECIPE | {"seq_len": 512}, {})

@@ -6,7 +6,7 @@ import os
 import sys
 from importlib.util import find_spec
 
-from coupled_adam_bench.machine.garbage import rarely_collected
+from coupled_adam_bench.machine.process import rarely_collected
 
 
 def main() -> int:

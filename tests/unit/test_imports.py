@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "evaluation": {"data", "models", "embeddings"},
     "results": set(),
     "statistics": {
-        "results", "evaluation.kept", "training.seed_overlap",
+        "results", "evaluation.kept", "training.seed_overlap", "data.bins",
         "report.blocks", "report.formats",  # what a statistic's own section is made of, which renders nothing
     },
     "report": {"results", "statistics", "evaluation.kept"},

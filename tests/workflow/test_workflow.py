@@ -40,6 +40,7 @@ def test_the_contract_of_files(finished):
         "power.csv",
         "tables/table1.tex",
         "tables/table1.html",
+        "occupancy.csv",
         "seeds.csv",
         "target.csv",
         "report/index.html",

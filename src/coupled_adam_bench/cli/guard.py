@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coupled_adam_bench.data.check import META, data_is_damaged, mark_damaged
-from coupled_adam_bench.store.files import ASIDE, clear, move_aside, read_json, read_sealed
-from coupled_adam_bench.store.locks import LOCK, is_held
+from coupled_adam_bench.store.files import move_aside, read_json, read_sealed
+from coupled_adam_bench.store.locks import LOCK
 from coupled_adam_bench.store.paths import RESULTS, RunFiles
-from coupled_adam_bench.store.runs import cell_damage, finished_run, other_cell, run_damage
+from coupled_adam_bench.store.runs import cell_damage, finished_run, run_damage
 from coupled_adam_bench.store.stored import Measurement
 from coupled_adam_bench.study.tuning import Tuning, choice_file, read_choice
 
@@ -117,13 +117,6 @@ def unprepared(markers: Mapping[Path, Path]) -> Iterator[Damage]:
             yield Damage(marker, f"{folder / META}: no such file")
 
 
-def misplaced(folders: Iterable[Path]) -> Iterator[Damage]:
-    """Find the folders that hold the run of another cell, as after two were swapped, and in which nobody works."""
-    for folder in folders:
-        if (cell_id := other_cell(folder)) is not None and not is_held(folder):
-            yield Damage(folder, f"{folder}: holds the run of {cell_id}")
-
-
 def untrained(markers: Mapping[Path, list[str]], runs: Path) -> Iterator[Damage]:
     """Find the markers of training jobs that are there although a run of theirs is missing or damaged.
 
@@ -177,26 +170,3 @@ def mark_damaged_data(folder: Path) -> str | None:
         return None
     advice = mark_damaged(folder)
     return f"{damage}; {advice if (folder / META).exists() else _MADE_ANEW}"
-
-
-_OF_FILES = {
-    ".attempts", ".bin", ".csv", ".damaged", ".done", ".html", ".json", ".jsonl", ".log", ".md", ".npy", ".pdf",
-    ".safetensors", ".svg", ".tex", ".tsv", ".txt",
-}  # fmt: skip
-"""Ends of the names of our files, which no folder of ours has."""
-
-
-def clear_folder(folder: Path, subfolders: Iterable[str] = ()) -> Iterator[str]:
-    """Set aside what stands in a folder of ours, or in its place, and is no file and no folder; yield sentences.
-
-    The ``subfolders`` must be folders. Others are left alone, unless they have the name of a file.
-    """
-    for path in (folder, *(folder / name for name in subfolders)):
-        if said := clear(path, for_folder=True):
-            yield said
-    for root, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if ASIDE not in name]
-        named = [name for name in folders if name == LOCK or Path(name).suffix in _OF_FILES]
-        for name in [*named, *(name for name in files if ASIDE not in name)]:
-            if said := clear(Path(root, name)):
-                yield said

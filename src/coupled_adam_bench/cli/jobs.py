@@ -1,11 +1,9 @@
 """The jobs of a study as the rules of the workflow name them: their cells, their files and their resources."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.cli.guard import clear_folder
-from coupled_adam_bench.data.check import TREES
 from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest
@@ -91,14 +89,6 @@ class Jobs:
         tuned = any(self.plan.by_job_name[name].tuning for name in names)
         cells = (self.chosen() if tuned else self.plan).by_job_name
         return [cells[name].id for name in names]
-
-    def clear_places(self) -> Iterator[str]:
-        """Set aside what stands where a file or a folder of this study belongs and is none; yield a sentence each."""
-        yield from clear_folder(self.study_dir, paths.STUDY_FOLDERS)
-        for data in self.plan.data_ids:
-            yield from clear_folder(paths.data_dir(data), TREES)
-        for folder in (*map(paths.run_dir, self.chosen().trained), *map(paths.trunk_dir, self.plan.trunks)):
-            yield from clear_folder(folder, paths.RUN_FOLDERS)
 
     def find_missing(self) -> dict[str, str]:
         """Return by kind of rule what the study needs and does not find: evaluation sets, packages of optimizers."""

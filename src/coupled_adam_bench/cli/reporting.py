@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 
 from coupled_adam_bench.cli.command import AddCommand, plan_of
-from coupled_adam_bench.machine.garbage import rarely_collected
+from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.outputs import NOT_IMPORTED
+from coupled_adam_bench.store.paths import NOT_IMPORTED
 
 
 def _report(arguments: argparse.Namespace) -> None:

@@ -15,7 +15,6 @@ from coupled_adam_bench.cli.guard import (
     damaged_choices,
     edited_plan,
     mark_damaged_data,
-    misplaced,
     remove_outdated,
     remove_stale_locks,
     set_aside,
@@ -29,10 +28,10 @@ from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import seal, write_sealed
 from coupled_adam_bench.store.locks import FolderLock
-from coupled_adam_bench.store.outputs import IMPORT_SUMMARY, not_imported
+from coupled_adam_bench.store.paths import IMPORT_SUMMARY, not_imported
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.plan import PLAN_SHA256
-from coupled_adam_bench.study.stated import measured_as, note_stated
+from coupled_adam_bench.study.stated import note_stated
 from coupled_adam_bench.tools.estimate.cell import trunk_part
 from coupled_adam_bench.tracking.records import run_name
 from coupled_adam_bench.tracking.uri import destination
@@ -50,12 +49,9 @@ def find_damage(jobs: Jobs) -> Iterator[Damage]:
         if measurement is not None and study == jobs.plan.cells[cells[0]].study.name
     }
     trained_jobs = {jobs.trained(job): jobs.ids(cells) for job, cells in jobs.training.items()}
-    run_dirs = [paths.run_dir(cell) for cells in trained_jobs.values() for cell in cells]
     yield from edited_plan(paths.plan_file(jobs.plan.name))
     yield from unprepared({jobs.prepared(data): paths.data_dir(data) for data in jobs.plan.data_ids})
     yield from damaged_choices(jobs.plan.tunings.values(), jobs.choices)
-    # First of the runs: the others then find that these are missing.
-    yield from misplaced([*run_dirs, *map(paths.trunk_dir, jobs.plan.trunks)])
     yield from untrained(trained_jobs, paths.RUNS)
     yield from unmeasured(measured)
 
@@ -128,7 +124,7 @@ def write_plan(jobs: Jobs) -> None:
     write_sealed(paths.plan_file(plan.name), plan.to_json())
     os.environ[PLAN_SHA256] = seal(plan.to_json())
     if plan.stated is not None:
-        note_stated(plan, jobs.study_dir, measured_as(plan.stated, plan.blocks, jobs.measurements))
+        note_stated(plan, jobs.study_dir)
 
 
 def trials(jobs: Jobs, planned: Collection[str], is_local: bool) -> Iterator[str]:

@@ -90,10 +90,8 @@ def _verify(arguments: argparse.Namespace) -> int:
         sample_seed=arguments.sample_seed,
         folder=arguments.folder,
         device=arguments.device,
-        threads=arguments.threads,
         own=parse_tolerances(arguments.tolerance),
         given=parse_paths(arguments.paths),
-        json=arguments.json,
     )
 
 
@@ -143,9 +141,7 @@ def add_commands(stage: AddCommand) -> None:
     which.add_argument("--sample", type=positive, metavar="K", help="K of the trained cells, drawn at random")
     sub.add_argument("--sample-seed", type=int, default=0, help="seed of that draw (default: %(default)s)")
     sub.add_argument("--folder", type=Path, help="where to train, and go on later (default: a temporary folder)")
-    sub.add_argument("--threads", type=positive, help="threads of training and evaluation (default: the study's)")
     sub.add_argument("--tolerance", nargs="+", default=[], metavar="METRIC=NUMBER", help="in place of the default's")
     sub.add_argument("--paths", nargs="+", default=[], metavar="NAME=PATH", help="the study's paths, as text=FOLDER")
-    sub.add_argument("--json", type=Path, help="where to write the verdicts")
     sub.add_device()
     stage("schema", _schema, "write the JSON schema of studies", plan=False).add_out("the schema")

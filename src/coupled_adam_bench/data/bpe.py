@@ -17,7 +17,7 @@ from coupled_adam_bench.data.bins import SPLITS
 from coupled_adam_bench.data.shards import shards_dir, split_of
 from coupled_adam_bench.data.sources import Corpus
 from coupled_adam_bench.data.tokenizers import Merges
-from coupled_adam_bench.machine.environ import environment
+from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.machine.progress import Progress
 from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.study.config import Study

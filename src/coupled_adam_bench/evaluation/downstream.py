@@ -23,7 +23,7 @@ from coupled_adam_bench.evaluation.kept import DOCUMENTS, Document, column_of, d
 from coupled_adam_bench.evaluation.settings import OTHER_SEED, RANDOM_SEED
 from coupled_adam_bench.evaluation.task_files import LOCAL_READERS, StandIn, TaskFile, plan_tasks, read_task
 from coupled_adam_bench.machine.device import pick_device
-from coupled_adam_bench.machine.garbage import rarely_collected
+from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest, write_text
 from coupled_adam_bench.store.stored import Evaluation, Evaluator, ResultRow, row

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.machine.garbage import rarely_collected
+from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import await_files, read_sealed, write_bytes, write_sealed, write_text
 from coupled_adam_bench.store.runs import mark_damaged, run_damage

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from coupled_adam_bench.machine.environ import environment
+from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.store.locks import FolderLock
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -1,13 +1,12 @@
 """Progress of a long job: a bar on a terminal, and at most a line per minute in log files."""
 
 import sys
-import time
-from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
 LINE_SECONDS = 60.0
+_LINE = "{desc}: {percentage:.1f} %, {n_fmt}/{total_fmt} {unit}, {rate_fmt}, in {elapsed}, {remaining} left{postfix}"
 
 
 def say(line: str) -> None:
@@ -15,12 +14,28 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-class Progress:
+class _Lines:
+    """A log file in which each state of a bar is a line of its own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        if line := text.strip():
+            self._stream.write(f"{line}\n")
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+class Progress(tqdm):  # type: ignore[type-arg]
     """Counts units of work and shows count, rate, time left and other fields on ``stream``, by default stderr.
 
     ``total`` is None if it is unknown. ``initial`` is the count that an earlier run reached; it does not affect the
     rate. ``quiet`` shows nothing.
     """
+
+    monitor_interval = 0  # no thread of tqdm's
 
     def __init__(
         self,
@@ -33,61 +48,13 @@ class Progress:
         line_seconds: float = LINE_SECONDS,
         quiet: bool = False,
     ) -> None:
-        self._total = total
-        self._unit = unit
-        self._description = description
-        self._initial = self._done = initial
-        self._stream = sys.stderr if stream is None else stream
-        self._line_seconds = line_seconds
-        self._quiet = quiet
-        self._fields: dict[str, Any] = {}
-        self._start = self._last_line = time.monotonic()
-        self._bar = (
-            tqdm(total=total, initial=initial, unit=unit, desc=description, unit_scale=True, file=self._stream)
-            if self._stream.isatty() and not quiet
-            else None
-        )
+        stream = sys.stderr if stream is None else stream
+        options: dict[str, Any] = {"file": stream, "initial": initial, "unit_scale": True, "miniters": 1}
+        if not stream.isatty():
+            options |= {"file": _Lines(stream), "mininterval": line_seconds, "bar_format": _LINE}
+        super().__init__(total=total, unit=unit, desc=description, disable=quiet, **options)
 
-    def update(self, n: int, **fields: Any) -> None:
+    def update(self, n: int, **fields: Any) -> None:  # type: ignore[override]
         """Add ``n`` units; ``fields`` such as ``loss=3.2`` are shown until the next update replaces them."""
-        self._done += n
-        self._fields = fields
-        if self._bar is not None:
-            self._bar.set_postfix(fields, refresh=False)
-            self._bar.update(n)
-        elif time.monotonic() - self._last_line >= self._line_seconds:
-            self._print_line()
-
-    def close(self) -> None:
-        """Show the final state."""
-        if self._bar is not None:
-            self._bar.close()
-        else:
-            self._print_line()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _print_line(self) -> None:
-        if self._quiet:
-            return
-        self._last_line = time.monotonic()
-        seconds = self._last_line - self._start
-        rate = (self._done - self._initial) / seconds if seconds > 0 else 0.0
-        done = tqdm.format_sizeof(self._done)
-        parts = [f"{tqdm.format_sizeof(rate)} {self._unit}/s", f"{tqdm.format_interval(seconds)} elapsed"]
-        if self._total:
-            done = f"{done}/{tqdm.format_sizeof(self._total)}"
-            parts.insert(0, f"{100 * self._done / self._total:.1f} %")
-            if rate > 0 and self._done < self._total:
-                parts.append(f"{tqdm.format_interval((self._total - self._done) / rate)} left")
-        parts += [
-            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in self._fields.items()
-        ]
-        print(f"{self._description}: {done} {self._unit}, " + ", ".join(parts), file=self._stream, flush=True)
+        self.set_postfix(fields, refresh=False)
+        super().update(n)

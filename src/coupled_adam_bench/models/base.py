@@ -27,8 +27,6 @@ from coupled_adam_bench.models.cross_entropy import (
 LAYER_NORM_EPS = 1e-5  # [C]
 IN_FLOAT32 = {"cpu"}
 """Devices whose attention is slower in bfloat16, the backward pass above all (docs/performance.md)."""
-_STACKED = {"attn_qkv": 3, "mlp_gate_up": 2}
-"""How many matrices the rows of these are."""
 
 
 def _attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, sees_B1TT: Tensor | None) -> Tensor:
@@ -87,13 +85,20 @@ def _uninitialised_embedding(n_rows: int, d_model: int) -> nn.Embedding:
     return nn.Embedding.from_pretrained(torch.empty(n_rows, d_model), freeze=False)  # type: ignore[no-untyped-call,no-any-return]
 
 
-def xavier_std(name: str, weight: Tensor) -> float:
-    """Return sqrt(2 / (inputs + outputs)) of a layer's matrix (Glorot and Bengio 2010).
+def xavier_std(name: str, weight: Tensor, n_layer: int) -> float:
+    """Return the initial standard deviation that the authors of arXiv 2601.02031 give a matrix of an untied model [C].
 
-    A matrix whose rows are those of several has the standard deviation of each of them.
+    A linear layer, the head too, has sqrt(2 / (inputs + outputs)) (Glorot and Bengio 2010). Queries, keys and values
+    are one layer, the gate and the factor of SwiGLU are two. The projection behind attention has GPT-2's
+    0.02 / sqrt(2 n_layer), and the embedding 1 / sqrt(d_model). Source: flxst/output-embedding-centering,
+    nanoGPT/model.py.
     """
-    stacked = next((n for part, n in _STACKED.items() if part in name), 1)
-    return math.sqrt(2 / (weight.shape[0] / stacked + weight.shape[1]))
+    n_rows, n_columns = weight.shape
+    if name == "embedding.weight" or name == "positions.weight":
+        return 1 / math.sqrt(n_columns)
+    if name.endswith("attn_proj.weight"):
+        return 0.02 / math.sqrt(2 * n_layer)
+    return math.sqrt(2 / ((n_rows // 2 if "mlp_gate_up" in name else n_rows) + n_columns))
 
 
 class LanguageModel(nn.Module, ABC):
@@ -143,20 +148,19 @@ class LanguageModel(nn.Module, ABC):
         """Yield every parameter with its whole initial value on the CPU; parameters may be sharded or on ``meta``.
 
         Matrices are drawn from N(0, std), residual output projections from N(0, std / sqrt(2 n_layer)), and norms are 1
-        [C]. Without ``std`` the matrices of the layers are drawn as by :func:`xavier_std`, and embeddings and head from
-        N(0, 1 / sqrt(d_model)) (arXiv 2601.02031). The values depend only on ``seed``, not on the device or on torch's
-        global generator.
+        [C]. Without ``std`` matrices have the standard deviation of :func:`xavier_std`; a tied embedding has the head's
+        there, which is drawn last [C]. The values depend only on ``seed``, not on the device or on torch's global
+        generator.
         """
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
             value = torch.ones(parameter.shape, device="cpu")
             if value.ndim > 1:
-                if std is not None:
-                    scaled = std / math.sqrt(2 * self.n_layer) if "_proj." in name else std
-                elif name.startswith("blocks."):
-                    scaled = xavier_std(name, value)
+                if std is None:
+                    of_head = self.tied and name == "embedding.weight"
+                    scaled = xavier_std("head.weight" if of_head else name, value, self.n_layer)
                 else:
-                    scaled = 1 / math.sqrt(self.d_model)
+                    scaled = std / math.sqrt(2 * self.n_layer) if "_proj." in name else std
                 value.normal_(0.0, scaled, generator=generator)
             yield parameter, value
 
@@ -234,13 +238,14 @@ class Weight:
     """One of our weights and the transformers weights whose rows it stacks.
 
     ``transposed`` says that transformers stores (in, out), as its Conv1D does; ``bias``, that it also has a bias, which
-    our layers never have.
+    our layers never have; ``shared``, that each of theirs is all of ours.
     """
 
     ours: str
     theirs: tuple[str, ...]
     transposed: bool = False
     bias: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,8 @@ def save_model(
     theirs: dict[str, Tensor] = {}
     for entry in family.weights(model):
         weight = ours.pop(f"{entry.ours}.weight").detach().to("cpu", torch.float32)
-        for name, chunk in zip(entry.theirs, weight.chunk(len(entry.theirs)), strict=True):
+        chunks = [weight] * len(entry.theirs) if entry.shared else weight.chunk(len(entry.theirs))
+        for name, chunk in zip(entry.theirs, chunks, strict=True):
             theirs[f"{name}.weight"] = (chunk.T if entry.transposed else chunk).contiguous()
             if entry.bias:
                 theirs[f"{name}.bias"] = torch.zeros(chunk.shape[0])
@@ -122,7 +123,7 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> LanguageMode
     ours = {}
     for entry in family.weights(model):
         chunks = [theirs.pop(f"{name}.weight") for name in entry.theirs]  # no weight is in memory twice for long
-        weight = torch.cat(chunks) if len(chunks) > 1 else chunks[0]
+        weight = chunks[0] if entry.shared or len(chunks) == 1 else torch.cat(chunks)
         ours[f"{entry.ours}.weight"] = weight.T.contiguous() if entry.transposed else weight
     model.load_state_dict(ours, assign=True)
     return model.to(device).eval()
@@ -146,7 +147,7 @@ def model_card(cell: Cell) -> str:
         "data": f"{data.name} ({data.source.kind}), {cell.data_id}",
         "tokenizer": f"{data.tokenizer}, {cell.vocab_size:,} tokens",
         "optimizer of the embedding": json.dumps(cell.optimizer.model_dump(mode="json"), ensure_ascii=False),
-        "seeds of weights and data": f"{cell.seed} and {cell.data_seed}",
+        "seed": str(cell.seed),
         "precision": training.precision,
     }
     rows = "\n".join(f"| {name} | {_plain(text)} |" for name, text in facts.items())

@@ -1,6 +1,6 @@
 """The model of the paper's large scale: SwiGLU and RoPE [P], with the sizes of Modalities' defaults [I].
 
-Shapes: B sequences, T tokens, D = d_model, H heads of K = D / H, J = K / 2 pairs of coordinates.
+Shapes: B sequences, T tokens, D = d_model, H heads of K = D / H, J pairs of coordinates that are turned, K / 2 of all.
 """
 
 from collections.abc import Iterator
@@ -11,55 +11,43 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coupled_adam_bench.models.base import LAYER_NORM_EPS, Family, LanguageModel, TransformerBlock, Weight
-from coupled_adam_bench.study.architectures import ARCHITECTURES
+from coupled_adam_bench.study.architectures import ARCHITECTURES, QkNorm
 
 
-def rope_tables(seq_len: int, d_head: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of the angle t base^(-2j / K) for each position t and pair j, float32, shape TJ.
+def rope_tables(seq_len: int, d_rotated: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of the angle t base^(-j / J) for each position t and pair j, float32, shape TJ.
 
     This is eq. 15 of Su et al. 2021 (arXiv 2104.09864).
     """
-    exponents_J = torch.arange(0, d_head, 2, dtype=torch.float32, device=device) / d_head
+    exponents_J = torch.arange(0, d_rotated, 2, dtype=torch.float32, device=device) / d_rotated
     positions_T = torch.arange(seq_len, dtype=torch.float32, device=device)
     angles_TJ = positions_T[:, None] * (1.0 / base**exponents_J)
     return angles_TJ.cos(), angles_TJ.sin()
 
 
 def rotate(x_BHTK: Tensor, cos_TJ: Tensor, sin_TJ: Tensor) -> Tensor:
-    """Rotate coordinates j and j + K / 2 of each head by the angle of pair j and return the dtype of ``x``.
+    """Rotate coordinates j and j + J of each head by the angle of pair j and return the dtype of ``x``.
 
-    The products are computed in the wider dtype of ``x`` and the tables.
+    Coordinates from 2 J on stay as they are. The products are computed in the wider dtype of ``x`` and the tables.
     """
-    first_BHTJ, second_BHTJ = x_BHTK.chunk(2, dim=-1)
-    rotated_BHTK = torch.cat(
-        (first_BHTJ * cos_TJ - second_BHTJ * sin_TJ, second_BHTJ * cos_TJ + first_BHTJ * sin_TJ), dim=-1
-    )
-    return rotated_BHTK.to(x_BHTK.dtype)
-
-
-class HeadNorm(nn.Module):
-    """A LayerNorm without bias over the width of each head, with weights of its own for each (arXiv 2010.04245)."""
-
-    def __init__(self, d_model: int, n_head: int) -> None:
-        super().__init__()
-        self.n_head = n_head
-        self.weight = nn.Parameter(torch.ones(d_model))
-
-    def forward(self, x_BHTK: Tensor) -> Tensor:
-        """Return the normalized queries or keys, in float32 under autocast."""
-        normed_BHTK = F.layer_norm(x_BHTK, x_BHTK.shape[-1:], eps=LAYER_NORM_EPS)
-        return normed_BHTK * self.weight.view(self.n_head, 1, -1)
+    n_pairs = cos_TJ.shape[-1]
+    first_BHTJ, second_BHTJ, rest = x_BHTK.tensor_split((n_pairs, 2 * n_pairs), dim=-1)
+    rotated = (first_BHTJ * cos_TJ - second_BHTJ * sin_TJ, second_BHTJ * cos_TJ + first_BHTJ * sin_TJ)
+    return torch.cat((*rotated, rest) if rest.shape[-1] else rotated, dim=-1).to(x_BHTK.dtype)
 
 
 class StableLMBlock(TransformerBlock):
-    """A layer with RoPE over the whole width of a head, and a SwiGLU MLP; ``qk_norm`` normalizes queries and keys."""
+    """A layer with RoPE over the first coordinates of each head, or all of them, and a SwiGLU MLP.
+
+    ``qk_norm`` normalizes the queries and keys of each head, with one weight for all heads of the layer.
+    """
 
     def __init__(self, d_model: int, n_head: int, d_ffn: int, qk_norm: bool = False) -> None:
         super().__init__(d_model, n_head, d_ffn)
         self.qk_norm = qk_norm
         if qk_norm:
-            self.q_norm = HeadNorm(d_model, n_head)
-            self.k_norm = HeadNorm(d_model, n_head)
+            self.q_norm = self.norm(d_model // n_head)
+            self.k_norm = self.norm(d_model // n_head)
         self.mlp_gate_up = nn.Linear(d_model, 2 * d_ffn, bias=False)
         self.mlp_proj = nn.Linear(d_ffn, d_model, bias=False)
 
@@ -93,18 +81,20 @@ class StableLM(LanguageModel):
         d_ffn: int,
         tied: bool,
         rope_base: float,
-        qk_norm: bool = False,
+        rope_fraction: float = 1.0,
+        qk_norm: QkNorm | bool = False,
         soft_cap: float | None = None,
     ) -> None:
-        super().__init__(vocab_size, seq_len, n_layer, n_head, d_model, d_ffn, tied, soft_cap, qk_norm=qk_norm)
-        self.rope_base, self.qk_norm = rope_base, qk_norm
+        super().__init__(vocab_size, seq_len, n_layer, n_head, d_model, d_ffn, tied, soft_cap, qk_norm=bool(qk_norm))
+        self.rope_base, self.rope_fraction, self.qk_norm = rope_base, rope_fraction, bool(qk_norm)
 
     def inputs(self, tokens_BT: Tensor, places_BT: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return the embedding, shape BTD, and the tables of :func:`rope_tables`, or their rows at ``places_BT``.
 
         The tables are computed at each call, so there is no buffer to move, shard, broadcast or leave on ``meta``.
         """
-        tables = rope_tables(tokens_BT.shape[1], self.d_model // self.n_head, self.rope_base, tokens_BT.device)
+        d_rotated = round(self.rope_fraction * self.d_model / self.n_head)
+        tables = rope_tables(tokens_BT.shape[1], d_rotated, self.rope_base, tokens_BT.device)
         if places_BT is not None:
             tables = tables[0][places_BT][:, None], tables[1][places_BT][:, None]  # shape B1TJ, for all heads
         return self.embedding(tokens_BT), *tables
@@ -121,7 +111,8 @@ def weights(model: StableLM) -> Iterator[Weight]:
         if model.qk_norm:
             for name in "qk":
                 norms = f"{theirs}self_attn.{name}_layernorm.norms"
-                yield Weight(f"{ours}{name}_norm", tuple(f"{norms}.{head}" for head in range(model.n_head)))
+                names = tuple(f"{norms}.{head}" for head in range(model.n_head))
+                yield Weight(f"{ours}{name}_norm", names, shared=True)
         yield Weight(f"{ours}ln_2", (f"{theirs}post_attention_layernorm",), bias=True)
         yield Weight(f"{ours}mlp_gate_up", (f"{theirs}mlp.gate_proj", f"{theirs}mlp.up_proj"))
         yield Weight(f"{ours}mlp_proj", (f"{theirs}mlp.down_proj",))
@@ -135,7 +126,7 @@ def rotary_config(model: StableLM) -> dict[str, Any]:
 
     transformers 5 reads ``rope_parameters``, transformers 4 the same keys at the top level.
     """
-    rope = {"rope_theta": model.rope_base, "partial_rotary_factor": 1.0}
+    rope = {"rope_theta": model.rope_base, "partial_rotary_factor": model.rope_fraction}
     return {"num_key_value_heads": model.n_head, **rope, "rope_parameters": {"rope_type": "default", **rope}}
 
 
@@ -151,13 +142,13 @@ FAMILY = Family(
         "d_ffn": "intermediate_size",
         "tied": "tie_word_embeddings",
         "rope_base": "rope_theta",
+        "rope_fraction": "partial_rotary_factor",
         "qk_norm": "qk_layernorm",
     },
     {
         "architectures": ["StableLmForCausalLM"],
         "hidden_act": "silu",
         "layer_norm_eps": LAYER_NORM_EPS,
-        "partial_rotary_factor": 1.0,
         "use_qkv_bias": False,
         "use_parallel_residual": False,
         "hidden_dropout": 0.0,

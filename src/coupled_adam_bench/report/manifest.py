@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.machine.revision import git_revision
+from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import ASIDE, read_sealed, sha256_file, write_json
 from coupled_adam_bench.store.runs import read_run
@@ -36,7 +36,7 @@ def _versions() -> dict[str, str]:
 def _cell(cell: Cell, folder: Path) -> dict[str, Any]:
     identity = {
         "cell": cell.id, "model": cell.model.name, "n_params": cell.n_params, "n_tokens": cell.n_tokens,
-        "optimizer": cell.optimizer.key, "seed": cell.seed, "data_seed": cell.data_seed, "steps": cell.steps,
+        "optimizer": cell.optimizer.key, "seed": cell.seed, "steps": cell.steps,
     }  # fmt: skip
     record = ("status", "reason", "step", "model_sha256", "data_sha256", "train", "environment")
     path = paths.RunFiles(folder).record

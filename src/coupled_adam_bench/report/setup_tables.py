@@ -40,7 +40,8 @@ def _schedule(study: Study) -> str:
     training = study.training
     if training.schedule == "constant":
         return "constant"
-    end = f"to {training.min_lr_ratio:g} of the peak"
+    low = training.min_learning_rate
+    end = f"to {training.min_lr_ratio:g} of the peak" if low is None else f"to {low:g}"
     if training.schedule == "wsd":
         return f"wsd, {end} in the last {100 * training.decay_fraction:g} %"
     return f"{training.schedule} decay {end}"
@@ -48,7 +49,9 @@ def _schedule(study: Study) -> str:
 
 def _initial_weights(study: Study) -> str:
     training = study.training
-    return "Xavier" if training.init == "xavier" else f"normal, standard deviation {training.init_std:g}"
+    if training.init == "xavier_linear":
+        return "Xavier, as in arXiv 2601.02031"
+    return f"normal, standard deviation {training.init_std:g}"
 
 
 def _batch(study: Study) -> str:

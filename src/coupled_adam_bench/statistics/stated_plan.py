@@ -79,19 +79,6 @@ def _in_advance(record: Record, sha256: str) -> Check:
     return Check(subject, "no" if first["begun"] else "yes", finding)
 
 
-def _measured_alike(record: Record, sha256: str) -> Check:
-    subject = "metrics unchanged"
-    of_text = [entry for entry in record if entry["sha256"] == sha256]
-    if not of_text:
-        return Check(subject, "open", "it is not recorded how they were to be measured")
-    n_before = sum(not entry["begun"] for entry in of_text)
-    seen = [entry["measured"] for entry in of_text[max(0, n_before - 1) :]]
-    changed = sorted({stage for entry in seen for stage in seen[0] | entry if entry.get(stage) != seen[0].get(stage)})
-    if changed:
-        return Check(subject, "no", f"settings or version of {', '.join(changed)} changed after this text was seen")
-    return Check(subject, "yes", f"settings and version of {', '.join(seen[0])} are those of the time")
-
-
 def _dropped(record: Record, sha256: str) -> list[str]:
     """Return the runs that had begun with these settings, and that the grid has no longer."""
     alike = _alike(record, sha256)
@@ -119,7 +106,6 @@ def checks(study: StudyResults, record: Record) -> tuple[Check, ...]:
     some, whole = seeds_with_values(study)
     return (
         _in_advance(record, stated.sha256),
-        _measured_alike(record, stated.sha256),
         _seeds(stated.plan.seeds, some, whole, _dropped(record, stated.sha256)),
     )
 

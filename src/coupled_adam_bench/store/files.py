@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -40,37 +41,20 @@ def await_files(paths: Iterable[Path]) -> None:
 
 
 def move_aside(path: Path) -> Path:
-    """Rename what stands at ``path``, whatever it is, to the first free ``NAME.damaged-1``, and return where it is."""
-    number = 1
-    while os.path.lexists(aside := path.with_name(f"{path.name}{ASIDE}{number}")):
-        number += 1
-    return path.rename(aside)
-
-
-def clear(path: Path, for_folder: bool = False) -> str | None:
-    """Set aside what stands where a file or a folder belongs and is none, and return a sentence that says so.
-
-    It may be a folder in the place of a file, a link to nothing or to itself, a pipe or a socket.
-    """
-    if not os.path.lexists(path) or (path.is_dir() if for_folder else path.is_file()):
-        return None
-    try:
-        return f"{path}: this is no {'folder' if for_folder else 'file'}; kept as {move_aside(path).name}"
-    except FileNotFoundError:  # it was a file that has just been deleted, or somebody else was faster
-        return None
+    """Rename a file or a folder to the first free ``NAME.damaged-1``, and return where it is."""
+    names = (path.with_name(f"{path.name}{ASIDE}{number}") for number in count(1))
+    return path.rename(next(name for name in names if not name.exists()))
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``, which replaces it if the block succeeds and is deleted otherwise."""
-    clear(path.parent, for_folder=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        clear(path)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import IO
 
 from coupled_adam_bench.machine.progress import LINE_SECONDS, say
-from coupled_adam_bench.store.files import clear
 
 LOCK = ".lock"
 _POLL_SECONDS = 0.2
@@ -24,12 +23,10 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path, name: str = LOCK, waiting: str | None = None) -> None:
-        clear(folder, for_folder=True)
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / name
         self._waiting = waiting or f"{folder}: waits for the process that works in this folder"
         self._file: IO[str] | None = None
-        self._tries = 0
         self._last_line = -math.inf
         self.left_by = ""
         """The process that held the lock before this one, as ``pid 1 on host``; empty if there was none."""
@@ -42,9 +39,7 @@ class FolderLock:
         """
         deadline = time.monotonic() + seconds
         while not self._try():
-            self._tries += 1
-            if self._tries > 1:  # the first failure may be a call of is_held, which takes the lock for an instant
-                self._say_who()
+            self._say_who()
             if time.monotonic() >= deadline:
                 return False
             time.sleep(_POLL_SECONDS)
@@ -57,7 +52,6 @@ class FolderLock:
             self._file = None
 
     def _try(self) -> bool:
-        clear(self._path)
         file = self._path.open("a+", encoding="utf-8", errors="replace")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,10 +61,8 @@ class FolderLock:
             is_ours = False
         except OSError as error:
             file.close()
-            raise OSError(
-                error.errno,
-                f"{self._path}: cannot be locked ({error.strerror}); put the results on a file system with locks",
-            ) from None
+            reason = f"{self._path}: cannot be locked ({error.strerror}); put the results on a file system with locks"
+            raise OSError(error.errno, reason) from None
         if not is_ours:
             file.close()
             return False

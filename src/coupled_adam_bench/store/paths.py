@@ -2,19 +2,21 @@
 
 from pathlib import Path
 
+from coupled_adam_bench.store.files import read_json
+
 RESULTS = Path("results")
 RUNS = RESULTS / "runs"
 GPU_LEASES = RESULTS / ".gpus"
 """The locks of the GPUs that jobs on this machine use."""
 MLFLOW_DB = RESULTS / "mlflow.db"
+IMPORT_SUMMARY = "mlflow.json"
+"""The file in the folder of a study that says what the last import into MLflow did."""
+NOT_IMPORTED = "not_imported"
+"""The key of that summary with the reason why a server did not take the import."""
 HISTORY = "history.jsonl"
 WEIGHTS = "model.safetensors"
 TUNING = "tuning"
 """The folder of a study with the choice of each tuning."""
-STUDY_FOLDERS = ("data", "training", "evaluation", TUNING, "logs", "tables", "figures", "report")
-"""The folders in the folder of a study."""
-RUN_FOLDERS = ("checkpoints", "model", "evaluations")
-"""The folders in the folder of a run."""
 
 
 def data_dir(data_id: str, results: Path = RESULTS) -> Path:
@@ -45,6 +47,15 @@ def study_dir(study: str) -> Path:
 def plan_file(study: str) -> Path:
     """Return the file with the plan of a study, which every job of its run reads."""
     return study_dir(study) / "plan.json"
+
+
+def not_imported(study_dir: Path) -> str | None:
+    """Return why MLflow has not everything of a study, as its last import noted; ``None`` if nothing is noted."""
+    try:
+        reason: str | None = read_json(study_dir / IMPORT_SUMMARY).get(NOT_IMPORTED)
+    except (ValueError, AttributeError):  # there is none, or it is damaged
+        return None
+    return reason
 
 
 class RunFiles:

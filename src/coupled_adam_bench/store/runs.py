@@ -4,15 +4,13 @@ The name of a run's folder is the id of its cell, or of its trunk. A record that
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.store.files import read_json, read_sealed, sha256_file, write_sealed
+from coupled_adam_bench.store.files import read_sealed, sha256_file, write_sealed
 from coupled_adam_bench.store.locks import FolderLock
 from coupled_adam_bench.store.paths import RunFiles
-from coupled_adam_bench.store.weights import cell_of
 
 KEEP_CHECKPOINTS = 2  # the newest, and the one before it in case the newest is damaged
 CHECKPOINT_STATE = "state.json"
@@ -60,44 +58,11 @@ def read_run(path: Path) -> dict[str, Any]:
     return record
 
 
-def _named_cells(files: RunFiles) -> Iterator[str]:
-    for path, key in ((files.cell, "id"), (files.record, "cell")):
-        with suppress(ValueError, OSError, KeyError):
-            yield read_sealed(path)[key]
-    if (cell_id := cell_of(files.weights)) is not None:
-        yield cell_id
-    for state in files.checkpoints.glob(f"step-*/{CHECKPOINT_STATE}"):
-        with suppress(ValueError, OSError, KeyError, TypeError):
-            yield read_json(state)["identity"]["cell"]
-
-
-def other_cell(run_dir: Path) -> str | None:
-    """Return the id of the cell whose run lies in the folder of another one, of which there is nothing; else ``None``.
-
-    A folder in which some files are its own cell's is damaged, and training mends it.
-    """
-    others = []
-    for cell_id in _named_cells(RunFiles(run_dir)):
-        if cell_id == run_dir.name:
-            return None
-        others.append(cell_id)
-    return others[0] if others else None
-
-
-def check_own(run_dir: Path) -> None:
-    """Raise ``ValueError`` if a folder holds the run of another cell, which training would overwrite."""
-    if (cell_id := other_cell(run_dir)) is not None:
-        raise ValueError(
-            f"{run_dir}: holds the run of {cell_id}; move it to where it belongs, or start again: the workflow sets it "
-            "aside"
-        )
-
-
 def run_damage(run_dir: Path, model: bool = False) -> str | None:
     """Return what is wrong with the record of a run, a sentence that names the file; ``None`` if it is whole or absent.
 
-    ``run.json`` is compared with its seal and the name of the folder, the weights with that name, the history with its
-    SHA-256 there, and the files of the ``model`` if asked.
+    ``run.json`` is compared with its seal and the name of the folder, the history with its SHA-256 there, and the files
+    of the ``model`` if asked.
     """
     files = RunFiles(run_dir)
     if not files.record.exists():
@@ -105,8 +70,6 @@ def run_damage(run_dir: Path, model: bool = False) -> str | None:
     try:
         run = read_sealed(files.record)
         if problem := _misplaced(files.record, run_dir, run["cell"]):
-            return problem
-        if (cell_id := cell_of(files.weights)) and (problem := _misplaced(files.weights, run_dir, cell_id)):
             return problem
         checksums = {files.history: run["history_sha256"]}
         if model and run["status"] == "completed":

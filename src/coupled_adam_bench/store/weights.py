@@ -50,16 +50,6 @@ def _read_header(file: IO[bytes]) -> dict[str, Any]:
     return header
 
 
-def cell_of(weights: Path) -> str | None:
-    """Return the id of the cell in a file of weights; ``None`` if there is none, as in damaged files and old ones."""
-    try:
-        with weights.open("rb") as file:
-            cell: str | None = _read_header(file)[_METADATA].get(CELL)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
-        return None
-    return cell
-
-
 def sha256_without_cell(weights: Path) -> str:
     """Return the SHA-256 that a file of weights would have without the id of its cell, as older versions wrote it."""
     with weights.open("rb") as file:

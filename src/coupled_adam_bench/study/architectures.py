@@ -8,6 +8,10 @@ ArchitectureName = Literal["gpt2", "stablelm"]
 """Each has the name that transformers gives the class that computes the same, ``model_type`` in its config.json."""
 
 
+QkNorm = Literal[False, "shared"]
+"""How queries and keys are normalized: not, or with one weight for all heads of a layer."""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """A family of decoders: what its settings allow, and what its parameters, memory and disk are counted from.
@@ -55,7 +59,7 @@ ARCHITECTURES: Mapping[ArchitectureName, Architecture] = {
     ),
     "stablelm": Architecture(
         title="StableLM: LayerNorm, SwiGLU, RoPE",
-        options=frozenset({"rope_base", "qk_norm"}),
+        options=frozenset({"rope_base", "rope_fraction", "qk_norm"}),
         default_ffn=lambda d_model: 256 * -(-(8 * d_model // 3) // 256),
         mlp_matrices=3,
         learned_positions=False,

@@ -27,9 +27,7 @@ class Cell:
     optimizer: Optimizer
     steps: int
     seed: int
-    """Seed of the initial weights, of the random windows of the test loss and, unless crossed, of the data's order."""
-    data_seed: int
-    """Seed of the order of the data."""
+    """Seed of the initial weights, of the order of the data, and of the random windows of the test loss."""
     data_digest: str
     """Hash of everything that can change the data, the end of ``data_id``."""
     tokens_label: str | None = field(compare=False)
@@ -71,7 +69,6 @@ class Cell:
             "n_params": self.n_params,
             "n_tokens": self.n_tokens,
             "seed": self.seed,
-            "data_seed": self.data_seed,
             "steps": self.steps,
             "vocab_size": self.vocab_size,
             "tokens_label": self.tokens_label,
@@ -125,15 +122,9 @@ def readable_count(count: int) -> str:
     return str(count)
 
 
-def _identity(
-    data: str, vocab_size: int, model: Model, optimizer: Optimizer, seed: int, data_seed: int
-) -> dict[str, Any]:
-    """Return what the id of a run hashes, apart from its recipe and its length; ``data`` is the hash of the data.
-
-    A seed of the data's order counts if it is another than ``seed``, so that cells from before there was one keep their
-    ids.
-    """
-    identity = {
+def _identity(data: str, vocab_size: int, model: Model, optimizer: Optimizer, seed: int) -> dict[str, Any]:
+    """Return what the id of a run hashes, apart from its recipe and its length; ``data`` is the hash of the data."""
+    return {
         "version": versions.TRAIN,
         "data": data,
         "vocab_size": vocab_size,
@@ -142,31 +133,16 @@ def _identity(
         "optimizer": optimizer.model_dump(exclude={"key", "label"}),
         "seed": seed,
     }
-    return identity if data_seed == seed else identity | {"data_seed": data_seed}
 
 
-def _seeds(seed: int, data_seed: int) -> str:
-    """Return the seeds as ids of runs have them, such as ``s1``, or ``s1d2`` where the data have another."""
-    return f"s{seed}" if data_seed == seed else f"s{seed}d{data_seed}"
-
-
-def make_cell(
-    study: Study,
-    data: str,
-    model: Model,
-    tokens: Steps | int,
-    optimizer: Optimizer,
-    seed: int,
-    data_seed: int | None = None,
-) -> Cell:
-    """Return one cell of ``study``; ``data`` is the hash of its data, and ``data_seed`` is ``seed`` unless given."""
-    data_seed = seed if data_seed is None else data_seed
+def make_cell(study: Study, data: str, model: Model, tokens: Steps | int, optimizer: Optimizer, seed: int) -> Cell:
+    """Return one cell of ``study``; ``data`` is the hash of its data."""
     training = study.training
     batch_tokens = training.batch_sequences * training.seq_len
     steps = tokens.steps if isinstance(tokens, Steps) else tokens // batch_tokens
-    identity = _identity(data, study.data.vocab_size, model, optimizer, seed, data_seed)
+    identity = _identity(data, study.data.vocab_size, model, optimizer, seed)
     identity |= {"training": training.model_dump(), "steps": steps}
-    names = (model.name, readable_count(steps * batch_tokens), optimizer.own_key, _seeds(seed, data_seed))
+    names = (model.name, readable_count(steps * batch_tokens), optimizer.own_key, f"s{seed}")
     return Cell(
         study=study,
         id="_".join((*names, digest(identity))),
@@ -177,7 +153,6 @@ def make_cell(
         optimizer=optimizer,
         steps=steps,
         seed=seed,
-        data_seed=data_seed,
         data_digest=data,
         tokens_label=tokens.label if isinstance(tokens, Steps) else readable_count(tokens),
     )
@@ -193,11 +168,11 @@ def stable_prefix(cell: Cell) -> Cell | None:
     steps = min(training.decay_start(cell.steps), cell.steps - 1)
     if training.schedule != "wsd" or steps == 0:
         return None
-    identity = _identity(cell.data_digest, cell.vocab_size, cell.model, cell.optimizer, cell.seed, cell.data_seed)
-    identity["training"] = training.model_dump(exclude={"decay_fraction", "min_lr_ratio"})
+    identity = _identity(cell.data_digest, cell.vocab_size, cell.model, cell.optimizer, cell.seed)
+    identity["training"] = training.model_dump(exclude={"decay_fraction", "min_lr_ratio", "min_learning_rate"})
     return replace(
         cell,
-        id=f"{cell.model.name}_stable_{cell.optimizer.own_key}_{_seeds(cell.seed, cell.data_seed)}_{digest(identity)}",
+        id=f"{cell.model.name}_stable_{cell.optimizer.own_key}_s{cell.seed}_{digest(identity)}",
         training=training.model_copy(update={"schedule": "constant"}),
         steps=steps,
         tokens_label=None,
@@ -214,17 +189,16 @@ def find_trunks(cells: Iterable[Cell]) -> dict[str, Trunk]:
 
 
 def block_cells(study: Study, data: str, block: GridBlock) -> list[Cell]:
-    """Return the cells of one block of the grid: models, tokens, optimizers, seeds, seeds of the data.
+    """Return the cells of one block of the grid: models, tokens, optimizers, seeds.
 
     The last of these changes fastest. ``data`` is the hash of the study's data. Cells of optimizers that are tuned have
     their settings as the block gives them, and the names of their rows.
     """
     models = {model.name: model for model in study.models}
     return [
-        replace(make_cell(study, data, models[name], tokens, optimizer, seed, data_seed), optimizer=row)
+        replace(make_cell(study, data, models[name], tokens, optimizer, seed), optimizer=row)
         for name in block.models
         for tokens in block.tokens
         for optimizer, row in zip(block.optimizers, block.rows, strict=True)
         for seed in block.seeds
-        for data_seed in block.data_seeds or (None,)
     ]

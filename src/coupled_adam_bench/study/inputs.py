@@ -1,13 +1,12 @@
 """Finds and identifies the files that a study reads: text, tokenizer, own optimizers; it imports nothing heavy."""
 
 import os
-import re
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
+from glob import glob, has_magic
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from coupled_adam_bench.store.files import digest, sha256_file
 from coupled_adam_bench.study.config import CustomSettings, Optimizer, Study
@@ -17,15 +16,6 @@ PACKINGS = (".gz", ".xz", ".zst")
 """Endings of packed files."""
 TEXT_SUFFIXES = tuple(kind + packing for kind in (".txt", ".jsonl", ".parquet") for packing in ("", *PACKINGS))
 _SAMPLE_BYTES = 65536
-_MAGIC = re.compile(r"[*?\[]")
-
-
-class _TextFile(NamedTuple):
-    """A text file, with its name relative to the root of the pattern that matched it."""
-
-    name: str
-    path: Path
-    pattern: str
 
 
 @contextmanager
@@ -44,95 +34,50 @@ def text_files(patterns: tuple[str, ...]) -> list[tuple[str, Path]]:
     """Return the text files of folders, files and globs as sorted pairs (name within the pattern's root, path).
 
     Links are followed, and a file that several patterns name is read once. Raises ``ValueError`` for a pattern that
-    matches no text file, for a file that would be read twice under two names, for links that form a loop, and for files
-    that cannot be read.
+    matches no text file, for a file that would be read twice under two names, and for files that cannot be read.
     """
-    first: dict[tuple[int, int], _TextFile] = {}
+    found: dict[Path, tuple[str, Path]] = {}
     for pattern in patterns:
         with _readable("paths.text", Path(pattern)):
-            matches = {file.path: file for file in _matches(pattern)}
-            for file in matches.values():
-                status = file.path.stat()
-                other = first.setdefault((status.st_dev, status.st_ino), file)
-                if other.name != file.name or os.path.abspath(other.path) != os.path.abspath(file.path):  # noqa: PTH100
-                    raise ValueError(_twice(other, file))
-        if not matches:
+            root, names = _matches(pattern)
+            for name in sorted(names):
+                path = root / name
+                known, other = found.setdefault(path.resolve(strict=True), (name, path))
+                if known != name:
+                    raise ValueError(
+                        f"paths.text: {other} and {path} are the same file and would be read twice, as {known!r} and "
+                        f"{name!r}: remove the link, or leave one of the patterns out"
+                    )
+        if not names:
             raise ValueError(
                 f"paths.text: {pattern!r} matches no text file; allowed endings: {', '.join(TEXT_SUFFIXES)}"
             )
-    return sorted((file.name, file.path) for file in first.values())
+    return sorted(found.values())
 
 
-def _twice(one: _TextFile, other: _TextFile) -> str:
-    if one.pattern != other.pattern:
-        advice = f"it is matched by {one.pattern!r} and by {other.pattern!r}: leave one of them out"
-    else:
-        advice = (
-            f"a link leads from one place to the other: remove it, or name the folders without it (now {one.pattern!r})"
-        )
-    return (
-        f"paths.text: {one.path} and {other.path} are the same file and would be read twice, as {one.name!r} and "
-        f"{other.name!r}; {advice}"
-    )
+def _matches(pattern: str) -> tuple[Path, list[str]]:
+    """Return the root of a pattern, and by their names below it the text files that a folder, a file or a glob names.
 
-
-def _matches(pattern: str) -> Iterator[_TextFile]:
-    """Yield the text files that a folder, a file or a glob names."""
+    A glob leaves out hidden files, as a shell does.
+    """
     path = Path(pattern)
-    files: Iterable[Path] = ()
     if path.is_dir():
-        root, files = path, _expand(path, ["**", "*"], True, ())
-    elif path.exists() or path.is_symlink():
-        root, files = path.parent, (path,)
-    elif _MAGIC.search(pattern):
-        first = next(index for index, part in enumerate(path.parts) if _MAGIC.search(part))
-        root = Path(*path.parts[:first])
-        if root.is_dir():
-            files = _expand(root, list(path.parts[first:]), False, ())
-    for file in files:
-        if file.name.endswith(TEXT_SUFFIXES) and _is_file(file):
-            yield _TextFile(str(file.relative_to(root)), file, pattern)
+        root, names = path, []
+        for folder, _, files in os.walk(path, onerror=_raise, followlinks=True):
+            names += [str(Path(folder, file).relative_to(path)) for file in files]
+    elif path.exists():
+        root, names = path.parent, [path.name]
+    else:
+        fixed = len(list(takewhile(lambda part: not has_magic(part), path.parts)))
+        root = Path(*path.parts[:fixed])
+        # pathlib would find hidden files, and pass over links to folders.
+        names = glob(str(Path(*path.parts[fixed:])), root_dir=root, recursive=True)  # noqa: PTH207
+    names = [name for name in names if name.endswith(TEXT_SUFFIXES)]
+    return root, [name for name in names if (root / name).is_file() or not (root / name).exists()]
 
 
-def _expand(folder: Path, segments: list[str], hidden: bool, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
-    """Yield the paths below a folder that match the segments of a glob; ``above`` identifies its parent folders."""
-    segment, *rest = segments
-    if not _MAGIC.search(segment):
-        path = folder / segment
-        if path.exists() or path.is_symlink():
-            yield from _expand(path, rest, hidden, above) if rest else (path,)
-        return
-    status = folder.stat()
-    here = (status.st_dev, status.st_ino)
-    if here in above:
-        raise ValueError(
-            f"paths.text: {folder} is a link to a folder that it lies in, a loop, so that its text would be read again "
-            "and again; remove the link, or name the files without it"
-        )
-    entries = sorted(folder.iterdir())
-    if segment == "**":
-        yield from _expand(folder, rest or ["*"], hidden, above)
-        for entry in entries:
-            if entry.is_dir() and (hidden or not entry.name.startswith(".")):
-                yield from _expand(entry, segments, hidden, (*above, here))
-        return
-    for entry in entries:
-        if fnmatchcase(entry.name, segment) and (hidden or segment.startswith(".") or not entry.name.startswith(".")):
-            if not rest:
-                yield entry
-            elif entry.is_dir():
-                yield from _expand(entry, rest, hidden, above)
-
-
-def _is_file(path: Path) -> bool:
-    """Tell whether a path is a regular file or, if not, a folder; raise ``ValueError`` for anything else."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        raise ValueError(f"paths.text: {path} is a link to nothing; remove it, or mend it") from None
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise ValueError(f"paths.text: {path} is a pipe, a socket or a device, not a file; leave it out")
-    return stat.S_ISREG(mode)
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def fingerprints(patterns: tuple[str, ...]) -> list[list[Any]]:

@@ -3,10 +3,8 @@
 It is checked against the study before the first job, and its text and the settings of its runs are recorded when seen.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -195,53 +193,21 @@ def read_record(study_dir: Path) -> list[dict[str, Any]]:
     return seen
 
 
-def measured_as(
-    stated: Stated, blocks: "Sequence[PlannedBlock]", measurements: Mapping[tuple[str, str], Any]
-) -> dict[str, str]:
-    """Return a hash of each stage that measures a stated metric: of its version, settings and directions of metrics.
-
-    ``measurements`` are those of the studies, by the names of stage and study.
-    """
-    better: dict[tuple[str, str], dict[str, bool]] = defaultdict(dict)
-    for planned in blocks:
-        for hypothesis in stated.plan.hypotheses:
-            if planned.block.table == hypothesis.table:
-                metric = planned.study.metrics[hypothesis.metric]
-                better[metric.stage, planned.study.name][metric.name] = metric.higher_is_better
-    found = {key: (measurements.get(key), directions) for key, directions in better.items()}
-    return {
-        f"{stage} of {study}": digest([m.stage.version, m.settings, directions]) if m else "unknown"
-        for (stage, study), (m, directions) in found.items()
-    }
-
-
 def _settings(cell: Cell) -> str:
     """Return a hash of all but the seed that can change a cell's numbers, or the choice of its settings."""
     seedless = make_cell(cell.study, cell.data_digest, cell.model, Steps(steps=cell.steps), cell.optimizer, seed=0)
     return digest([seedless.id, cell.tuning])
 
 
-def _signs(plan: "Plan", study_dir: Path) -> dict[str, list[str]]:
-    """Return the paths in ``results/`` that show that a run has begun, by the name of its job.
-
-    They are its folder and that of its trunk. As long as its settings are not chosen its folder is not known, and the
-    path is that of the choice, which comes just before it.
-    """
-    chosen = plan.with_choices(chosen_values(plan.tunings.values(), study_dir / paths.TUNING))
-    trunks = {cell_id: trunk_id for trunk_id, trunk in plan.trunks.items() for cell_id in trunk.prefixes}
-    signs: dict[str, list[str]] = {}
-    for cell in chain.from_iterable(planned.cells for planned in chosen.blocks):
-        found = [paths.run_dir(cell.id, Path())]
-        if cell.tuning is not None and not cell.is_chosen:
-            found = [choice_file(Path(study_dir.name, paths.TUNING), cell.tuning)]
-        elif cell.id in trunks:
-            found.append(paths.trunk_dir(trunks[cell.id], Path()))
-        signs[cell.job_name] = [str(path) for path in found]
-    return signs
+def _sign(cell: Cell, study: str) -> Path:
+    """Return the path in ``results/`` that shows that a run has begun: its folder, or the choice just before it."""
+    if cell.tuning is not None and not cell.is_chosen:
+        return choice_file(Path(study, paths.TUNING), cell.tuning)
+    return paths.run_dir(cell.id, Path())
 
 
-def note_stated(plan: "Plan", study_dir: Path, measured: Mapping[str, str]) -> None:
-    """Record a stated plan if it is not what was seen last: its text, its runs, and how its metrics are ``measured``.
+def note_stated(plan: "Plan", study_dir: Path) -> None:
+    """Record a stated plan if it is not what was seen last: its text, and the settings of its runs.
 
     The record says which of all runs that it ever meant had begun by then. It is kept on the user's own machine, so it
     is a help to honest people and no proof to others.
@@ -249,13 +215,13 @@ def note_stated(plan: "Plan", study_dir: Path, measured: Mapping[str, str]) -> N
     assert plan.stated is not None
     seen = read_record(study_dir)
     cells = {cell.job_name: _settings(cell) for cell in meant_cells(plan.stated, plan.blocks)}
-    now = {"sha256": plan.stated.sha256, "measured": dict(measured), "cells": cells}
+    now = {"sha256": plan.stated.sha256, "cells": cells}
     if seen and {name: seen[-1][name] for name in now} == now:
         return
-    signs = _signs(plan, study_dir)
-    now["signs"] = {name: signs[name] for name in cells}
-    known = {name: found for entry in (*seen, now) for name, found in entry["signs"].items()}
+    chosen = plan.with_choices(chosen_values(plan.tunings.values(), study_dir / paths.TUNING))
+    signs = {cell.job_name: [str(_sign(cell, study_dir.name))] for cell in meant_cells(plan.stated, chosen.blocks)}
+    known = {name: found for entry in seen for name, found in entry["signs"].items()} | signs
     begun = [name for name, found in known.items() if any((study_dir.parent / path).exists() for path in found)]
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    entry = {**now, "at": at, "begun": begun, "n_cells": len(known)}
+    entry = {**now, "signs": signs, "at": at, "begun": begun, "n_cells": len(known)}
     write_sealed(study_dir / RECORD, {"seen": [*seen, entry]})

@@ -16,7 +16,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
-from coupled_adam_bench.machine.environ import environment
+from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import atomic_path

@@ -25,7 +25,6 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import (
     SEAL,
-    clear,
     read_json,
     read_sealed,
     remove,
@@ -185,8 +184,6 @@ class Checkpoints:
         return self.group.run_on_first(lambda: self._newest(last_step))
 
     def _newest(self, last_step: int | None) -> Path | None:
-        if said := clear(self.folder, for_folder=True):
-            say(said)
         for path in checkpoints(self.folder):
             if last_step is not None and step_of(path) > last_step:
                 continue

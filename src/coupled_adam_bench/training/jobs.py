@@ -19,7 +19,7 @@ import torch
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.locks import FolderLock
-from coupled_adam_bench.store.runs import cell_damage, check_own, run_damage, write_cell
+from coupled_adam_bench.store.runs import cell_damage, run_damage, write_cell
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Execution
 from coupled_adam_bench.training.checks import is_trained, say_kept
@@ -36,8 +36,7 @@ _VOTE_SECONDS = 1.0
 def locked(run_dir: Path, group: WorkerGroup, stop: Sequence[int]) -> Iterator[bool]:
     """Hold the lock of a run folder in the first process; wait while another job holds it.
 
-    Yields false if a request to stop in any process has ended the wait. ``ValueError`` if the folder holds the run of
-    another cell.
+    Yields false if a request to stop in any process has ended the wait.
     """
     with contextlib.ExitStack() as stack:
         locks: list[FolderLock] = []  # rank 0 has one, the others none
@@ -53,8 +52,6 @@ def locked(run_dir: Path, group: WorkerGroup, stop: Sequence[int]) -> Iterator[b
         while not is_ours and not vote(bool(stop)):
             is_ours = group.run_on_first(acquire)
         vote.count()
-        if is_ours:
-            group.run_on_first(lambda: check_own(run_dir))
         yield is_ours
 
 

@@ -120,7 +120,7 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
     tokens = micro_batch_sequences * training.seq_len
     bf16, on_gpu = training.precision == "bf16", execution.gpus > 0
     matrices = model.matrix_params
-    root = n_params - matrices - model.n_layer * model.norms_per_layer * model.d_model  # what belongs to no layer
+    root = n_params - matrices - model.n_layer * model.norm_params_per_layer  # what belongs to no layer
     head_weight = FP32 * cell.vocab_size * model.d_model
     chunk = min(LOGITS_CHUNK["cuda" if on_gpu else "cpu"], tokens)
     # The logits and their softmax in the products' precision, between them log-softmax in float32; on a CPU, float32

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from coupled_adam_bench.machine.gpus import find_gpu
-from coupled_adam_bench.machine.revision import git_revision
+from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.study.config import CustomSettings, Optimizer
 
 

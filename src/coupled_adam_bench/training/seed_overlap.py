@@ -93,7 +93,7 @@ def audit(plan: Plan, results: Path = paths.RESULTS) -> Iterator[dict[str, Any]]
     runs: dict[tuple[Any, ...], tuple[Training, set[int]]] = {}
     for cell in plan.cells.values():
         key = (cell.data_id, *_order_of(cell.training), cell.n_tokens, cell.steps)
-        runs.setdefault(key, (cell.training, set()))[1].add(cell.data_seed)
+        runs.setdefault(key, (cell.training, set()))[1].add(cell.seed)
     for key, (training, seeds) in runs.items():
         names = ("data", "data_order", "streams", "batch_sequences", "seq_len", "n_tokens", "steps")
         yield from _pairs(dict(zip(names, key, strict=True)), training, sorted(seeds), results)

@@ -14,17 +14,17 @@ from torch import Tensor
 
 from coupled_adam_bench.data.bins import Meta, load_meta, open_tokens
 from coupled_adam_bench.machine.device import check_threads
-from coupled_adam_bench.machine.garbage import rarely_collected
+from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.optim.build import Optimizers, build_optimizers
 from coupled_adam_bench.optim.coupled_adam.shards import local
-from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.store.paths import HISTORY, RunFiles, trunk_dir
 from coupled_adam_bench.store.runs import CHECKPOINT_STATE
 from coupled_adam_bench.study.cells import Cell, stable_prefix
 from coupled_adam_bench.study.config import Execution
+from coupled_adam_bench.study.schedule import learning_rate_factor
 from coupled_adam_bench.training.batches import Batches
 from coupled_adam_bench.training.checkpoint import (
     Checkpoints,
@@ -88,7 +88,7 @@ class Trainer:
         self.meta: Meta = group.run_on_all(lambda: load_meta(data_dir))
         training = cell.training
         self.batches = group.run_on_all(
-            lambda: Batches(open_tokens(data_dir, "train", verify=group.is_first), training, cell.data_seed, group)
+            lambda: Batches(open_tokens(data_dir, "train", verify=group.is_first), training, cell.seed, group)
         )
         with self.device:  # the initial values are drawn on the CPU, whatever the device
             self.model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap)
@@ -155,7 +155,7 @@ class Trainer:
     def _train_step(self, step: int) -> tuple[Tensor, Tensor]:
         training = self.cell.training
         inputs_BT, targets_BT = self.batches.get(step)
-        self.optimizers.set_lr(learning_rate_factor(step, self.cell.steps, training))
+        self.optimizers.set_lr(learning_rate_factor(step, self.cell.steps, training, self.cell.model.learning_rate))
         loss = torch.zeros((), device=self.device)
         micro = self.micro_batch_sequences
         for start in range(0, len(inputs_BT), micro):

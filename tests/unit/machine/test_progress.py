@@ -1,5 +1,7 @@
 import io
 
+import pytest
+
 from coupled_adam_bench.machine.progress import Progress
 
 
@@ -8,38 +10,23 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_log_file_gets_a_last_line_only_within_a_minute() -> None:
+@pytest.mark.parametrize(("line_seconds", "n_lines"), [(60, 2), (0, 4)])
+def test_a_log_file_gets_lines_in_its_interval_and_at_the_end(line_seconds: float, n_lines: int) -> None:
     stream = io.StringIO()
-    with Progress(2000, "token", "train", initial=1000, stream=stream) as progress:
-        for _ in range(500):
-            progress.update(1, loss=3.14159, phase="warmup")
-        assert stream.getvalue() == ""
-    (line,) = stream.getvalue().splitlines()
-    assert line.startswith("train: 1.50k/2.00k token, 75.0 %, ")
-    assert line.endswith("left, loss=3.142, phase=warmup")
-
-
-def test_a_log_file_gets_lines_in_its_interval() -> None:
-    stream = io.StringIO()
-    with Progress(None, "token", "prepare", stream=stream, line_seconds=0) as progress:
-        progress.update(1000)
-        progress.update(500)
+    with Progress(2000, "token", "train", initial=1000, stream=stream, line_seconds=line_seconds) as progress:
+        progress.update(100)
+        progress.update(400, loss=3.14159, phase="warmup")
     lines = stream.getvalue().splitlines()
-    assert len(lines) == 3
-    assert lines[0].startswith("prepare: 1.00k token, ")
-    assert "%" not in lines[0]
+    assert len(lines) == n_lines
+    assert lines[-1].startswith("train: 75.0 %, 1.50k/2.00k token, ")
+    assert lines[-1].endswith("left, loss=3.14, phase=warmup")
 
 
-def test_a_terminal_gets_a_bar() -> None:
-    stream = Terminal()
-    with Progress(10, "step", "train", stream=stream) as progress:
-        progress.update(10, loss=2.5)
-    assert "100%" in stream.getvalue()
-    assert "loss=2.5" in stream.getvalue()
-
-
-def test_a_quiet_one_shows_nothing_anywhere() -> None:
-    for stream in (Terminal(), io.StringIO()):
-        with Progress(10, "step", "train", stream=stream, line_seconds=0, quiet=True) as progress:
-            progress.update(10)
-        assert stream.getvalue() == ""
+def test_a_terminal_gets_a_bar_a_log_file_without_a_total_its_count_and_a_quiet_one_nothing() -> None:
+    terminal, log, quiet = Terminal(), io.StringIO(), Terminal()
+    for stream, total in ((terminal, 10), (log, None), (quiet, 10)):
+        with Progress(total, "step", "train", stream=stream, quiet=stream is quiet) as progress:
+            progress.update(10, loss=2.5)
+    assert "100%" in terminal.getvalue() and "loss=2.5" in terminal.getvalue()
+    assert "10.0/? step" in log.getvalue()
+    assert quiet.getvalue() == ""

@@ -20,7 +20,7 @@ SIZES = {"name": "m", "n_layer": 3, "n_head": 2, "d_model": 8, "ffn_dim": 20, "l
 MakeModel = Callable[..., LanguageModel]
 
 
-@pytest.fixture(params=[*ARCHITECTURES, "stablelm, qk_norm"])
+@pytest.fixture(params=[*ARCHITECTURES, "stablelm, rope_fraction, qk_norm"])
 def kind(request) -> str:
     return request.param
 
@@ -37,7 +37,8 @@ def tied(request) -> bool:
 
 @pytest.fixture
 def settings(kind, architecture, tied) -> Model:
-    return Model(architecture=architecture, tied=tied, qk_norm="qk_norm" in kind, **SIZES)
+    more = {"rope_fraction": 0.5, "qk_norm": "shared"} if "qk_norm" in kind else {}
+    return Model(architecture=architecture, tied=tied, **more, **SIZES)
 
 
 @pytest.fixture

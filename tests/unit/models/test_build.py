@@ -29,9 +29,9 @@ def test_the_width_of_swiglu_is_a_multiple_of_256(d_model, d_ffn):
     ("fields", "message"),
     [
         ({"architecture": "llama"}, "'gpt2' or 'stablelm'"),
-        ({"architecture": "stablelm", "n_head": 4}, "d_model / n_head = 3 is odd"),
+        ({"architecture": "stablelm", "n_head": 4}, "d_model / n_head = 3 is not even"),
         ({"rope_base": 500.0}, "rope_base: gpt2 has none; rope_base is for"),
-        ({"qk_norm": True}, "qk_norm is for architecture 'stablelm'"),
+        ({"qk_norm": "shared"}, "qk_norm is for architecture 'stablelm'"),
         ({"ffn_dim": 0}, "greater than 0"),
     ],
 )

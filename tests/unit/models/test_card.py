@@ -27,7 +27,7 @@ def test_what_a_card_says(cell):
     assert header["model_name"] == cell.id
     assert header["tags"] == ["coupled-adam-bench", cell.model.architecture, "adamw"]
     assert "| training tokens | 3,840, 60 steps of 4 x 16 |" in body  # 60 x 4 x 16
-    assert "| seeds of weights and data | 1 and 1 |" in body
+    assert "| seed | 1 |" in body
     assert model_card(cell) == model_card(replace(cell, tokens_label="another"))
 
 

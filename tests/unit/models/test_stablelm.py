@@ -82,15 +82,20 @@ def test_a_layer_does_not_know_where_its_tokens_stand(block):
     assert (here - stretched).abs().max() > 0.01
 
 
+def test_a_fraction_of_each_head_is_rotated_and_the_rest_stays():
+    x_BHTK = torch.randn(2, 2, 9, 8, generator=torch.Generator().manual_seed(1))
+    tables = rope_tables(9, 4, 10_000.0, CPU)
+    turned_BHTK = rotate(x_BHTK, *tables)
+    assert torch.equal(turned_BHTK[..., 4:], x_BHTK[..., 4:])
+    assert torch.equal(turned_BHTK[..., :4], rotate(x_BHTK[..., :4], *tables))  # by the angles of a head of 4
+
+
 def test_queries_and_keys_are_normed_head_by_head():
     block = StableLMBlock(d_model=16, n_head=2, d_ffn=12, qk_norm=True)
     with torch.no_grad():
-        block.q_norm.weight.copy_(torch.arange(16) / 10)
+        block.q_norm.weight.copy_(torch.arange(8) / 10)
     q_BHTK = 3 + 5 * torch.randn(2, 2, 9, 8, generator=torch.Generator().manual_seed(1))
-    expected = torch.stack([
-        torch.nn.functional.layer_norm(q_BHTK[:, head], (8,), torch.arange(8 * head, 8 * head + 8) / 10, eps=1e-5)
-        for head in (0, 1)
-    ], dim=1)  # fmt: skip
+    expected = torch.nn.functional.layer_norm(q_BHTK, (8,), torch.arange(8) / 10, eps=1e-5)
     still = torch.ones(9, 4), torch.zeros(9, 4)  # no rotation
     turned_BHTK, k_BHTK = block.apply_rotary(q_BHTK, 7 * q_BHTK, *still)
     torch.testing.assert_close(turned_BHTK, expected)

@@ -7,7 +7,6 @@ import torch
 
 from coupled_adam_bench.models.gpt2 import GPT2
 from coupled_adam_bench.optim.build import build_optimizers
-from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.study.config import (
     AdamWSettings,
     CoupledAdamSettings,
@@ -16,6 +15,7 @@ from coupled_adam_bench.study.config import (
     SgdSettings,
     Training,
 )
+from coupled_adam_bench.study.schedule import learning_rate_factor
 
 LION = {"name": "custom", "path": "pytorch_optimizer.Lion", "key": "lion", "label": "Lion"}
 TRAINING = Training(seq_len=4, batch_sequences=2, warmup_steps=10)
@@ -121,7 +121,7 @@ def test_a_users_own_optimizer_is_its_papers_formula():
     for step in range(20):
         grad = generator.normal(size=(17, 8))
         model.embedding.weight.grad = torch.tensor(grad, dtype=torch.float32)
-        factor = learning_rate_factor(step, 20, TRAINING)
+        factor = learning_rate_factor(step, 20, TRAINING, 1.0)
         optimizers.set_lr(factor)
         optimizers.embedding.step()
         weight -= factor * 0.3 * PEAK * (np.sign(0.9 * momentum + 0.1 * grad) + 0.1 * weight)
@@ -171,7 +171,7 @@ def test_sgd_on_the_embedding_is_algorithm_2():
     for step in range(20):
         grad = generator.normal(size=(17, 8))
         model.embedding.weight.grad = torch.tensor(grad, dtype=torch.float32)
-        factor = learning_rate_factor(step, 20, TRAINING)
+        factor = learning_rate_factor(step, 20, TRAINING, 1.0)
         optimizers.set_lr(factor)
         optimizers.embedding.step()
         momentum = 0.9 * momentum + grad
@@ -230,11 +230,11 @@ def test_ember_on_the_embedding_has_its_settings():
 
 
 def test_schedule_warms_up_linearly_and_ends_at_a_tenth():
-    factors = [learning_rate_factor(step, 1000, TRAINING) for step in range(1000)]
+    factors = [learning_rate_factor(step, 1000, TRAINING, 1.0) for step in range(1000)]
     assert factors[0] == 1 / 11
     assert factors[9] == 10 / 11
     assert factors[10] == 1.0
     assert factors[505] == pytest.approx(0.55)  # halfway through the cosine: the mean of 1 and 0.1
     assert factors[999] == pytest.approx(0.1, abs=1e-5)
     assert all(a >= b for a, b in pairwise(factors[10:]))
-    assert math.isclose(learning_rate_factor(0, 1, TRAINING.model_copy(update={"warmup_steps": 0})), 1.0)
+    assert math.isclose(learning_rate_factor(0, 1, TRAINING.model_copy(update={"warmup_steps": 0}), 1.0), 1.0)

@@ -5,15 +5,11 @@ from shutil import copy
 
 import pytest
 
-from coupled_adam_bench.cli.guard import misplaced, set_aside, untrained
-from coupled_adam_bench.store.files import read_sealed, remove, write_json
-from coupled_adam_bench.store.paths import RunFiles
+from coupled_adam_bench.cli.guard import Damage, set_aside, untrained
+from coupled_adam_bench.store.files import read_sealed, write_json
 from coupled_adam_bench.store.runs import (
-    check_own,
     finished_run,
-    other_cell,
     read_history,
-    read_run,
     run_damage,
     run_history,
     write_cell,
@@ -43,61 +39,35 @@ def make_run(folder: Path) -> Path:
 
 @pytest.mark.fault(
     "training",
-    "the run folders of two cells are swapped, or one is copied over the other",
-    "nobody takes the run for the cell's own; the next start sets the folder aside and trains the cell",
+    "One file of a cell's run is exchanged with that of another cell.",
+    "The file is named, and training the cell again makes it anew.",
 )
-def test_the_run_of_another_cell(run_dir: Path) -> None:
-    other = make_run(run_dir.with_name("other"))
-    assert other_cell(run_dir) is None
-    check_own(run_dir)
-    for name in ("cell.json", "run.json", "model", "checkpoints"):  # what is left alone tells that the rest is mixed
-        remove(run_dir / name)
-        (other / name).rename(run_dir / name)
-        assert other_cell(run_dir) == ("other" if name == "checkpoints" else None)
-    (other / "history.jsonl").replace(run_dir / "history.jsonl")
-    said = f"{run_dir}/run.json: is of other, in the folder of c"
-    assert run_damage(run_dir) == said
-    assert finished_run(run_dir) is None
-    with pytest.raises(ValueError, match=f"{said}; start again"):
-        read_run(RunFiles(run_dir).record)
-    with pytest.raises(ValueError, match=f"{said}; start again"):
-        run_history(run_dir)
-    with pytest.raises(ValueError, match=f"{run_dir}: holds the run of other; move it"):
-        check_own(run_dir)
-    for name in ("run.json", "model"):  # of an interrupted run
-        remove(run_dir / name)
-    assert other_cell(run_dir) == "other"
-    (damage,) = misplaced([run_dir, other, run_dir / "nowhere"])
-    assert set_aside(damage) == f"{run_dir}: holds the run of other; kept as c.damaged-1 and made anew"
-    assert not run_dir.exists()
-    assert other_cell(run_dir.with_name("c.damaged-1")) == "other"
-
-
-@pytest.mark.fault(
-    "training",
-    "one file of a cell's run is exchanged with that of another cell",
-    "the file is named, and training the cell again makes it anew",
-)
-def test_one_file_of_another_cell(run_dir: Path) -> None:
-    other, marker = make_run(run_dir.with_name("other")), run_dir.with_name("c.done")
-    for name, said in (
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
         ("cell.json", "is of other, in the folder of c"),
         ("run.json", "is of other, in the folder of c"),
-        ("model/model.safetensors", "is of other, in the folder of c"),
         ("history.jsonl", "but run.json says"),
-    ):
-        assert not list(untrained({marker: ["c"]}, run_dir.parent)), name
-        own = (run_dir / name).read_bytes()
-        copy(other / name, run_dir / name)
-        marker.touch()
-        (damage,) = untrained({marker: ["c"]}, run_dir.parent)
-        assert f"{run_dir / name}: " in damage.reason
-        assert said in damage.reason
-        assert other_cell(run_dir) is None
-        if name == "history.jsonl":
-            with pytest.raises(ValueError, match=r"history\.jsonl: not the one that run\.json has"):
-                run_history(run_dir)
-        (run_dir / name).write_bytes(own)
+    ],
+)
+def test_one_file_of_another_cell(name: str, said: str, run_dir: Path) -> None:
+    other, marker = make_run(run_dir.with_name("other")), run_dir.with_name("c.done")
+    marker.touch()
+    assert not list(untrained({marker: ["c"]}, run_dir.parent))
+    copy(other / name, run_dir / name)
+    (damage,) = untrained({marker: ["c"]}, run_dir.parent)
+    assert f"{run_dir / name}: " in damage.reason
+    assert said in damage.reason
+    if name != "cell.json":
+        with pytest.raises(ValueError, match=said if name == "run.json" else "not the one that run.json has"):
+            run_history(run_dir)
+
+
+def test_nothing_that_is_set_aside_is_lost(tmp_path: Path) -> None:
+    for text in ("first", "second"):
+        (tmp_path / "a.json").write_text(text)
+        assert set_aside(Damage(tmp_path / "a.json", "x")).startswith("x; kept as a.json.damaged-")
+    assert [(tmp_path / f"a.json.damaged-{number}").read_text() for number in (1, 2)] == ["first", "second"]
 
 
 def test_a_whole_run(run_dir: Path) -> None:

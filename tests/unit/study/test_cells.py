@@ -187,17 +187,6 @@ def test_names_and_labels_are_not_in_the_hash(demo):
     assert data_digest(renamed_data) == data_digest(demo)
 
 
-def test_a_seed_of_the_data_is_part_of_the_id_only_if_it_is_another():
-    study = demo_study()
-    same, other = (make_cell(study, SYNTHETIC, study.models[0], 10**6, SGD, 1, data_seed) for data_seed in (1, 2))
-    assert same == make_cell(study, SYNTHETIC, study.models[0], 10**6, SGD, 1)
-    assert (same.data_seed, other.seed, other.data_seed) == (1, 1, 2)
-    assert "_s1_" in same.id
-    assert "_s1d2_" in other.id
-    assert same.id.rpartition("_")[2] != other.id.rpartition("_")[2]
-    assert make_cell(study, SYNTHETIC, study.models[0], 10**6, SGD, 2, 1).id.rpartition("_")[2] not in other.id
-
-
 @given(st.lists(st.integers(0, 2**64), min_size=2, max_size=2, unique=True))
 def test_two_seeds_never_share_an_id(seeds):
     assert len({cell_of(demo_study(), seed=seed).id for seed in seeds}) == 2

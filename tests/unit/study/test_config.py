@@ -193,11 +193,6 @@ WRONG = {
         study(grid__0__table="table2", grid__0__optimizers=["adamw"]),
         "grid.0.optimizers: table2 compares at least 2, not 1",
     ),
-    "data seed twice": (study(grid__0__data_seeds=[1, 1]), "grid.0.data_seeds: 1 given more than once"),
-    "crossed seeds in a table": (
-        study(grid__0__data_seeds=[1, 2]),
-        "grid.0.data_seeds: table1 shows the spread over `seeds` alone",
-    ),
     "table1 with one seed": (study(grid__0__seeds=[1]), "grid.0.seeds: table1 rests on a t-test and needs at least"),
     # Sources.
     "no text": (

@@ -85,12 +85,13 @@ def test_the_decay_is_not_in_a_trunk_s_id(wsd) -> None:
     reference = part_of(wsd(40)).id
     assert part_of(wsd(60)).id == reference
     assert part_of(wsd(40, training={"decay_fraction": 0.5, "min_lr_ratio": 0.0})).id == reference
+    assert part_of(wsd(40, training={"min_learning_rate": 1e-5})).id == reference
 
 
 CHANGES = {
     "seq_len": 8, "batch_sequences": 8, "beta1": 0.8, "beta2": 0.9, "eps": 1e-6, "weight_decay": 0.2,
     "embedding_weight_decay": 0.1, "grad_clip": 2.0, "warmup_steps": 6, "warmup_from": "zero", "data_order": "shuffled",
-    "data_ranks": 2, "init": "xavier", "init_std": 0.01, "precision": "bf16", "core_optimizer": "muon",
+    "data_ranks": 2, "init": "xavier_linear", "init_std": 0.01, "precision": "bf16", "core_optimizer": "muon",
 }  # fmt: skip
 
 
@@ -101,7 +102,7 @@ def test_the_rest_of_the_recipe_is(name, wsd) -> None:
 
 def test_every_setting_of_the_recipe_is_tested_here() -> None:
     # With warmup_fraction the warmup depends on D, so wsd does not take it.
-    others = {"schedule", "decay_fraction", "min_lr_ratio", "warmup_fraction"}
+    others = {"schedule", "decay_fraction", "min_lr_ratio", "min_learning_rate", "warmup_fraction"}
     assert set(Training.model_fields) == set(CHANGES) | others
 
 

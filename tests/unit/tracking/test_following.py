@@ -15,7 +15,7 @@ import pytest
 
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.store.outputs import NOT_IMPORTED, not_imported
+from coupled_adam_bench.store.paths import NOT_IMPORTED, not_imported
 from coupled_adam_bench.tracking.importing import LOCK
 
 pytest.importorskip("mlflow")

@@ -348,25 +348,6 @@ def test_checkpoints_of_another_cell(
     assert stopped.losses() == trained.losses()
 
 
-def test_the_folder_of_another_cell_is_not_trained_in(cell: Cell) -> None:
-    cell.run_dir = cell.run_dir.rename(cell.run_dir.with_name("other"))
-    before = {path: path.stat().st_mtime_ns for path in cell.run_dir.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match=f"other: holds the run of {cell.cell.id}; move it to where it belongs"):
-        cell.train()
-    after = {path: path.stat().st_mtime_ns for path in cell.run_dir.rglob("*") if path.is_file()}
-    assert {path.name for path in after if before.get(path) != after[path]} <= {".lock"}
-    assert set(before) <= set(after)
-
-
-def test_a_file_in_the_place_of_all_checkpoints_is_set_aside(stopped: Cell, trained: Cell) -> None:
-    folder = stopped.run_dir / "checkpoints"
-    shutil.rmtree(folder)
-    folder.write_text("a file")
-    assert stopped.train() == 0
-    assert stopped.weights() == trained.weights()
-    assert folder.with_name("checkpoints.damaged-1").read_text() == "a file"
-
-
 def test_a_file_in_the_place_of_the_checkpoint_to_write_makes_way(stopped: Cell, trained: Cell) -> None:
     replace_by_a_file(newest(stopped))
     (stopped.run_dir / "checkpoints" / "step-00000008").write_text("a file")

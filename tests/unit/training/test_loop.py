@@ -165,24 +165,6 @@ def test_two_seeds_differ_in_weights_and_batches(tiny_plan, tiny_data, tmp_path)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
 
 
-def test_a_seed_of_the_data_acts_on_the_batches_alone(tiny_study, tiny_data, tmp_path):
-    settings = tiny_study()
-    settings["grid"][0] |= {"table": None, "optimizers": ["adamw"], "seeds": [1, 2], "data_seeds": [1, 2]}
-    plan = make_plan(parse_study(settings))
-    trainers = {
-        (cell.seed, cell.data_seed): Trainer(cell, cell.study.execution, tiny_data, tmp_path / cell.id, ALONE)
-        for cell in plan.cells.values()
-    }
-    weights = {seeds: trainer.model.embedding.weight for seeds, trainer in trainers.items()}
-    inputs = {seeds: trainer.batches.get(3)[0] for seeds, trainer in trainers.items()}
-    for seed in (1, 2):
-        assert torch.equal(weights[seed, 1], weights[seed, 2])
-        assert torch.equal(inputs[1, seed], inputs[2, seed])
-    assert not torch.equal(weights[1, 1], weights[2, 1])
-    assert not torch.equal(inputs[1, 1], inputs[1, 2])
-    assert {cell.id for cell in make_plan(parse_study(tiny_study())).cells.values()} & set(plan.cells)
-
-
 def test_divergence_is_a_result_with_its_step(tiny_study, tiny_data, tmp_path):
     settings = tiny_study()
     settings["models"][0]["learning_rate"] = 1e30

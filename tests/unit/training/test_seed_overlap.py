@@ -103,10 +103,7 @@ def test_data_that_are_not_prepared_are_missing(tiny_study: Any, tmp_path: Path)
     assert all(math.isnan(row["correlation"]) and row["reason"] == "not prepared" for row in rows)
 
 
-def test_one_seed_has_no_pair_and_crossed_seeds_are_those_of_the_data(tiny_study: Any, tmp_path: Path) -> None:
+def test_one_seed_has_no_pair(tiny_study: Any, tmp_path: Path) -> None:
     settings = tiny_study()
     settings["grid"][0] |= {"table": None, "seeds": [1]}
     assert list(seed_overlap.audit(make_plan(parse_study(settings)), tmp_path)) == []
-    settings["grid"][0] |= {"seeds": [7, 8], "data_seeds": [1, 2]}
-    (row,) = seed_overlap.audit(make_plan(parse_study(settings)), tmp_path)
-    assert (row["seed"], row["other_seed"]) == (1, 2)

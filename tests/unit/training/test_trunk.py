@@ -12,13 +12,13 @@ import torch
 from planned import only
 
 from coupled_adam_bench.cli import main
-from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json, read_sealed, write_sealed
 from coupled_adam_bench.store.runs import read_history
 from coupled_adam_bench.study.cells import stable_prefix
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
+from coupled_adam_bench.study.schedule import learning_rate_factor
 from coupled_adam_bench.training.checkpoint import checkpoints, damage
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train, train_cells
@@ -263,8 +263,8 @@ def test_a_trunk_is_the_cell_at_the_peak(wsd) -> None:
             part = stable_prefix(cell)
             assert part is not None
             for step in range(part.steps):
-                expected = learning_rate_factor(step, cell.steps, cell.training)
-                assert learning_rate_factor(step, part.steps, part.training) == expected
+                expected = learning_rate_factor(step, cell.steps, cell.training, 1.0)
+                assert learning_rate_factor(step, part.steps, part.training, 1.0) == expected
 
 
 def test_two_processes_share_a_trunk(make_workspace, nursery, tiny_study) -> None:

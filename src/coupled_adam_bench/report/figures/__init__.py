@@ -56,12 +56,11 @@ class Shown:
 
 
 def largest_size(layout: Layout) -> Shown:
-    """Return the cells that figures of single runs show; of crossed seeds, those whose data have the same seed."""
+    """Return the cells that figures of single runs show."""
     plan, setups = layout.plan, layout.setups
     largest = max(plan.cells.values(), key=lambda cell: (cell.n_params, cell.n_tokens))
     place = (setups[largest.id], largest.n_tokens)
     cells = [cell for cell in plan.cells.values() if (setups[cell.id], cell.n_tokens) == place]
-    cells = [cell for cell in cells if cell.data_seed == cell.seed] or cells
     tokens = largest.tokens_label or readable_count(largest.n_tokens)
     return Shown(cells, plain(f"N = {layout.labels[setups[largest.id]]}, D = {tokens}"))
 

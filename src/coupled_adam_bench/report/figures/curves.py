@@ -32,8 +32,6 @@ from coupled_adam_bench.study.catalog.bands import BANDS
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.cells import Cell
 
-Seeds = tuple[int, int]
-"""The seed of the initial weights and that of the order of the data."""
 Points = list[tuple[float, float]]
 _BESIDE = 0.12  # distance of the optimizers' points in a band
 
@@ -65,10 +63,10 @@ def loss_by_frequency(material: Material) -> Figure:
     """Draw the loss of each band, and its difference to the first optimizer's, for the largest size at most tokens."""
     shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
     values = material.study.values_of({band.metric: METRICS[band.metric].task for band in BANDS})
-    losses: dict[str, dict[Seeds, Points]] = {key: {} for key in shown.labels}
+    losses: dict[str, dict[int, Points]] = {key: {} for key in shown.labels}
     for cell in shown.cells:
         found: Points = [(place, values.get((cell.id, band.metric), math.nan)) for place, band in enumerate(BANDS)]
-        losses[cell.optimizer.key][cell.seed, cell.data_seed] = found
+        losses[cell.optimizer.key][cell.seed] = found
     first = next(iter(losses))
     figure, axes = panels(1, 2)
     for index, (key, by_seed) in enumerate(losses.items()):
@@ -97,9 +95,9 @@ def calibration(material: Material) -> Figure:
     Cells that were measured on the same text have the same bins, and the frequencies in it cancel.
     """
     shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
-    found: dict[str, dict[Seeds, Any]] = {key: {} for key in shown.labels}
+    found: dict[str, dict[int, Any]] = {key: {} for key in shown.labels}
     for cell, detail in _details(material, shown.cells, "test_loss", "calibration"):
-        found[cell.optimizer.key][cell.seed, cell.data_seed] = detail
+        found[cell.optimizer.key][cell.seed] = detail
     first = next(iter(found))
     figure, axes = panels(1, 2)
     for key, by_seed in found.items():
@@ -123,20 +121,21 @@ def _draw_spectra(lines: Sequence[tuple[str, Style, Mapping[str, Any]]], title: 
 
     A line is a label, a style, and what ``evaluation/matrix_geometry.py`` keeps of a matrix.
     """
-    figure, (spectrum, norms) = panels(1, 2)
+    counted = [(label, style, detail["norm_frequency"]) for label, style, detail in lines if "norm_frequency" in detail]
+    figure, (spectrum, *others) = panels(1, 2 if counted or not lines else 1)
     for label, style, detail in lines:
         singular = detail["singular_values"]
         if singular and singular[0] > 0:  # neither NaN nor all zero
             shares = [(place, value / singular[0]) for place, value in enumerate(singular, 1) if value > 0]
             curve(spectrum, shares, plain(label), **thin(style))
-        by_count = detail.get("norm_frequency", {"count": [], "mean_norm": []})
-        counted = zip(by_count["count"], by_count["mean_norm"], strict=True)
-        curve(norms, [point for point in counted if point[0] > 0], plain(label), **thin(style))
-    for ax, label in ((spectrum, "singular value / largest"), (norms, r"mean $\|e\|$")):
-        ax.set(xscale="log", ylabel=label, title=title)
-    say_no_data((spectrum, norms))
-    spectrum.set(yscale="log", xlabel="number of the singular value")
-    norms.set_xlabel("occurrences of the token in the text")
+    spectrum.set(xscale="log", yscale="log", title=title)
+    spectrum.set(xlabel="number of the singular value", ylabel="singular value / largest")
+    for norms in others:
+        for label, style, by_count in counted:
+            points = zip(by_count["count"], by_count["mean_norm"], strict=True)
+            curve(norms, [point for point in points if point[0] > 0], plain(label), **thin(style))
+        norms.set(xscale="log", title=title, xlabel="occurrences of the token in the text", ylabel=r"mean $\|e\|$")
+    say_no_data(figure.axes)
     add_legend(figure)
     return figure
 

@@ -5,9 +5,9 @@ A study's own tables need no code.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from coupled_adam_bench.study.catalog.tables import (
     COMPARISONS,
@@ -149,11 +149,16 @@ class GridBlock(LaterSettings):
     optimizers: tuple[Optimizer, ...] = Field(min_length=1)
     seeds: tuple[Seed, ...] = Field((1, 2, 3), min_length=1)
     """Random seeds, each a cell of its own [P]. A seed draws the initial weights and the order of the data."""
-    data_seeds: tuple[Seed, ...] | None = Field(None, min_length=1)
-    """Seeds of the order of the data that are crossed with ``seeds``, which then draw the initial weights: each pair is
-    a cell. By default both have the same seed [P]. For blocks without a table: they show where the noise comes from."""
     tune: Tune | None = None
     """Grids from which the settings of the optimizers are chosen before the cells are trained; by default none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_data_seeds(cls, values: Any) -> Any:
+        """Read plans and manifests of earlier versions, in which other seeds of the data's order are null."""
+        if isinstance(values, dict) and values.get("data_seeds", 0) is None:
+            return {name: value for name, value in values.items() if name != "data_seeds"}
+        return values
 
     @property
     def rows(self) -> list[Optimizer]:
@@ -185,18 +190,10 @@ class GridBlock(LaterSettings):
             ("tokens", [f"{count} steps" for count in self.steps(batch_tokens)]),
             ("optimizers", [row.key for row in self.rows]),
             ("seeds", self.seeds),
-            ("data_seeds", self.data_seeds or ()),
         ):
             if twice := duplicates(values):
                 yield f"{field}: {', '.join(twice)} given more than once"
-        if self.tune is not None and self.data_seeds is not None:
-            yield "data_seeds: a block that tunes has the same seed for both; leave out data_seeds, or tune"
-        if self.table is not None and self.data_seeds is not None:
-            yield (
-                f"data_seeds: {self.table} shows the spread over `seeds` alone and would average over these; leave out "
-                "`table`, or data_seeds"
-            )
-        elif self.table is not None:
+        if self.table is not None:
             yield from self._table_errors(self.table, tables)
 
     def _table_errors(self, name: str, tables: Mapping[str, Table]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from coupled_adam_bench.study.architectures import ARCHITECTURES, Architecture, ArchitectureName
+from coupled_adam_bench.study.architectures import ARCHITECTURES, Architecture, ArchitectureName, QkNorm
 from coupled_adam_bench.study.config.base import MAX_SEQUENCES, MAX_STEPS, Label, LaterSettings, Name
 from coupled_adam_bench.study.config.optimizers import AdamWSettings, CoupledAdamSettings, CustomSettings, Optimizer
 from coupled_adam_bench.study.presets import MODEL_PRESETS
@@ -15,7 +15,7 @@ from coupled_adam_bench.study.presets import MODEL_PRESETS
 class Model(LaterSettings):
     """A decoder of one size, pre-norm with LayerNorm and without biases [P][C]."""
 
-    later: ClassVar[tuple[str, ...]] = ("qk_norm",)
+    later: ClassVar[tuple[str, ...]] = ("rope_fraction", "qk_norm")
 
     name: Name
     label: Label | None = None
@@ -31,9 +31,11 @@ class Model(LaterSettings):
     ``stablelm`` [I]."""
     rope_base: float = Field(10_000.0, gt=1, le=1e12)
     """Base of the rotary frequencies of ``stablelm`` [I]."""
-    qk_norm: bool = False
-    """Whether ``stablelm`` normalizes the queries and the keys of each head before they are rotated (Henry et al. 2020,
-    arXiv 2010.04245), as transformers does with ``qk_layernorm``."""
+    rope_fraction: float = Field(1.0, gt=0, le=1)
+    """Share of each head's coordinates that ``stablelm`` rotates: the first ones. arXiv 2601.02031 has 0.5 [C]."""
+    qk_norm: QkNorm = False
+    """``shared``: ``stablelm`` normalizes the queries and the keys of each head before they are rotated (Henry et al.
+    2020, arXiv 2010.04245), with one weight for all heads of a layer, as arXiv 2601.02031 does [C]."""
     tied: bool = True
     """Whether the head shares the embedding's matrix [P]; if not, the embedding's optimizer updates both matrices."""
     learning_rate: float = Field(gt=0, le=1e40)
@@ -43,8 +45,8 @@ class Model(LaterSettings):
     def _heads_divide_width(self) -> Self:
         if self.d_model % self.n_head:
             raise ValueError(f"n_head: {self.n_head} does not divide d_model {self.d_model}")
-        if self.family.is_rotary and self.d_model // self.n_head % 2:
-            raise ValueError(f"n_head: RoPE turns pairs, but d_model / n_head = {self.d_model // self.n_head} is odd")
+        if self.family.is_rotary and (turned := self.rope_fraction * self.d_model / self.n_head) % 2:
+            raise ValueError(f"n_head: RoPE turns pairs, but rope_fraction x d_model / n_head = {turned:g} is not even")
         for field in sorted(set().union(*(family.options for family in ARCHITECTURES.values())) - self.family.options):
             if getattr(self, field) != type(self).model_fields[field].default:
                 others = " or ".join(repr(name) for name, family in ARCHITECTURES.items() if field in family.options)
@@ -62,9 +64,9 @@ class Model(LaterSettings):
         return self.family.default_ffn(self.d_model) if self.ffn_dim is None else self.ffn_dim
 
     @property
-    def norms_per_layer(self) -> int:
-        """Number of vectors of ``d_model`` weights in a layer's norms."""
-        return 4 if self.qk_norm else 2
+    def norm_params_per_layer(self) -> int:
+        """Number of weights in a layer's norms: two of ``d_model``, and with ``qk_norm`` two of a head's width."""
+        return 2 * self.d_model + (2 * self.d_model // self.n_head if self.qk_norm else 0)
 
     @property
     def matrix_params(self) -> int:
@@ -77,7 +79,7 @@ class Model(LaterSettings):
 
     def n_params(self, vocab_size: int, seq_len: int) -> int:
         """Return the number of parameters, including positions; a tied embedding counts once."""
-        norms = (self.n_layer * self.norms_per_layer + 1) * self.d_model
+        norms = self.n_layer * self.norm_params_per_layer + self.d_model
         embeddings = vocab_size * self.d_model * (1 if self.tied else 2)
         return embeddings + self.n_positions(seq_len) + self.matrix_params + norms
 
@@ -112,7 +114,7 @@ def _share(fraction: float, steps: int) -> int:
 class Training(LaterSettings):
     """The training settings that all cells of a study share."""
 
-    later: ClassVar[tuple[str, ...]] = ("core_optimizer", "init")
+    later: ClassVar[tuple[str, ...]] = ("core_optimizer", "init", "min_learning_rate")
 
     seq_len: int = Field(1024, gt=1, le=2**24)
     """Context length in tokens [P]."""
@@ -145,6 +147,9 @@ class Training(LaterSettings):
     ``first_step``: peak (t + 1) / (warmup + 1)."""
     min_lr_ratio: float = Field(0.1, ge=0, le=1)
     """Fraction of the peak learning rate at which the decay ends [C]."""
+    min_learning_rate: float | None = Field(None, ge=0, le=1e40)
+    """Learning rate at which the decay ends whatever its peak, in place of ``min_lr_ratio``: 1e-5 in arXiv 2601.02031
+    [C]. A lower peak does not decay. An embedding whose rate is f times the model's ends at f times this."""
     decay_fraction: float = Field(0.2, gt=0, le=1)
     """Fraction of a cell's steps over which ``wsd`` lowers the learning rate."""
     data_order: Literal["with_replacement", "shuffled", "per_rank"] = "with_replacement"
@@ -153,13 +158,13 @@ class Training(LaterSettings):
     data_ranks: int = Field(4, gt=0, le=MAX_SEQUENCES)
     """Number of random streams of ``per_rank``; it does not depend on the number of GPUs that train. The authors had 4
     [C]."""
-    init: Literal["normal", "xavier"] = "normal"
-    """Initial weights. ``normal``: all with ``init_std`` [C]; ``xavier``: matrices of the layers have a variance of
-    2 / (inputs + outputs) (Glorot and Bengio 2010), embeddings and head a standard deviation of 1 / sqrt(d_model)
-    (arXiv 2601.02031)."""
+    init: Literal["normal", "xavier_linear"] = "normal"
+    """Initial weights. ``normal``: all with ``init_std`` [C]; ``xavier_linear``: those of arXiv 2601.02031 [C]: linear
+    layers and the head have a variance of 2 / (inputs + outputs) (Glorot and Bengio 2010), projections behind attention
+    a standard deviation of 0.02 / sqrt(2 n_layer), and an untied embedding of 1 / sqrt(d_model)."""
     init_std: float = Field(0.02, gt=0, le=1e6)
     """Standard deviation of the initial weights [C]; residual output projections have init_std / sqrt(2 n_layer). With
-    ``init: xavier`` it is not used."""
+    ``init: xavier_linear`` it is not used."""
     precision: Literal["fp32", "bf16"] = "bf16"
     """Precision of training; ``bf16`` is autocast over fp32 weights [P][C]."""
 
@@ -193,6 +198,10 @@ class Training(LaterSettings):
             for of_head, (value, study) in zip(given, own, strict=True)
         )
         return beta1, beta2
+
+    def final_lr_ratio(self, learning_rate: float) -> float:
+        """Return the fraction of a peak ``learning_rate`` at which the decay ends."""
+        return self.min_lr_ratio if self.min_learning_rate is None else min(1.0, self.min_learning_rate / learning_rate)
 
     def decay_start(self, steps: int) -> int:
         """Return the first step of ``wsd`` whose learning rate is below the peak, or ``steps`` if there is none.

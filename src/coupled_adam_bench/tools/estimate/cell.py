@@ -8,6 +8,7 @@ from coupled_adam_bench.store.files import read_sealed
 from coupled_adam_bench.study.cells import Cell, Trunk
 from coupled_adam_bench.study.config import Study
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.tools.estimate.rental import MEMORY_GB
 from coupled_adam_bench.tools.estimate.speed import (
     EndedRun,
     Source,
@@ -24,8 +25,6 @@ from coupled_adam_bench.training.memory import (
     train_mem_mb,
 )
 
-GPU_SIZES = (40, 80, 141)
-"""Memory of GPUs in GB for which a plan says whether a cell fits."""
 # Tokens of GPT-2's tokenizer in a whole dataset: nanoGPT's README (data/openwebtext) and the dataset's card.
 _DATASET_TOKENS = {"openwebtext": 9_040_000_000, "slimpajama": 627_000_000_000}
 _UINT16_VOCABULARY = 2**16
@@ -146,7 +145,7 @@ def estimate_cell(cell: Cell, part: Cell, speeds: Speeds, tunes: bool = False) -
     """Return the estimate of a cell whose own job trains ``part``; it may be one that only ``tunes`` others."""
     execution = cell.study.execution
     speed, source = speeds.tokens_per_second(cell, execution)
-    sizes = GPU_SIZES if execution.gpus else ()
+    sizes = MEMORY_GB if execution.gpus else ()
     return CellEstimate(
         cell=cell,
         part=part,

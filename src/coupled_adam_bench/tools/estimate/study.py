@@ -23,6 +23,7 @@ from coupled_adam_bench.tools.estimate.cell import (
     own_parts,
     trunk_part,
 )
+from coupled_adam_bench.tools.estimate.rental import Rental, rentals
 from coupled_adam_bench.tools.estimate.schedule import Job, critical_path, wall_seconds
 from coupled_adam_bench.tools.estimate.speed import START_SECONDS, read_speeds
 from coupled_adam_bench.training.memory import checkpoint_bytes
@@ -69,15 +70,23 @@ class Estimate:
         """Whether any cell is trained on GPUs."""
         return any(estimate.cell.study.execution.gpus for estimate in self.cells)
 
-    def rows(self, by_study: bool = True) -> list[EstimateRow]:
-        """Return the cells by model and tokens, those that tune apart, and by study if asked, in the study's order."""
+    def rows(self) -> list[EstimateRow]:
+        """Return the cells by study, model and tokens, those that tune apart, in the study's order."""
         groups: dict[tuple[str, ...], list[CellEstimate]] = {}
         for estimate in self.cells:
             cell = estimate.cell
-            study = cell.study.name if by_study else cell.data_id
-            key = (study, cell.model.name, str(cell.n_tokens), str(estimate.tunes))
+            key = (cell.study.name, cell.model.name, str(cell.n_tokens), str(estimate.tunes))
             groups.setdefault(key, []).append(estimate)
         return [EstimateRow(tuple(group)) for group in groups.values()]
+
+    @cached_property
+    def rentals(self) -> list[Rental]:
+        """What is left takes on each kind of GPU that can be rented; nothing for a study without GPUs."""
+        if not self.on_gpus:
+            return []
+        left = [(branch.part, branch.hours) for branch in self._branches if not branch.is_trained]
+        left += [(estimate.part, estimate.hours) for estimate in self.cells if estimate.run is None]
+        return rentals([estimate.cell for estimate in self.cells], left, self.budget)
 
     @property
     def _branches(self) -> list[BranchEstimate]:
@@ -234,6 +243,7 @@ class Estimate:
             "cost": self.cost(self.hours),
             "cost_left": self.cost(self.hours_left),
             "wall": {"at_once": self.slots, "seconds": self.wall_seconds},
+            "rented": [{**asdict(rental), "cost": rental.cost} for rental in self.rentals],
             "critical_path": [{"job": job.name, "seconds": job.seconds} for job in self.critical_path],
             "disk": {
                 "data": [{**asdict(size), "preparing_bytes": size.preparing_bytes} for size in self.data],

@@ -9,7 +9,8 @@ from markupsafe import Markup
 
 from coupled_adam_bench.machine.gpus import GPUS
 from coupled_adam_bench.report.blocks import Block, Cell, Fold, Grid, Terms, Text, listed
-from coupled_adam_bench.tools.estimate.cell import GPU_SIZES, CellEstimate, EstimateRow
+from coupled_adam_bench.tools.estimate.cell import CellEstimate, EstimateRow
+from coupled_adam_bench.tools.estimate.rental import MEMORY_GB, PRICES_OF
 from coupled_adam_bench.tools.estimate.speed import Source
 from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
 
@@ -52,15 +53,11 @@ def count(value: float) -> str:
     return f"{rounded:,.{max(0, min(digits, 4))}f}"
 
 
-def training_table(estimate: Estimate, by_study: bool = True) -> list[list[str]]:
-    """Return the table of what training takes, by study, model and number of tokens, the header first.
-
-    Without ``by_study`` the studies and their column are left out.
-    """
+def training_table(estimate: Estimate) -> list[list[str]]:
+    """Return the table of what training takes, by study, model and number of tokens, the header first."""
     unit = "GPU" if estimate.on_gpus else "CPU"
     header = ["study", "model", "D", "cells", "FLOPs each", unit + "s", "MFU", "basis", "time each", f"{unit} h"]
-    table = [[*header, "done", "took each"], *(_training_row(row) for row in estimate.rows(by_study))]
-    return table if by_study else [line[1:] for line in table]
+    return [[*header, "done", "took each"], *(_training_row(row) for row in estimate.rows())]
 
 
 def _training_row(row: EstimateRow) -> list[str]:
@@ -83,21 +80,16 @@ def _training_row(row: EstimateRow) -> list[str]:
     ]
 
 
-def memory_table(estimate: Estimate, by_study: bool = True) -> list[list[str]]:
-    """Return the table of what a process and a job take, by study and model, the header first.
-
-    Without ``by_study`` the studies and their column are left out.
-    """
-    sizes = GPU_SIZES if estimate.on_gpus else ()
+def memory_table(estimate: Estimate) -> list[list[str]]:
+    """Return the table of what a process and a job take, by study and model, the header first."""
+    sizes = MEMORY_GB if estimate.on_gpus else ()
     header = ["study", "model", "weights", "gradients", "optimizer", "activations", "loss", "at", "peak"]
     header += [f"{size} GB" for size in sizes] + ["job: memory", "limit"]
     rows: dict[tuple[str, str], EstimateRow] = {}
-    for row in estimate.rows(by_study):
-        cell = row.first.cell
-        key = (cell.study.name if by_study else cell.data_id, cell.model.name)
+    for row in estimate.rows():
+        key = (row.first.cell.study.name, row.first.cell.model.name)
         rows[key] = EstimateRow((*rows[key].cells, *row.cells)) if key in rows else row
-    table = [header, *(_memory_row(row, sizes) for row in rows.values())]
-    return table if by_study else [line[1:] for line in table]
+    return [header, *(_memory_row(row, sizes) for row in rows.values())]
 
 
 def _memory_row(row: EstimateRow, sizes: Sequence[int]) -> list[str]:
@@ -118,6 +110,23 @@ def _memory_row(row: EstimateRow, sizes: Sequence[int]) -> list[str]:
         size(1e6 * max(cell.mem_mb for cell in row.cells)),
         " to ".join(str(value) for value in dict.fromkeys((minutes[0], minutes[-1]))) + " min",
     ]
+
+
+def rental_table(estimate: Estimate) -> list[list[str]]:
+    """Return the table of what is left to train on GPUs that can be rented, the header first."""
+    rows = [
+        [
+            rental.gpu,
+            size(GPUS[rental.gpu].memory),
+            f"{GPUS[rental.gpu].peak_flops / 1e12:.0f} TFLOP/s",
+            f"{rental.fitting}" + (f", not {', '.join(rental.too_large)}" if rental.too_large else ", all"),
+            count(rental.hours),
+            f"{rental.price:g} {rental.currency}",
+            f"{count(rental.cost)} {rental.currency}",
+        ]
+        for rental in estimate.rentals
+    ]
+    return [["GPU", "memory", "peak in bf16", "cells that fit on one", "GPU h left", "an hour", "cost left"], *rows]
 
 
 def align(table: Sequence[Sequence[str]], n_left: int = 2) -> list[str]:
@@ -202,6 +211,8 @@ def describe(estimate: Estimate) -> str:
     lines += [*align(training_table(estimate)), ""]
     what = "a GPU, and the largest micro-batch, in sequences, by its size" if estimate.on_gpus else "a process"
     lines += [f"Memory of {what}", *align(memory_table(estimate)), ""]
+    if estimate.rentals:
+        lines += [f"Rented GPUs, at prices of {PRICES_OF} or your own", *align(rental_table(estimate)), ""]
     pairs = totals(estimate)
     width = max(len(name) for name, _ in pairs)
     lines += [f"{name:<{width}}  {text}" for name, text in pairs]
@@ -223,5 +234,5 @@ def cost(material: "Material") -> Iterator[Block]:
     training = "Training: estimated, and of ended runs the median"
     machine = "GPU" if estimate.on_gpus else "process"
     memory = f"Memory of a {machine} by a count of its tensors, and what a training job asks for"
-    tables = ((training, training_table(estimate, by_study=False)), (memory, memory_table(estimate, by_study=False)))
+    tables = ((training, training_table(estimate)), (memory, memory_table(estimate)))
     yield Fold("By model", [_grid(*each) for each in tables])

@@ -10,6 +10,7 @@ import numpy as np
 
 from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDINGS, SEEN, UNPADDED, VARIANTS
 from coupled_adam_bench.evaluation.word_similarity import correlations_of, r_bar
+from coupled_adam_bench.store.paths import RunFiles
 from coupled_adam_bench.store.stored import row
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.names import HEAD, SUBWORDS
@@ -19,6 +20,7 @@ from coupled_adam_bench.tools.measure.model import Counts, Measured, WordLists, 
 SHARED = "_shared"
 """Ending of the tasks over the pairs that all models have."""
 _MISSING = "-"
+_EXPORTED = RunFiles(Path()).model.name
 _METRICS = [metric.name for metric in METRICS.values() if metric.task == EMBEDDINGS]
 _ENDS = ("", "_low", "_high")
 _KINDS = ((SUBWORDS, "of pieces"), (SHARED, "of shared pairs"))
@@ -83,9 +85,14 @@ def table_of(models: Sequence[Measured]) -> str:
     lines += [(f"r_bar {words}", _values(models, "word_similarity" + ending, "r_bar")) for ending, words in _KINDS]
     lines += [(f"{task} r_bar", _values(models, task, "r_bar")) for task in VARIANTS]
     shown = [line for line in lines if any(text != _MISSING for text in line[1])]
-    text = align([("", *_labels(models)), *((name, *texts) for name, texts in shown)], n_left=1)
-    for label, model in zip(_labels(models), models, strict=True):
-        text += [f"{_MISSING}  {label}: {reason}" for reason in model.undefined]
+    text = align([("", *labels_of(models)), *((name, *texts) for name, texts in shown)], n_left=1)
+    notes: dict[str, list[str]] = {}
+    for label, model in zip(labels_of(models), models, strict=True):
+        for reason in dict.fromkeys(model.undefined):
+            notes.setdefault(reason, []).append(label)
+    for reason, labels in notes.items():
+        whose = "" if len(labels) == len(models) else f"{', '.join(labels)}: "
+        text.append(f"{_MISSING}  {whose}{reason}")
     return "".join(f"{line}\n" for line in text)
 
 
@@ -98,15 +105,23 @@ def details_of(models: Sequence[Measured]) -> dict[str, dict[str, Any]]:
     """Return what a figure shows of each matrix, by its label."""
     return {
         label if name == EMBEDDINGS else f"{label} {name}": detail
-        for label, model in zip(_labels(models), models, strict=True)
+        for label, model in zip(labels_of(models), models, strict=True)
         for name, detail in model.detail.items()
     }
 
 
-def _labels(models: Sequence[Measured]) -> list[str]:
-    """Return the last part of each model's name, or the whole name where that is not enough."""
-    short = [Path(model.model).name or model.model for model in models]
-    return short if len(set(short)) == len(short) else [model.model for model in models]
+def labels_of(models: Sequence[Measured]) -> list[str]:
+    """Return the shortest end of each model's path that tells all apart, without what all paths end in."""
+    names = [model.model for model in models]
+    parts = [Path(name).parts or (name,) for name in names]
+    parts = [each[:-1] if len(each) > 1 and each[-1] == _EXPORTED else each for each in parts]
+    while len(parts) > 1 and all(len(each) > 1 for each in parts) and len({each[-1] for each in parts}) == 1:
+        parts = [each[:-1] for each in parts]
+    for length in range(1, max(map(len, parts)) + 1):
+        ends = ["/".join(each[-length:]) for each in parts]
+        if len(set(ends)) == len(ends):
+            return ends
+    return names
 
 
 def _shape(model: Measured, matrix: str) -> str:

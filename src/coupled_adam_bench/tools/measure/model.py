@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coupled_adam_bench.data.check import WORD_PAIRS
 from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDINGS, matrix_geometry, variant_rows
 from coupled_adam_bench.evaluation.pairs import Pair, read_pairs
 from coupled_adam_bench.evaluation.word_similarity import (
@@ -20,6 +21,9 @@ from coupled_adam_bench.evaluation.word_similarity import (
     subword_pairs,
     word_similarity_rows,
 )
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import read_sealed
+from coupled_adam_bench.store.paths import RunFiles
 from coupled_adam_bench.store.stored import ResultRow
 from coupled_adam_bench.study.catalog.names import HEAD
 from coupled_adam_bench.study.config import WordSimilaritySet
@@ -40,6 +44,8 @@ class WordLists:
 
     sets: dict[str, list[Pair]]
     missing: list[str]
+    are_given: bool = False
+    """Whether the user has said which; else the list of the generated language is taken for a cell trained on it."""
 
 
 def read_word_lists(path: Path | None, default: Path) -> WordLists:
@@ -49,14 +55,24 @@ def read_word_lists(path: Path | None, default: Path) -> WordLists:
     """
     if path is not None and path.is_file():
         spec = WordSimilaritySet(name=path.stem, file=path.name)
-        return WordLists({spec.name: read_pairs(path, spec)}, [])
+        return WordLists({spec.name: read_pairs(path, spec)}, [], are_given=True)
     folder = default if path is None else path
     if path is not None and not path.is_dir():
         raise ValueError(f"--word-similarity: {path} does not exist; give a list or a folder with the paper's lists")
     specs = [WordSimilaritySet(**fields) for fields in PAPER_WORD_SIMILARITY]
     there = {spec.name: read_pairs(folder / spec.file, spec) for spec in specs if (folder / spec.file).is_file()}
     missing = [f"{spec.name}: {folder / spec.file} is not there" for spec in specs if spec.name not in there]
-    return WordLists(there, missing)
+    return WordLists(there, missing, are_given=path is not None)
+
+
+def _lists_for(folder: Path, lists: WordLists) -> WordLists:
+    """Return the list of the generated language for the model of a cell that was trained on it, else ``lists``."""
+    try:
+        cell = read_sealed(RunFiles(folder.resolve().parent).cell)
+        pairs = paths.data_dir(cell["data_id"], folder.resolve().parents[2]) / WORD_PAIRS
+    except (ValueError, OSError, KeyError, IndexError):
+        return lists
+    return lists if lists.are_given or not pairs.is_file() else read_word_lists(pairs, pairs)
 
 
 def count_tokens(files: Sequence[Path], tokenizer: "Tokenizer", n_vocab: int) -> tuple[NDArray[np.int64], int]:
@@ -167,7 +183,7 @@ def measure_model(name: str, lists: WordLists, text: list[Path], counts: Counts 
         )
     found = Measured(name, matrices, n_vocab)
     matrix_VD = matrices.embeddings.read()
-    similarity_rows, similarity_reasons = _word_similarity(found, matrix_VD, lists, tokenizer)
+    similarity_rows, similarity_reasons = _word_similarity(found, matrix_VD, _lists_for(folder, lists), tokenizer)
     parts = [matrix_geometry(EMBEDDINGS, matrix_VD, counts, n_vocab, "both_signs")]
     del matrix_VD
     if matrices.head is not None:

@@ -1,24 +1,30 @@
-"""A training step, a state dict and an evaluation batch of each combination of a plan, in full size on fake tensors."""
+"""A training step, a state dict and an evaluation batch of each combination of a plan, in full size on fake tensors.
+
+Fake tensors have a shape and a type, and no values. They lie on the CPU here, which computes loss and attention as the
+study's device does. The memory is that of the count that ``plan`` has, with the states that the optimizers have made.
+"""
 
 import contextlib
-import gc
 import os
 import tempfile
 import time
+import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.distributed import device_mesh
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from coupled_adam_bench.data.bins import SPLITS, Bin, Meta, token_dtype, write_meta
 from coupled_adam_bench.evaluation.calibration import LogitSums
@@ -27,32 +33,88 @@ from coupled_adam_bench.machine.device import LOGITS_CHUNK
 from coupled_adam_bench.models import base, cross_entropy
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.tools.rehearsal import fake_gpu
-from coupled_adam_bench.tools.rehearsal.combinations import Combination
-from coupled_adam_bench.tools.rehearsal.watch import Finding, Watch, found
+from coupled_adam_bench.study.config import CustomSettings, Execution, Optimizer
+from coupled_adam_bench.study.config.optimizers import HeadSettings
+from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.training import distributed
 from coupled_adam_bench.training.batches import Batches
 from coupled_adam_bench.training.distributed import WorkerGroup
-from coupled_adam_bench.training.memory import CPU_PROCESS_BYTES, GPU_SHARE, train_mem_mb
+from coupled_adam_bench.training.memory import GPU_SHARE, Memory, memory_of
 from coupled_adam_bench.training.trainer import Trainer
 
+_CPU = torch.device("cpu")
 _MICRO_BATCHES = 2  # of the step: the second adds its gradients to those of the first, and all others do as it does
 _DATA_TOKENS = 2**16
+_READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
+_NOT_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Cells that differ in nothing that fake tensors can see: one of them, and the number of all."""
+
+    cell: Cell
+    n_cells: int
+
+    @property
+    def execution(self) -> Execution:
+        """How the cell's study trains."""
+        return self.cell.study.execution
+
+    @property
+    def label(self) -> str:
+        """Model, optimizer, processes and precision."""
+        execution = self.execution
+        processes = f"{execution.processes} x {execution.parallel}" if execution.processes > 1 else "1 process"
+        optimizer = self.cell.optimizer
+        kind = optimizer.key if isinstance(optimizer, CustomSettings) else ", ".join(_kind(optimizer))
+        return f"{self.cell.model.name}, {kind}, {processes}, {self.cell.training.precision}"
+
+
+def _kind(optimizer: Optimizer) -> list[str]:
+    """Return an optimizer's name, and those of its settings that make other tensors, if they are given."""
+    given = optimizer.model_dump()
+    return [optimizer.name, *(field for field in ("amsgrad", *HeadSettings.later) if field in given)]
+
+
+def combinations(plan: Plan) -> list[Combination]:
+    """Return what a plan's cells combine: model, kind of optimizer, recipe, processes; numbers alone make no other."""
+    cells: dict[str, list[Cell]] = {}
+    for cell in plan.cells.values():
+        execution, training = cell.study.execution, cell.training
+        key = (
+            cell.vocab_size,
+            cell.model.model_dump(exclude={"name", "label", "learning_rate"}),
+            cell.optimizer.model_dump() if isinstance(cell.optimizer, CustomSettings) else _kind(cell.optimizer),
+            [training.seq_len, training.batch_sequences, training.precision, training.core_optimizer],
+            [execution.gpus, execution.processes, execution.parallel, execution.micro_batch_sequences],
+            execution.evaluation_batch_sequences,
+        )
+        cells.setdefault(repr(key), []).append(cell)
+    return [Combination(alike[0], len(alike)) for alike in cells.values()]
 
 
 @dataclass
 class Rehearsed:
-    """What was found in a combination; bytes are of one process on its device."""
+    """What came out of a combination: the memory of one process, and each thing that failed, with its place."""
 
     combination: Combination
-    device: str
-    micro_batch_sequences: int | None = None
-    peak_bytes: int | None = None
-    parts: dict[str, int] = field(default_factory=dict)
-    """Weights, gradients, optimizer states and the rest at the moment of the peak."""
-    evaluation_bytes: int | None = None
-    findings: list[Finding] = field(default_factory=list)
+    memory: Memory | None = None
+    findings: list[str] = field(default_factory=list)
     seconds: float = 0.0
+
+
+class _Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Answers what fake tensors cannot: a number that is read is 1."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # its shards come here one by one
+        if func in _READS and isinstance(args[0], FakeTensor):
+            return True if args[0].dtype == torch.bool else 1.0 if args[0].is_floating_point() else 1
+        if func is torch.ops._c10d_functional.wait_tensor.default:
+            return args[0]  # its fake version would return a copy
+        return func(*args, **(kwargs or {}))
 
 
 class _OneOfMany(WorkerGroup):
@@ -84,24 +146,17 @@ class _FirstRows:
 
 
 class _Trainer(Trainer):
-    """The trainer, with so much ``room`` for a micro-batch, and short steps."""
+    """The trainer, with the ``room`` of a GPU for a micro-batch, and short steps."""
 
-    def __init__(self, room: float, *arguments: Any) -> None:
+    def __init__(self, room: float | None, *arguments: Any) -> None:
         self._bytes = room
         super().__init__(*arguments)
 
     def _room(self) -> float:
-        return self._bytes
-
-    def make_states(self) -> None:
-        """Let the optimizers make their states, without a pass."""
-        for parameter in self.names:
-            parameter.grad = torch.zeros_like(parameter)
-        self.optimizers.step()
-        self.optimizers.zero_grad()
+        return super()._room() if self._bytes is None else self._bytes
 
     def step_short(self) -> None:
-        """Do the second step, of at most ``_MICRO_BATCHES``."""
+        """Do a step of at most ``_MICRO_BATCHES``."""
         batches = self.batches
         self.batches = _FirstRows(batches, _MICRO_BATCHES * self.micro_batch_sequences)  # type: ignore[assignment]
         try:
@@ -109,94 +164,68 @@ class _Trainer(Trainer):
         finally:
             self.batches = batches
 
-
-@contextlib.contextmanager
-def _collected_among_new_objects() -> Iterator[None]:
-    """Let each look for garbage pass over the objects that are there now: after imports, these are a million."""
-    frozen_before = gc.get_freeze_count() > 0
-    gc.freeze()
-    try:
-        yield
-    finally:
-        if not frozen_before:
-            gc.unfreeze()
+    @property
+    def state_bytes(self) -> int:
+        """The size of the states of the optimizers without counts of steps; of sharded ones that of the shards here."""
+        values = [
+            value._local_tensor if isinstance(value, DTensor) else value
+            for optimizer in self.optimizers.by_name().values()
+            for state in optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, Tensor) and value.ndim
+        ]
+        return sum(value.numel() * value.element_size() for value in values)
 
 
 def rehearse(combination: Combination, gpu_bytes: float) -> Rehearsed:
     """Do a training step, one state dict and one evaluation batch of a combination on fake tensors."""
     started = time.perf_counter()
-    execution = combination.execution
-    on_gpu = execution.gpus > 0 and fake_gpu.is_possible()
-    device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
-    result = Rehearsed(combination, device.type)
-    watch = Watch(device)
-    cpu_bytes = 1e6 * train_mem_mb(combination.cell, execution) / execution.processes - CPU_PROCESS_BYTES
-    room = GPU_SHARE * gpu_bytes if execution.gpus else cpu_bytes
+    cell, execution = combination.cell, combination.execution
+    result = Rehearsed(combination)
+    room = GPU_SHARE * gpu_bytes if execution.gpus else None
     with (
-        _collected_among_new_objects(),  # what passes leave is measured, so it is looked for many times
         tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder,
         _settings_of_torch_kept(),
-        fake_gpu.pretended_gpu() if on_gpu else _computed_as_on_gpus(execution.gpus > 0),
-        _group(device, execution.processes) as group,
+        _computed_as_on("cuda" if execution.gpus else "cpu"),
+        _group(execution.processes) as group,
     ):
-        _write_data(Path(folder), combination.cell)
+        _write_data(Path(folder), cell)
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True), watch:
-                _train(Path(folder), group, watch, room, result)
-                result.evaluation_bytes = _evaluation_bytes(combination.cell, device, watch)
+            with FakeTensorMode(allow_non_fake_inputs=True), _Numbers():  # type: ignore[no-untyped-call]
+                result.memory = _train(Path(folder), group, room, cell)
+                _evaluate(cell)
         except Exception as error:
             # whatever the code under rehearsal raises is a finding
-            result.findings.append(found(error))
+            result.findings.append(_found(error))
     result.seconds = time.perf_counter() - started
     return result
 
 
-def _train(folder: Path, group: WorkerGroup, watch: Watch, room: float, result: Rehearsed) -> None:
-    cell = result.combination.cell
-    execution = cell.study.execution.model_copy(update={"compile": False, "train_threads": 1})
-    trainer = _Trainer(room, cell, execution, folder, folder / "run", group)
-    try:
-        result.micro_batch_sequences = trainer.micro_batch_sequences
-        watch.gradients = lambda: _bytes(p.grad for p in trainer.names if p.grad is not None)
-        trainer.make_states()
-        watch.reset()
+def _train(folder: Path, group: WorkerGroup, room: float | None, cell: Cell) -> Memory:
+    execution = cell.study.execution
+    here = execution.model_copy(update={"compile": False, "train_threads": 1})
+    with contextlib.closing(_Trainer(room, cell, here, folder, folder / "run", group)) as trainer:
         trainer.step_short()
-        gradients = watch.gradients_at_peak
-        result.peak_bytes = watch.peak
-        if result.combination.uses_ddp:  # its buckets hold all gradients from the start
-            gradients = _bytes(trainer.names)
-            result.peak_bytes += gradients - watch.gradients_at_peak
-        states = [value for value in _state_values(trainer) if value.device.type == trainer.device.type]
-        known = {"weights": _bytes(trainer.names), "gradients": gradients, "states": _bytes(states)}
-        result.parts = known | {"rest": result.peak_bytes - sum(known.values())}
         trainer.tensors()
-    finally:
-        trainer.close()
-        watch.gradients = lambda: 0
+        return replace(memory_of(cell, execution, trainer.micro_batch_sequences), optimizer=trainer.state_bytes)
 
 
-def _evaluation_bytes(cell: Cell, device: torch.device, watch: Watch) -> int:
+def _evaluate(cell: Cell) -> None:
     training, sequences = cell.training, cell.study.execution.evaluation_batch_sequences
-    gc.collect()  # frees the trainer
-    with device:
-        model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap).eval()
+    model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap).eval()
     tokens = np.zeros((sequences, training.seq_len), dtype=np.int64)
-    watch.reset()
     observe_logits = LogitSums().add
-    mean_loss(model, [(tokens, tokens)], str(device), training.precision == "bf16", observe_logits=observe_logits)
-    return watch.peak
+    mean_loss(model, [(tokens, tokens)], "cpu", training.precision == "bf16", observe_logits=observe_logits)
 
 
-def _state_values(trainer: Trainer) -> Iterator[Tensor]:
-    for optimizer in trainer.optimizers.by_name().values():
-        for state in optimizer.state.values():
-            yield from (value for value in state.values() if isinstance(value, Tensor))
-
-
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    """Return the size of tensors, of sharded ones that of this process's shards."""
-    shards = (tensor._local_tensor if isinstance(tensor, DTensor) else tensor for tensor in tensors)
-    return sum(shard.numel() * shard.element_size() for shard in shards)
+def _found(error: BaseException) -> str:
+    """Return an exception after ``file:line`` of the innermost frame that is neither PyTorch's nor the rehearsal's."""
+    stack = traceback.extract_tb(error.__traceback__)
+    frame = ([frame for frame in stack if not frame.filename.startswith(_NOT_OURS)] or list(stack))[-1]
+    path = Path(frame.filename)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{shown}:{frame.lineno}: {type(error).__name__}: {lines[0] if lines else ''}"
 
 
 def _write_data(folder: Path, cell: Cell) -> None:
@@ -214,35 +243,32 @@ def _write_data(folder: Path, cell: Cell) -> None:
 def _settings_of_torch_kept() -> Iterator[None]:
     """Undo what a trainer sets for its whole process."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    deterministic, workspace = torch.are_deterministic_algorithms_enabled(), os.environ.get("CUBLAS_WORKSPACE_CONFIG")
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(precision)
-        torch.use_deterministic_algorithms(deterministic)
-        if workspace is None:
-            os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    with patch.dict(os.environ):
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.set_float32_matmul_precision(precision)
+            torch.use_deterministic_algorithms(deterministic)
 
 
 @contextlib.contextmanager
-def _computed_as_on_gpus(on_gpus: bool) -> Iterator[None]:
-    """Let a fake CPU that stands for a GPU compute loss and attention as a GPU does: the same memory."""
-    chunks, softmax = LOGITS_CHUNK, cross_entropy._SOFTMAX
-    name = "cuda" if on_gpus else "cpu"
-    with fake_gpu.replaced(
-        (cross_entropy, "LOGITS_CHUNK", {"cpu": chunks[name]}),
-        (cross_entropy, "_SOFTMAX", {"cpu": softmax[name]}),
-        (base, "IN_FLOAT32", () if on_gpus else base.IN_FLOAT32),
+def _computed_as_on(device: str) -> Iterator[None]:
+    """Let the CPU compute loss and attention as ``device`` does."""
+    with (
+        patch.object(cross_entropy, "LOGITS_CHUNK", {"cpu": LOGITS_CHUNK[device]}),
+        patch.object(cross_entropy, "_SOFTMAX", {"cpu": cross_entropy._SOFTMAX[device]}),
+        patch.object(base, "IN_FLOAT32", () if device == "cuda" else base.IN_FLOAT32),
     ):
         yield
 
 
 @contextlib.contextmanager
-def _group(device: torch.device, size: int) -> Iterator[WorkerGroup]:
+def _group(size: int) -> Iterator[WorkerGroup]:
     """Yield the first process of a group of ``size``, whose collectives return at once."""
     if size == 1:
-        yield WorkerGroup(device)
+        yield WorkerGroup(_CPU)
         return
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -256,7 +282,7 @@ def _group(device: torch.device, size: int) -> Iterator[WorkerGroup]:
             return mesh(*arguments, **options)
 
     try:
-        with fake_gpu.replaced((distributed, "init_device_mesh", real_mesh)):
-            yield _OneOfMany(device, 0, size)
+        with patch.object(distributed, "init_device_mesh", real_mesh):
+            yield _OneOfMany(_CPU, 0, size)
     finally:
         dist.destroy_process_group()

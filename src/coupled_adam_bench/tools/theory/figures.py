@@ -1,7 +1,7 @@
 """Figures of the theory: the toy of Fig. 1, the second moment of Fig. 4 and 5, and where the drift comes from."""
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,10 @@ from coupled_adam_bench.report.figures.style import (
 )
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalog.names import ADAM, EMBEDDING, HEAD
-from coupled_adam_bench.tools.theory.records import DriftRecord, Moment, TheoryGroup, read_theory, slope
+from coupled_adam_bench.tools.theory.records import TheoryGroup, read_theory
 from coupled_adam_bench.tools.theory.toy import ZERO_FLOAT64, toy
 
+_SLOPE = ("second_moment", "slope")
 # As in studies whose optimizers are Adam, Coupled Adam and SGD, in this order.
 _TOY_STYLE = {"Adam": 0, "Coupled Adam": 1, "SGD": 2}
 
@@ -60,8 +61,8 @@ def draw_toy(_material: Material | None = None) -> Figure:
     return figure
 
 
-def _moment_panel(ax: Axes, moment: Moment, log: bool) -> None:
-    probability, mean_square = np.asarray(moment.probability), np.asarray(moment.mean_square)
+def _moment_panel(ax: Axes, moment: Mapping[str, Any], log: bool) -> None:
+    probability, mean_square = (np.asarray(moment[name]) for name in ("probability", "mean_square"))
     shown = (probability > 0) & (mean_square > 0) if log else np.isfinite(probability)
     dots: dict[str, Any] = {"s": 7, "color": STYLES[0]["color"], "alpha": 0.45, "linewidths": 0, "rasterized": True}
     ax.scatter(probability[shown], mean_square[shown], **dots)
@@ -70,7 +71,7 @@ def _moment_panel(ax: Axes, moment: Moment, log: bool) -> None:
         ax.set_yscale("log")
     low, high = ax.get_ylim()
     line = np.geomspace(probability[probability > 0].min(), probability.max(), 400)
-    fit = moment.slope * line + moment.intercept
+    fit = moment["slope"] * line + moment["intercept"]
     visible = fit > (low if log else -np.inf)  # a negative intercept leads out of the points' range
     ax.plot(line[visible], fit[visible], color=STYLES[1]["color"], linewidth=1.4)
     if log:
@@ -94,14 +95,13 @@ def draw_second_moment(groups: Sequence[TheoryGroup]) -> Figure:
         for index, group in enumerate(groups)
         if group.cell.optimizer.key == ADAM
         for record in group.records
-        if record.moment is not None
+        if record.find("second_moment")
     ]
     if not measured:
         return panels(1, 1)[0]
     *_, index, record = max(measured, key=lambda item: item[:5])
-    moments = ((r"$\mathrm{E}[g_i^2]$, mean of the row", record.moment),
-               (r"Adam's own $\hat{v}_i$, mean of the row", record.adam_moment))  # fmt: skip
-    rows = [(label, moment) for label, moment in moments if moment is not None]
+    labels = {"second_moment": r"$\mathrm{E}[g_i^2]$", "second_moment_adam": r"Adam's own $\hat{v}_i$"}
+    rows = [(f"{label}, mean of the row", record.find(name)) for name, label in labels.items() if record.find(name)]
     figure, axes = panels(len(rows), 2, height=2.7)
     figure.set_dpi(200)
     for row, (label, moment) in enumerate(rows):
@@ -109,10 +109,10 @@ def draw_second_moment(groups: Sequence[TheoryGroup]) -> Figure:
         for ax, log in ((linear, False), (axes[2 * row + 1], True)):
             _moment_panel(ax, moment, log)
         linear.set_ylabel(label)
-        sign = "-" if moment.intercept < 0 else "+"
+        sign = "-" if moment["intercept"] < 0 else "+"
         text = (
-            f"${_power(moment.slope)}\\,\\tilde{{p}}_i {sign} {_power(abs(moment.intercept))}$\n"
-            f"$R^2 = {moment.r_squared:.3f}$"
+            f"${_power(moment['slope'])}\\,\\tilde{{p}}_i {sign} {_power(abs(moment['intercept']))}$\n"
+            f"$R^2 = {moment['r_squared']:.3f}$"
         )
         linear.text(0.04, 0.96, text, transform=linear.transAxes, va="top", color=STYLES[1]["color"])
     axes[0].set_title("linear axes, as fitted")
@@ -147,7 +147,9 @@ def _slope_panel(
         label = f"{plain(line(members[0])[1])}, {'tied' if tied else 'untied'}"
         face = style["color"] if tied else "white"
         places = [place(group)[0] for group in members]
-        bars(ax, places, [group.values(slope) for group in members], label, **style, markerfacecolor=face, markersize=5)
+        bars(
+            ax, places, [group.values(*_SLOPE) for group in members], label, **style, markerfacecolor=face, markersize=5
+        )
     # An untied model stands close to its tied twin: two labels would overlap.
     labelled = [group for group in groups if group.tied] or groups
     ticks = {place(group)[0]: plain(place(group)[1]) for group in labelled}
@@ -163,7 +165,7 @@ def _slope_panel(
 def draw_slopes(groups: Sequence[TheoryGroup]) -> Figure:
     """Draw the slope of the fit against parameters (a line per D) and against tokens (a line per N), cells of Adam."""
     figure, (against_params, against_tokens) = panels(1, 2, height=2.8, sharey=True)
-    if measured := [group for group in groups if group.cell.optimizer.key == ADAM and group.values(slope)]:
+    if measured := [group for group in groups if group.cell.optimizer.key == ADAM and group.values(*_SLOPE)]:
         _slope_panel(
             against_params,
             measured,
@@ -192,15 +194,15 @@ _DECADES = 12
 """Decades of the drift that are shown at most."""
 
 
-def _drift_panel(ax: Axes, drift: DriftRecord) -> list[float]:
+def _drift_panel(ax: Axes, drift: Mapping[str, Any]) -> list[float]:
     """Draw a matrix of one run; return the last values of its curves."""
     ends = []
     for part, (label, style) in _CURVES.items():
-        values = getattr(drift, part) or [math.nan] * len(drift.step)
-        if points := [(step, value) for step, value in zip(drift.step, values, strict=True) if value > 0]:
+        values = drift[part] or [math.nan] * len(drift["step"])
+        if points := [(step, value) for step, value in zip(drift["step"], values, strict=True) if value > 0]:
             curve(ax, points, label, **style)
             ends.append(points[-1][1])
-    if drift.input is None:
+    if drift["input"] is None:
         ax.text(0.97, 0.05, "not split", transform=ax.transAxes, ha="right", fontsize=8)
     return ends
 

@@ -1,7 +1,7 @@
 """Reads what the stage ``theory`` measured, and groups it over seeds."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -10,60 +10,31 @@ from coupled_adam_bench.results.groups import Layout, Setup
 from coupled_adam_bench.store.stored import Measurement, measured_cells
 from coupled_adam_bench.study.cells import Cell, readable_count
 
-
-@dataclass(frozen=True)
-class Moment:
-    """Mean squared gradient of each vocabulary row against its probability, and the line fitted through it."""
-
-    probability: list[float]
-    mean_square: list[float]
-    slope: float
-    intercept: float
-    r_squared: float
-    n_batches: int | None
-
-
-@dataclass(frozen=True)
-class DriftRecord:
-    """How far the mean row of a matrix moved, by step and by origin, as norms; the shares are of the last step.
-
-    An optimizer whose update cannot be split leaves ``input`` to ``residual`` and the shares None.
-    """
-
-    step: list[int]
-    mean_norm_ratio: list[float]
-    displacement: list[float]
-    update_sum: list[float]
-    input: list[float] | None
-    output: list[float] | None
-    decay: list[float] | None
-    residual: list[float] | None
-    input_share: float | None
-    output_share: float | None
-    decay_share: float | None
+LARGEST = "largest_update_sum"
+"""The name of the largest relative sum of a matrix's updates after the warmup, beside what the stage keeps of it."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What the stage ``theory`` measured in a cell; ``reason`` says why something in it is missing."""
+    """A cell, and what the stage keeps of it by the names in its file; ``reason`` says why something is missing."""
 
     cell: Cell
-    status: str
-    reason: str | None = None
-    gradient_sum: dict[str, dict[str, float]] | None = None
-    moment: Moment | None = None
-    adam_moment: Moment | None = None
-    drift: dict[str, DriftRecord] | None = None
-    replay_difference: float | None = None
+    values: Mapping[str, Any]
+
+    def find(self, *path: str | int) -> Any:
+        """Return what lies at a path of keys, such as ``second_moment`` and ``slope``; None if it is not there."""
+        found: Any = self.values
+        try:
+            for key in path:
+                found = found[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+        return found
 
     @property
-    def matrices(self) -> dict[str, DriftRecord]:
+    def matrices(self) -> Mapping[str, Any]:
         """The drift by matrix, none for a cell that was not measured."""
-        return self.drift or {}
-
-
-Choose = Callable[[Record], float | None]
-"""A function that returns a number of a record, or None if it is not there."""
+        return self.find("drift") or {}
 
 
 @dataclass(frozen=True)
@@ -96,41 +67,21 @@ class TheoryGroup:
         """D as tables print it."""
         return self.cell.tokens_label or readable_count(self.cell.n_tokens)
 
-    def values(self, choose: Choose) -> list[float]:
-        """Return what ``choose`` finds in the records, those without it or with NaN left out."""
-        return [value for record in self.records if (value := choose(record)) is not None and not isnan(value)]
-
-
-def _read_fields(kind: type[Any], values: dict[str, Any] | None) -> Any:
-    return None if values is None else kind(**{field.name: values[field.name] for field in fields(kind)})
+    def values(self, *path: str | int) -> list[float]:
+        """Return the numbers at a path in the records, those without it or with NaN left out."""
+        found = (record.find(*path) for record in self.records)
+        return [value for value in found if value is not None and not isnan(value)]
 
 
 def read_record(measurement: Measurement, cell: Cell) -> Record:
-    """Read a cell's evaluation of the stage; a missing one is a record that says so.
-
-    ``ValueError`` for a broken one.
-    """
+    """Read a cell's evaluation of the stage; a missing one is a record that says so."""
     if not measurement.is_there(cell.id):
-        return Record(cell, "missing", "not measured")
+        return Record(cell, {"reason": "not measured"})
     values = measurement.read(cell.id)
-    try:
-        status, reason = values["status"], values["reason"]
-        if status == "diverged":
-            return Record(cell, status, reason)
-        return Record(
-            cell,
-            status,
-            reason,
-            values["gradient_sum"],
-            _read_fields(Moment, values["second_moment"]),
-            _read_fields(Moment, values["second_moment_adam"]),
-            {matrix: _read_fields(DriftRecord, drift) for matrix, drift in values["drift"].items()},
-            values["replay_max_relative_loss_difference"],
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{measurement.find(cell.id)}: not a file of the stage theory ({error!r}); delete it and run again"
-        ) from None
+    warmup = cell.training.warmup(cell.steps)
+    for drift in values.get("drift", {}).values():
+        drift[LARGEST] = largest_after_warmup(drift["step"], drift["update_sum"], warmup)
+    return Record(cell, values)
 
 
 def _shape(cell: Cell, setup: Setup) -> str:
@@ -155,44 +106,7 @@ def read_theory(layout: Layout, runs: Path) -> tuple[TheoryGroup, ...]:
     return tuple(TheoryGroup(place[1], place[-1], tuple(members[place])) for place in sorted(members))
 
 
-def slope(record: Record) -> float | None:
-    """Return the slope of the line through the second moments."""
-    return None if record.moment is None else record.moment.slope
-
-
-def r_squared(record: Record) -> float | None:
-    """Return how much of the variance of the second moments that line explains."""
-    return None if record.moment is None else record.moment.r_squared
-
-
-def adam_r_squared(record: Record) -> float | None:
-    """Return the same of Adam's own second moments."""
-    return None if record.adam_moment is None else record.adam_moment.r_squared
-
-
-def gradient_sum(side: str, precision: str) -> Choose:
-    """Return what finds the relative sum of the gradients of one side, ``input`` or ``output``."""
-    return lambda record: None if record.gradient_sum is None else record.gradient_sum[side][precision]
-
-
 def largest_after_warmup(steps: Sequence[int], update_sums: Sequence[float], warmup: int) -> float | None:
     """Return the largest relative sum of updates of the steps after the warmup, in which updates are tiny."""
     settled = [value for step, value in zip(steps, update_sums, strict=True) if step > warmup]
     return max(settled, default=None)
-
-
-def largest_update_sum(matrix: str) -> Choose:
-    """Return what finds the largest relative sum of a matrix's updates after the warmup, in which they are tiny."""
-
-    def choose(record: Record) -> float | None:
-        if matrix not in record.matrices:
-            return None
-        drift = record.matrices[matrix]
-        return largest_after_warmup(drift.step, drift.update_sum, record.cell.training.warmup(record.cell.steps))
-
-    return choose
-
-
-def drift_value(matrix: str, choose: Callable[[DriftRecord], float | None]) -> Choose:
-    """Return what finds a number of the drift of a matrix."""
-    return lambda record: choose(record.matrices[matrix]) if matrix in record.matrices else None

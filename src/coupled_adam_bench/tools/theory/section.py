@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from markupsafe import Markup
 
@@ -12,18 +13,7 @@ from coupled_adam_bench.report.blocks import Block, Cell, Column, Figures, Fold,
 from coupled_adam_bench.report.figures import figures_in
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM, EMBEDDING, HEAD, SGD
-from coupled_adam_bench.tools.theory.records import (
-    Choose,
-    DriftRecord,
-    TheoryGroup,
-    adam_r_squared,
-    drift_value,
-    gradient_sum,
-    largest_update_sum,
-    r_squared,
-    read_theory,
-    slope,
-)
+from coupled_adam_bench.tools.theory.records import LARGEST, TheoryGroup, read_theory
 from coupled_adam_bench.tools.theory.toy import ZERO_FLOAT64
 
 # Relative norms of a sum, |sum| / sum of norms. Rounding alone leaves about 1e-7 in float32.
@@ -34,32 +24,127 @@ R_SQUARED = 0.85
 
 
 @dataclass(frozen=True)
-class Check:
-    """A statement of the paper, the threshold that decides it, and what was found in how many runs."""
+class Statement:
+    """A statement of the paper about a number at ``path`` of each run, and the threshold that decides it."""
 
     claim: str
     threshold: str
-    finding: str
-    holds: int
-    total: int
+    path: tuple[str, ...]
+    holds: Callable[[float], bool]
+    what: str
+    """The name of the number."""
+    about: str = ""
+    """The runs that it is about, as a group's sentence says it."""
+    of: Callable[[TheoryGroup], bool] = lambda group: True  # noqa: ARG005
+    untied: bool = False
+    """Whether it is about untied heads."""
+
+
+def _is_adam(group: TheoryGroup) -> bool:
+    return group.cell.optimizer.key == ADAM
+
+
+def _is_balanced(group: TheoryGroup) -> bool:
+    """Tell whether updates of a head can sum to zero.
+
+    Weight decay is part of an update, and moves the mean by itself. A z-loss, a mu-loss and a soft cap have gradients
+    that do not sum to zero, and mu-centering makes any updates do so.
+    """
+    cell = group.cell
+    plain = cell.optimizer.name in (COUPLED_ADAM, SGD) and cell.optimizer.has_plain_head
+    return plain and not cell.training.embedding_decay(cell.optimizer)
+
+
+STATEMENTS = (
+    Statement(
+        "The gradients of the output side sum to zero over the vocabulary: softmax probabilities sum to one.",
+        f"norm of the sum below {formats.significant(ZERO_FLOAT64)} of the sum of norms, in float64",
+        ("gradient_sum", "output", "float64"),
+        lambda value: value < ZERO_FLOAT64,
+        "Relative sum in float64",
+        of=lambda group: group.cell.optimizer.soft_cap is None,
+    ),
+    Statement(
+        "The gradients of the input side, which tying adds, do not.",
+        f"norm of the sum above {NOT_ZERO:g} of the sum of norms",
+        ("gradient_sum", "input", "float64"),
+        lambda value: value > NOT_ZERO,
+        "Relative sum in float64",
+    ),
+    Statement(
+        "Where there is no input side, the updates of Coupled Adam and SGD sum to zero as their gradients do.",
+        "untied head, in each recorded step after the warmup below "
+        f"{formats.significant(ZERO_FLOAT32)} of the sum of norms, in float32",
+        ("drift", HEAD, LARGEST),
+        lambda value: value < ZERO_FLOAT32,
+        "Largest relative sum",
+        " of Coupled Adam or SGD without weight decay",
+        _is_balanced,
+        untied=True,
+    ),
+    Statement(
+        "The updates of Adam do not, with the same gradients: each row has its own denominator.",
+        f"untied head, in some of these steps above {NOT_ZERO:g} of the sum of norms",
+        ("drift", HEAD, LARGEST),
+        lambda value: value > NOT_ZERO,
+        "Largest relative sum",
+        " of Adam",
+        _is_adam,
+        untied=True,
+    ),
+    Statement(
+        "The mean squared gradient of a row is proportional to its token's unigram probability (Fig. 4).",
+        f"linear fit in runs of Adam with R² of at least {R_SQUARED:g}; the paper's is reported as 0.91 or 0.85",
+        ("second_moment", "r_squared"),
+        lambda value: value >= R_SQUARED,
+        "R²",
+        " of Adam",
+        _is_adam,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A statement and its number in the runs that can tell."""
+
+    statement: Statement
+    groups: Sequence[TheoryGroup]
+
+    @property
+    def values(self) -> list[float]:
+        """The number in each run that the statement is about."""
+        groups = [group for group in self.groups if not (self.statement.untied and group.tied)]
+        return _all([group for group in groups if self.statement.of(group)], *self.statement.path)
 
     @property
     def verdict(self) -> str:
         """The outcome in words."""
-        if not self.total:
+        held = [self.statement.holds(value) for value in self.values]
+        if not held:
             return "Not measured"
-        if self.holds in (0, self.total):
-            return "Holds here" if self.holds else "Does not hold here"
-        return f"Holds in {self.holds} of {self.total} runs"
+        if len(set(held)) == 1:
+            return "Holds here" if held[0] else "Does not hold here"
+        return f"Holds in {sum(held)} of {len(held)} runs"
 
     @property
     def tone(self) -> str:
         """The CSS class of the verdict."""
-        return "middle" if 0 < self.holds < self.total or not self.total else "good" if self.holds else "bad"
+        return {"Holds here": "good", "Does not hold here": "bad"}.get(self.verdict, "middle")
+
+    @property
+    def finding(self) -> str:
+        """What was found, or that there was nothing to find it in."""
+        if values := self.values:
+            found = _range(values, _two_digits)
+            return f"{self.statement.what} {found}, {formats.plural(len(values), 'run')}."
+        if self.statement.untied and all(group.tied for group in self.groups):
+            return "The study has no run with an untied head."
+        return f"No run{self.statement.about} was measured."
 
 
-def _percent(share: float) -> str:
-    return f"{formats.fixed(100 * share, 1)} %"
+def _all(groups: Sequence[TheoryGroup], *path: str | int) -> list[float]:
+    return [value for group in groups for value in group.values(*path)]
 
 
 def _range(values: Sequence[float], text: Callable[[float], str]) -> str:
@@ -67,76 +152,8 @@ def _range(values: Sequence[float], text: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _all(groups: Sequence[TheoryGroup], choose: Choose) -> list[float]:
-    return [value for group in groups for value in group.values(choose)]
-
-
-def _check(
-    claim: str, threshold: str, values: Sequence[float], holds: Callable[[float], bool], what: str, missing: str
-) -> Check:
-    finding = f"{what} {_range(values, lambda value: formats.significant(value, 2))}" if values else missing
-    number = f", {formats.plural(len(values), 'run')}" if values else ""
-    return Check(claim, threshold, f"{finding}{number}.", sum(map(holds, values)), len(values))
-
-
-def checks_of(groups: Sequence[TheoryGroup]) -> tuple[Check, ...]:
-    """Set each statement of the paper against the runs that can tell; all thresholds are those of this module."""
-    untied = [group for group in groups if not group.tied]
-    adam = [group for group in groups if group.cell.optimizer.key == ADAM]
-    # Weight decay is part of an update, and moves the mean by itself. A z-loss, a mu-loss and a soft cap have gradients
-    # that do not sum to zero, and mu-centering makes any updates do so.
-    balanced = [
-        group
-        for group in untied
-        if group.cell.optimizer.name in (COUPLED_ADAM, SGD)
-        and group.cell.optimizer.has_plain_head
-        and not group.cell.training.embedding_decay(group.cell.optimizer)
-    ]
-    uncapped = [group for group in groups if group.cell.optimizer.soft_cap is None]
-    no_head = "The study has no run with an untied head"
-    return (
-        _check(
-            "The gradients of the output side sum to zero over the vocabulary: softmax probabilities sum to one.",
-            f"norm of the sum below {formats.significant(ZERO_FLOAT64)} of the sum of norms, in float64",
-            _all(uncapped, gradient_sum("output", "float64")),
-            lambda value: value < ZERO_FLOAT64,
-            "Relative sum in float64",
-            "No run was measured",
-        ),
-        _check(
-            "The gradients of the input side, which tying adds, do not.",
-            f"norm of the sum above {NOT_ZERO:g} of the sum of norms",
-            _all(groups, gradient_sum("input", "float64")),
-            lambda value: value > NOT_ZERO,
-            "Relative sum in float64",
-            "No run was measured",
-        ),
-        _check(
-            "Where there is no input side, the updates of Coupled Adam and SGD sum to zero as their gradients do.",
-            "untied head, in each recorded step after the warmup below "
-            f"{formats.significant(ZERO_FLOAT32)} of the sum of norms, in float32",
-            _all(balanced, largest_update_sum(HEAD)),
-            lambda value: value < ZERO_FLOAT32,
-            "Largest relative sum",
-            no_head if not untied else "No run of Coupled Adam or SGD without weight decay was measured",
-        ),
-        _check(
-            "The updates of Adam do not, with the same gradients: each row has its own denominator.",
-            f"untied head, in some of these steps above {NOT_ZERO:g} of the sum of norms",
-            _all([group for group in adam if not group.tied], largest_update_sum(HEAD)),
-            lambda value: value > NOT_ZERO,
-            "Largest relative sum",
-            no_head if not untied else "No run of Adam was measured",
-        ),
-        _check(
-            "The mean squared gradient of a row is proportional to its token's unigram probability (Fig. 4).",
-            f"linear fit in runs of Adam with R² of at least {R_SQUARED:g}; the paper's is reported as 0.91 or 0.85",
-            _all(adam, r_squared),
-            lambda value: value >= R_SQUARED,
-            "R²",
-            "No run of Adam was measured",
-        ),
-    )
+def _percent(share: float) -> str:
+    return f"{formats.fixed(100 * share, 1)} %"
 
 
 def _ratio(value: float) -> str:
@@ -145,11 +162,10 @@ def _ratio(value: float) -> str:
 
 def answer_open_question(groups: Sequence[TheoryGroup]) -> str:
     """Answer the paper's open question in numbers: how much of the residual drift is the input side's."""
-    tied = [group for group in groups if group.tied]
     sentences = []
     for key, label in ((COUPLED_ADAM, "Coupled Adam"), (ADAM, "Adam")):
-        own = [group for group in tied if group.cell.optimizer.key == key]
-        shares = _all(own, drift_value(EMBEDDING, lambda drift: drift.input_share))
+        own = [group for group in groups if group.tied and group.cell.optimizer.key == key]
+        shares = _all(own, "drift", EMBEDDING, "input_share")
         if not shares:
             sentences.append(f"With tied weights and {label}, the share of the input side was not measured.")
             continue
@@ -158,17 +174,16 @@ def answer_open_question(groups: Sequence[TheoryGroup]) -> str:
             f"With tied weights and {label}, {_percent(fmean(shares))} of the mean embedding's displacement comes from "
             f"the input side ({spread})"
         )
-        partners = [(group, other) for group in own for other in groups if _is_untied_twin(group, other)]
-        pairs = [
-            (fmean(moved), fmean(beside))
-            for group, other in partners
-            if (moved := group.values(drift_value(EMBEDDING, lambda drift: drift.displacement[-1])))
-            and (beside := other.values(drift_value(HEAD, lambda drift: drift.displacement[-1])))
+        twins = [(group, other) for group in own for other in groups if _is_untied_twin(group, other)]
+        ends = [
+            (group.values("drift", EMBEDDING, "displacement", -1), other.values("drift", HEAD, "displacement", -1))
+            for group, other in twins
         ]
+        pairs = [(fmean(moved), fmean(beside)) for moved, beside in ends if moved and beside]
         if pairs and all(moved > 0 and beside > 0 for moved, beside in pairs):
             ratios = [moved / beside for moved, beside in pairs]
             text += f"; the displacement is {_range(ratios, _ratio)} times that of the mean of an untied head"
-            if not _all([other for _, other in partners], drift_value(HEAD, lambda drift: drift.output_share)):
+            if not _all([other for _, other in twins], "drift", HEAD, "output_share"):
                 text += ", which moves by no more than rounding"
         sentences.append(f"{text}.")
     return " ".join(sentences)
@@ -176,60 +191,29 @@ def answer_open_question(groups: Sequence[TheoryGroup]) -> str:
 
 def _is_untied_twin(group: TheoryGroup, other: TheoryGroup) -> bool:
     """Tell whether two groups differ in the tying alone."""
-    same = [(each.shape, each.cell.n_tokens, each.cell.optimizer.key) for each in (group, other)]
+    same = [(each.size, each.cell.optimizer.key) for each in (group, other)]
     return same[0] == same[1] and group.tied and not other.tied
 
 
-def _largest(values: Sequence[float]) -> str:
-    """Return the largest value, or ``-`` if there is none: a table shows the worst run of what should be small."""
-    return formats.significant(max(values, default=math.nan), 2)
+def _mean(values: Sequence[float]) -> float:
+    return fmean(values) if values else math.nan
 
 
-def _mean(values: Sequence[float], text: Callable[[float], str] = formats.significant) -> str:
-    return text(fmean(values)) if values else formats.MISSING
+def _largest(values: Sequence[float]) -> float:
+    """Return the largest value: a table shows the worst run of what should be small."""
+    return max(values, default=math.nan)
 
 
-def _runs(group: TheoryGroup) -> str:
-    measured = sum(record.status == "ok" for record in group.records)
-    return str(measured) if measured == len(group.records) else f"{measured} of {len(group.records)}"
+def _two_digits(value: float) -> str:
+    return formats.significant(value, 2)
 
 
-_CHECKS: tuple[Column[Check], ...] = (
-    Column("The paper", lambda check: Cell(check.claim, "wrap"), "row"),
-    Column("Verdict", lambda check: Cell(check.verdict, f"status {check.tone}")),
-    Column("Found", lambda check: check.finding, "wrap"),
-    Column("Threshold", lambda check: check.threshold, "wrap"),
-)
-
-
-def _sum(side: str, precision: str) -> Column[TheoryGroup]:
-    choose = gradient_sum(side, precision)
-    return Column(precision, lambda group: _largest(group.values(choose)), "number", f"{side} side")
-
-
-def _fit(heading: str, choose: Choose, text: Callable[[float], str]) -> Column[TheoryGroup]:
-    return Column(Markup(heading), lambda group: _mean(group.values(choose), text), "number")
-
-
-def _three_digits(value: float) -> str:
+def _three_decimals(value: float) -> str:
     return formats.fixed(value, 3)
 
 
-GRADIENTS: tuple[Column[TheoryGroup], ...] = (
-    Column(Markup("<i>D</i>"), lambda group: group.tokens_label),
-    Column(Markup("<i>N</i>"), lambda group: group.model_label),
-    Column("Head", lambda group: "tied" if group.tied else "untied"),
-    Column("Optimizer", lambda group: group.cell.optimizer.label, "row"),
-    Column("runs", _runs, "number"),
-    *(_sum(side, precision) for side in ("output", "input") for precision in ("float32", "float64")),
-    _fit("slope <i>A</i>", slope, formats.significant),
-    _fit("<i>R</i>²", r_squared, _three_digits),
-    _fit(
-        "<i>R</i>², Adam\u2019s own",
-        adam_r_squared,
-        _three_digits,
-    ),
-)
+def _in_percent(value: float) -> str:
+    return formats.fixed(100 * value, 1)
 
 
 @dataclass(frozen=True)
@@ -239,37 +223,59 @@ class Moved:
     group: TheoryGroup
     matrix: str
 
-    def mean(self, choose: Callable[[DriftRecord], float | None]) -> str:
-        """Return the mean over seeds of a number of the drift."""
-        return _mean(self.group.values(drift_value(self.matrix, choose)))
-
-    def share(self, part: str) -> str:
-        """Return the mean share of a part in the displacement, in percent."""
-        shares = self.group.values(drift_value(self.matrix, lambda drift: getattr(drift, f"{part}_share")))
-        return _mean(shares, lambda share: formats.fixed(100 * share, 1))
+    def values(self, *path: str | int) -> list[float]:
+        """Return the numbers at a path in the drift of the matrix."""
+        return self.group.values("drift", self.matrix, *path)
 
 
-def _share(part: str) -> Column[Moved]:
-    return Column(part, lambda moved: moved.share(part), "number", "share of the displacement, %")
+def _number(
+    heading: str, *path: str | int, of: Callable[[Sequence[float]], float] = _mean,
+    text: Callable[[float], str] = formats.significant, over: str = "",
+) -> Column[Any]:  # fmt: skip
+    """Return the column of a number over the seeds of a row, ``-`` where there is none."""
+    return Column(Markup(heading), lambda row: text(of(row.values(*path))), "number", over)
 
 
-def _residual(drift: DriftRecord) -> float | None:
-    return drift.residual[-1] if drift.residual else None
+def _runs(group: TheoryGroup) -> str:
+    measured = sum(record.find("status") == "ok" for record in group.records)
+    return str(measured) if measured == len(group.records) else f"{measured} of {len(group.records)}"
 
 
+_CHECKS: tuple[Column[Check], ...] = (
+    Column("The paper", lambda check: Cell(check.statement.claim, "wrap"), "row"),
+    Column("Verdict", lambda check: Cell(check.verdict, f"status {check.tone}")),
+    Column("Found", lambda check: check.finding, "wrap"),
+    Column("Threshold", lambda check: check.statement.threshold, "wrap"),
+)
+GRADIENTS: tuple[Column[TheoryGroup], ...] = (
+    Column(Markup("<i>D</i>"), lambda group: group.tokens_label),
+    Column(Markup("<i>N</i>"), lambda group: group.model_label),
+    Column("Head", lambda group: "tied" if group.tied else "untied"),
+    Column("Optimizer", lambda group: group.cell.optimizer.label, "row"),
+    Column("runs", _runs, "number"),
+    *(
+        _number(precision, "gradient_sum", side, precision, of=_largest, text=_two_digits, over=f"{side} side")
+        for side in ("output", "input")
+        for precision in ("float32", "float64")
+    ),
+    _number("slope <i>A</i>", "second_moment", "slope"),
+    _number("<i>R</i>²", "second_moment", "r_squared", text=_three_decimals),
+    _number("<i>R</i>², Adam\u2019s own", "second_moment_adam", "r_squared", text=_three_decimals),
+)
 DRIFT: tuple[Column[Moved], ...] = (
     Column(Markup("<i>D</i>"), lambda moved: moved.group.tokens_label),
     Column(Markup("<i>N</i>"), lambda moved: moved.group.model_label),
     Column("Matrix", lambda moved: "tied" if moved.group.tied else moved.matrix),
     Column("Optimizer", lambda moved: moved.group.cell.optimizer.label, "row"),
     Column("runs", lambda moved: _runs(moved.group), "number"),
-    Column("displacement", lambda moved: moved.mean(lambda drift: drift.displacement[-1]), "number"),
-    Column(
-        Markup("‖<i>μ</i>‖<sup>r</sup>"), lambda moved: moved.mean(lambda drift: drift.mean_norm_ratio[-1]), "number"
+    _number("displacement", "displacement", -1),
+    _number("‖<i>μ</i>‖<sup>r</sup>", "mean_norm_ratio", -1),
+    _number("sum of updates", LARGEST, of=_largest, text=_two_digits),
+    *(
+        _number(part, f"{part}_share", text=_in_percent, over="share of the displacement, %")
+        for part in ("input", "output", "decay")
     ),
-    Column("sum of updates", lambda moved: _largest(moved.group.values(largest_update_sum(moved.matrix))), "number"),
-    *(_share(part) for part in ("input", "output", "decay")),
-    Column("rounding", lambda moved: moved.mean(_residual), "number"),
+    _number("rounding", "residual", -1),
 )
 
 
@@ -283,7 +289,7 @@ def theory(material: Material) -> Iterator[Block]:
         "here if every run in which it could be measured meets its threshold. The thresholds are ours, and these runs "
         "prove nothing about others."
     )
-    yield Grid("Statements of the paper", _CHECKS, checks_of(groups))
+    yield Grid("Statements of the paper", _CHECKS, [Check(statement, groups) for statement in STATEMENTS])
     yield Heading("Where the residual drift comes from")
     yield Text(
         "The paper leaves open how much of the drift that remains with Coupled Adam is due to weight tying. "
@@ -304,20 +310,18 @@ def theory(material: Material) -> Iterator[Block]:
         "the warmup over the sum of their norms (of several seeds the largest), and the shares by origin (of several "
         "seeds the means)"
     )
-    yield Fold(
-        f"Drift: {formats.plural(len(moved), 'row')}", [Grid("Drift of the mean embedding", DRIFT, moved, caption)]
-    )
-    records = [record for group in groups for record in group.records]
-    replays = [record.replay_difference for record in records if record.replay_difference is not None]
+    drift = Grid("Drift of the mean embedding", DRIFT, moved, caption)
+    yield Fold(f"Drift: {formats.plural(len(moved), 'row')}", [drift])
+    difference = _two_digits(_largest(_all(groups, "replay_max_relative_loss_difference")))
     yield Text(
         "The drift is measured in a replay of the training, whose losses differ from the training's own by at most "
-        f"{_largest(replays)} (relative).",
+        f"{difference} (relative).",
         small=True,
     )
     remarks: dict[str, list[str]] = {}
-    for record in records:
-        if record.reason:
-            remarks.setdefault(record.reason, []).append(record.cell.id)
+    for record in (record for group in groups for record in group.records):
+        if reason := record.find("reason"):
+            remarks.setdefault(reason, []).append(record.cell.id)
     if remarks:
         yield Text("Missing:")
         yield Items([_remark(reason, cells) for reason, cells in remarks.items()])

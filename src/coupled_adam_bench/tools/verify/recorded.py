@@ -8,10 +8,8 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-from coupled_adam_bench.machine.revision import git_revision
+from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.store.files import read_json, sha256_file
-from coupled_adam_bench.store.paths import RunFiles, run_dir
-from coupled_adam_bench.store.runs import run_damage
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Execution, Paths
@@ -59,25 +57,6 @@ class Recorded:
             if len(finite) > 1:
                 spread[number] = stdev(finite)
         return spread
-
-    def run(self, cell_id: str) -> RunFiles | None:
-        """Return the files of a cell's recorded run, ``None`` if it is not there."""
-        files = RunFiles(run_dir(cell_id, self.results))
-        return files if files.record.is_file() else None
-
-    def damage(self, cell_id: str) -> str | None:
-        """Return what is wrong with the files of a cell's recorded run, ``None`` if nothing is or they are not there.
-
-        The record must be that of the manifest, and the files those of the record.
-        """
-        files = self.run(cell_id)
-        if files is None:
-            return None
-        if (damage := run_damage(files.folder, model=True)) is not None:
-            return damage
-        ours, theirs = read_json(files.record), self.cells[cell_id]
-        differing = [name for name in ("status", "step", "model_sha256", "train") if ours[name] != theirs[name]]
-        return f"{files.record}: another {', '.join(differing)} than in the manifest" if differing else None
 
 
 def read_recorded(path: Path, given: Mapping[str, str] | None = None) -> Recorded:

@@ -58,15 +58,15 @@ def test_second_moment_of_the_largest_tied_cell_of_adam(groups: tuple[TheoryGrou
     assert record.cell.seed == 1
     figure = draw_second_moment(groups)
     assert figure.get_suptitle() == "N = 4M, D = D2, tied weights"
-    for row, moment in enumerate((record.moment, record.adam_moment)):
-        assert moment is not None
+    for row, name in enumerate(("second_moment", "second_moment_adam")):
+        moment = record.values[name]
         for column in range(2):
             ax = figure.axes[2 * row + column]
             (points,), (line,) = ax.collections, ax.lines
-            np.testing.assert_array_equal(points.get_offsets(), np.c_[moment.probability, moment.mean_square])
+            np.testing.assert_array_equal(points.get_offsets(), np.c_[moment["probability"], moment["mean_square"]])
             x, y = line.get_data()
-            np.testing.assert_allclose(y, moment.slope * x + moment.intercept)
-            assert x.max() == pytest.approx(max(moment.probability))
+            np.testing.assert_allclose(y, moment["slope"] * x + moment["intercept"])
+            assert x.max() == pytest.approx(max(moment["probability"]))
             assert ax.get_xscale() == ax.get_yscale() == ("linear", "log")[column]
         (text,) = figure.axes[2 * row].texts
         assert "R^2 = 0.920" in text.get_text()
@@ -76,11 +76,11 @@ def test_second_moment_of_the_largest_tied_cell_of_adam(groups: tuple[TheoryGrou
 
 def test_rows_of_zero_and_a_line_below_zero_on_logarithmic_axes(groups: tuple[TheoryGroup, ...]) -> None:
     group = group_of(groups, "1M", "D2", "adamw")
-    moment = group.records[0].moment
-    assert moment is not None
-    square = [0.0, *moment.mean_square[1:]]
-    changed = replace(moment, mean_square=square, intercept=-moment.slope * 0.01)
-    record = replace(group.records[0], moment=changed, adam_moment=None)
+    values = group.records[0].values
+    moment = values["second_moment"]
+    square = [0.0, *moment["mean_square"][1:]]
+    changed = moment | {"mean_square": square, "intercept": -moment["slope"] * 0.01}
+    record = replace(group.records[0], values=values | {"second_moment": changed, "second_moment_adam": None})
     linear, log = draw_second_moment([replace(group, records=(record,))]).axes
     assert len(linear.collections[0].get_offsets()) == len(log.collections[0].get_offsets()) + 1 == 300
     assert [text.get_text() for text in log.texts] == ["rows of zero,\nnot shown: 1"]
@@ -125,7 +125,7 @@ def test_drift_by_optimizer_and_matrix(groups: tuple[TheoryGroup, ...]) -> None:
     for row, model, matrix in ((0, "4M", "embedding"), (1, "4Mu", "embedding"), (2, "4Mu", "head")):
         drift = group_of(groups, model, "D2", "coupled_adam").records[1].matrices[matrix]
         line = axes[row][1].lines[len(axes[row][1].lines) // 2]
-        np.testing.assert_array_equal(line.get_data(), [drift.step, drift.displacement])
+        np.testing.assert_array_equal(line.get_data(), [drift["step"], drift["displacement"]])
         # SGD is not split here, and its second seed diverged.
         assert [line.get_label() for line in axes[row][2].lines] == drawn[:1]
         assert [text.get_text() for text in axes[row][2].texts] == ["not split"]
@@ -142,7 +142,7 @@ def test_the_size_run_tied_and_untied_is_drawn(groups: tuple[TheoryGroup, ...]) 
     assert title == "N = 1M / 1Mu, D = D2"
     # Nor is a size drawn that is not measured yet.
     partial = [
-        replace(g, records=tuple(replace(r, drift=None) for r in g.records))
+        replace(g, records=tuple(replace(r, values={}) for r in g.records))
         if (g.model_label, g.tokens_label) != ("4Mu", "D<1>")
         else g
         for g in groups

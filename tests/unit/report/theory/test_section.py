@@ -11,10 +11,8 @@ from sections import grids, lines
 from coupled_adam_bench.report.blocks import Items, Text
 from coupled_adam_bench.report.figures import figures_in, figures_of
 from coupled_adam_bench.results.groups import layout_of
-from coupled_adam_bench.store.files import read_sealed, write_sealed
-from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.tools.theory.records import Record, TheoryGroup, read_record, read_theory
-from coupled_adam_bench.tools.theory.section import Check, answer_open_question, checks_of, theory
+from coupled_adam_bench.tools.theory.records import LARGEST, Record, TheoryGroup, read_theory
+from coupled_adam_bench.tools.theory.section import STATEMENTS, Check, answer_open_question, theory
 
 OUTPUT, INPUT, BALANCED, ADAM, LINE = range(5)
 
@@ -35,7 +33,16 @@ def changed(
 
 
 def check(groups: Any, index: int) -> Check:
-    return checks_of(groups)[index]
+    return Check(STATEMENTS[index], groups)
+
+
+def put(record: Record, value: Any, *path: str) -> Record:
+    """Return a record with another value at a path."""
+
+    def inside(values: Any, path: tuple[str, ...]) -> Any:
+        return values | {path[0]: inside(values[path[0]], path[1:])} if path else value
+
+    return replace(record, values=inside(record.values, path))
 
 
 def test_groups_are_cells_over_seeds(fake_theory: Any, groups: tuple[TheoryGroup, ...]) -> None:
@@ -51,9 +58,9 @@ def test_groups_are_cells_over_seeds(fake_theory: Any, groups: tuple[TheoryGroup
 
 
 def test_every_statement_holds_in_the_drawn_runs(groups: tuple[TheoryGroup, ...]) -> None:
-    found = checks_of(groups)
+    found = [Check(statement, groups) for statement in STATEMENTS]
     # 8 places x (3 optimizers x 2 seeds, one diverged); half of them untied; Adam's.
-    assert [(c.holds, c.total) for c in found] == [(40, 40), (40, 40), (12, 12), (8, 8), (16, 16)]
+    assert [len(c.values) for c in found] == [40, 40, 12, 8, 16]
     assert {c.verdict for c in found} == {"Holds here"}
     assert found[OUTPUT].finding == "Relative sum in float64 2e\u221216 to 4e\u221216, 40 runs."
     assert found[BALANCED].finding == "Largest relative sum 3e\u221207, 12 runs."  # 0.9 in the warmup
@@ -62,26 +69,13 @@ def test_every_statement_holds_in_the_drawn_runs(groups: tuple[TheoryGroup, ...]
 
 def test_thresholds_decide(groups: tuple[TheoryGroup, ...]) -> None:
     def sums(side: str, value: float) -> Callable[[Record], Record]:
-        def change(record: Record) -> Record:
-            assert record.gradient_sum is not None
-            return replace(record, gradient_sum=record.gradient_sum | {side: {"float32": value, "float64": value}})
-
-        return change
+        return lambda record: put(record, value, "gradient_sum", side, "float64")
 
     def updates(value: float) -> Callable[[Record], Record]:
-        def change(record: Record) -> Record:
-            head = record.matrices["head"]
-            drift = replace(head, update_sum=[*head.update_sum[:-1], value])
-            return replace(record, drift=record.matrices | {"head": drift})
-
-        return change
+        return lambda record: put(record, value, "drift", "head", LARGEST)
 
     def fit(value: float) -> Callable[[Record], Record]:
-        def change(record: Record) -> Record:
-            assert record.moment is not None
-            return replace(record, moment=replace(record.moment, r_squared=value))
-
-        return change
+        return lambda record: put(record, value, "second_moment", "r_squared")
 
     def untied(name: str) -> Callable[[TheoryGroup], bool]:
         return lambda group: not group.tied and group.cell.optimizer.name == name
@@ -96,8 +90,10 @@ def test_thresholds_decide(groups: tuple[TheoryGroup, ...]) -> None:
         assert check(changed(groups, updates(1.1e-5), untied(name)), BALANCED).verdict == "Holds in 8 of 12 runs"
         assert check(changed(groups, updates(1.1e-5), untied(name)), ADAM).verdict == "Holds here"
     assert check(changed(groups, fit(0.84), first), LINE).verdict == "Holds in 15 of 16 runs"
-    assert check(changed(groups, fit(nan), first), LINE).total == 15
-    wrong = [replace(g, records=tuple(sums("output", 0.5)(r) for r in g.records if r.gradient_sum)) for g in groups]
+    assert len(check(changed(groups, fit(nan), first), LINE).values) == 15
+    wrong = [
+        replace(g, records=tuple(sums("output", 0.5)(r) for r in g.records if r.find("gradient_sum"))) for g in groups
+    ]
     assert check(wrong, OUTPUT).verdict == "Does not hold here"
     assert check(wrong, OUTPUT).tone == "bad"
 
@@ -138,7 +134,7 @@ def test_the_answer_is_computed(groups: tuple[TheoryGroup, ...]) -> None:
     )
 
     def other_share(record: Record) -> Record:
-        return replace(record, drift={"embedding": replace(record.matrices["embedding"], input_share=0.4)})
+        return put(record, 0.4, "drift", "embedding", "input_share")
 
     def is_coupled(group: TheoryGroup) -> bool:
         return group.tied and group.cell.optimizer.key == "coupled_adam"
@@ -148,7 +144,7 @@ def test_the_answer_is_computed(groups: tuple[TheoryGroup, ...]) -> None:
     )
 
     def rounding(record: Record) -> Record:
-        return replace(record, drift={name: replace(d, output_share=None) for name, d in record.matrices.items()})
+        return put(record, None, "drift", "head", "output_share") if record.matrices else record
 
     still = groups
     for group in groups:
@@ -210,20 +206,3 @@ def test_partial_results(fake_theory: Any, tmp_path: Path, drawn_from: Any) -> N
     (remark,) = remarks.items
     assert remark.startswith("not measured (")
     assert all(f"<code>{cell}</code>" in remark for cell in fake_theory.plan.cells)
-
-
-def test_broken_files(fake_theory: Any, tmp_path: Path, stored: Any) -> None:
-    plan: Plan = fake_theory.plan
-    cell = next(iter(plan.cells.values()))
-    good = read_sealed(stored(plan, fake_theory.root / "runs").measurement(cell.id, "theory").find(cell.id))
-    files = stored(plan, tmp_path)
-    files.run(cell.id)
-    measurement = files.measurement(cell.id, "theory")
-    assert read_record(measurement, cell).reason == "not measured"
-    write_sealed(measurement.find(cell.id), good)
-    assert read_record(measurement, cell).status == "ok"
-    for key, value in (("drift", None), ("drift", {"embedding": {}}), ("second_moment", 3), ("gradient_sum", ...)):
-        broken = {name: content for name, content in (good | {key: value}).items() if content is not ...}
-        write_sealed(measurement.find(cell.id), broken)
-        with pytest.raises(ValueError, match=r"theory-.*\.json: not a file of the stage theory"):
-            read_record(measurement, cell)

@@ -20,7 +20,7 @@ from coupled_adam_bench.tools.estimate.cell import own_parts, trunk_part
 from coupled_adam_bench.tools.estimate.speed import START_SECONDS, Speeds, estimated_mfu, train_minutes
 from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study, evaluated_tokens
 from coupled_adam_bench.tools.estimate.text import count, describe, hours, size
-from coupled_adam_bench.training.memory import train_mem_mb
+from coupled_adam_bench.training.memory import memory_of, train_mem_mb
 
 CONFIGS = Path(__file__).parents[4] / "workflow" / "config"
 BUDGET = {"gpus": 16, "price_per_gpu_hour": 2.5, "currency": "EUR"}
@@ -124,6 +124,39 @@ def test_the_critical_path_is_the_largest_model(paper_estimate):
     assert names[3:] == ["report"]
     assert paper_estimate.wall_seconds > sum(job.seconds for job in paper_estimate.critical_path)
     assert paper_estimate.wall_seconds > paper_estimate.hours * 3600 / 8
+
+
+def test_gpus_for_rent_have_hours_price_and_the_cells_that_fit_on_one(paper, paper_estimate):
+    h100, h200, a100, l40s = paper_estimate.rentals
+    assert [each.gpu for each in paper_estimate.rentals] == ["H100", "H200", "A100", "L40S"]
+    assert h200.hours == pytest.approx(paper_estimate.hours_left)  # the budget's kind
+    assert h200.hours < h100.hours < a100.hours < l40s.hours
+    assert h100.cost == pytest.approx(3.49 * h100.hours)
+    assert (h100.fitting, h100.too_large) == (146, ())
+    assert (l40s.fitting, l40s.too_large) == (142, ("stablelm-2.6b",))
+    large = next(cell for cell in paper.cells.values() if cell.model.name == "stablelm-2.6b")
+    alone = large.study.execution.model_copy(update={"gpus": 1})
+    assert memory_of(large, alone, 1).peak > 0.9 * 48e9
+    assert re.search(r"\nL40S +48\.0 GB +362 TFLOP/s +142, not stablelm-2\.6b ", describe(paper_estimate))
+
+
+def test_one_gpu_takes_the_price_and_the_measured_speed_of_the_study(tiny_study, stored, tmp_path, monkeypatch):
+    before = estimated(gpu_settings(tiny_study, budget={**BUDGET, "gpu": "L40S"}), tmp_path, monkeypatch)
+    rented = {each.gpu: each for each in before.rentals}
+    assert (rented["L40S"].price, rented["L40S"].currency, rented["H100"].currency) == (2.5, "EUR", "USD")
+    done = before.cells[0].cell.id
+    stored(before.plan, tmp_path / "results" / "runs").run(done, **measured(done))
+    after = estimate_study(before.plan)
+    here = {each.gpu: each for each in after.rentals}
+    assert here["L40S"].hours == pytest.approx(after.hours_left)
+    ratio = rented["H100"].hours / rented["L40S"].hours
+    assert here["H100"].hours / here["L40S"].hours == pytest.approx(ratio)
+
+
+def test_a_study_without_gpus_rents_none(tiny_study, tmp_path, monkeypatch):
+    estimate = estimated(tiny_study(), tmp_path, monkeypatch)
+    assert estimate.rentals == []
+    assert "Rented" not in describe(estimate)
 
 
 # Any study.

@@ -21,7 +21,10 @@ from coupled_adam_bench.cli import main
 from coupled_adam_bench.embeddings.metrics import embedding_metrics
 from coupled_adam_bench.evaluation.pairs import Pair
 from coupled_adam_bench.evaluation.word_similarity import set_correlations, single_token_pairs
-from coupled_adam_bench.tools.measure import checkpoint, compare
+from coupled_adam_bench.report.figures.curves import _draw_spectra
+from coupled_adam_bench.report.figures.style import STYLES
+from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.tools.measure import compare
 from coupled_adam_bench.tools.measure.model import (
     Measured,
     WordLists,
@@ -128,8 +131,7 @@ def test_words_that_a_tokenizer_does_not_know(saved, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(saved, tmp_path, dtype, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_ROWS", 7)
+def test_half_precision(saved, tmp_path, dtype):
     folder = shutil.copytree(saved("gpt2"), tmp_path / "half")
     weights = load_file(folder / "model.safetensors")
     save_file({name: weight.to(dtype) for name, weight in weights.items()}, folder / "model.safetensors")
@@ -205,30 +207,8 @@ def pickle_only(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
-def index_to(folder: Path, weights: object) -> None:
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
-
-
-def link_out(folder: Path, name: str) -> None:
-    (folder / name).rename(folder.parent / name)
-    (folder / name).symlink_to(folder.parent / name)
-
-
-WTE = "transformer.wte.weight"
 DAMAGES = {
-    "weights elsewhere": (
-        lambda f: index_to(f, {WTE: "/etc/passwd"}),
-        "'/etc/passwd' is not the name of a file in the",
-    ),
-    "weights above": (lambda f: index_to(f, {WTE: "../a.safetensors"}), "'../a.safetensors' is not the name of a file"),
-    "weights in a list": (lambda f: index_to(f, [WTE]), "not an index of safetensors"),
-    "weights with numbers": (lambda f: index_to(f, {WTE: 3}), "3 is not the name of a file"),
-    "linked weights": (lambda f: link_out(f, "model.safetensors"), "leads out of the folder of the model"),
-    "linked configuration": (lambda f: link_out(f, "config.json"), "leads out of the folder of the model"),
-    "linked tokenizer": (lambda f: link_out(f, "tokenizer.json"), "leads out of the folder of the model"),
     "negative size": (lambda f: change_config(f, vocab_size=-4), "cannot be as config.json says"),
-    "huge size": (lambda f: change_config(f, vocab_size=10**18), "vocab_size is 1000000000000000000, but at most"),
-    "many layers": (lambda f: change_config(f, n_layer=10**9), "n_layer is 1000000000, but at most 1000 can be"),
     "a size of words": (lambda f: change_config(f, n_embd="many"), "config.json"),
     "no heads": (lambda f: change_config(f, n_head=0), "cannot be as config.json says"),
     "NaN": (lambda f: change_weights(f, set_nan), r"wte\.weight has a value that is not finite, first in row 57"),
@@ -254,24 +234,6 @@ DAMAGES = {
         r"index\.json: not an index of safetensors .*; fetch it again",
     ),
 }
-
-
-@pytest.mark.parametrize("said", [None, [], "GPT2LMHeadModel", 3, {}, [["x"]], ["os.system"]])
-def test_architectures_that_name_no_class(saved, tmp_path, said):
-    folder = shutil.copytree(saved("gpt2"), tmp_path / "odd")
-    change_config(folder, architectures=said)
-    try:
-        assert measured(folder).matrices.architecture == "GPT2LMHeadModel"
-    except ValueError as error:  # some versions of transformers refuse it
-        assert "config.json cannot be used" in str(error)
-
-
-def test_links_of_the_hub_s_cache_are_followed(saved, tmp_path):
-    snapshot = shutil.copytree(saved("gpt2"), tmp_path / "models--a--b" / "snapshots" / "0123")
-    (tmp_path / "models--a--b" / "blobs").mkdir()
-    (snapshot / "config.json").rename(tmp_path / "models--a--b" / "blobs" / "abc")
-    (snapshot / "config.json").symlink_to("../../blobs/abc")
-    assert measured(snapshot).matrices.architecture == "GPT2LMHeadModel"
 
 
 @pytest.mark.fault(
@@ -440,6 +402,52 @@ def test_the_command(saved, pairs_file, tmp_path, capsys):
     assert "<svg" in (tmp_path / "out.svg").read_text()
     assert main([*arguments, "--figure", str(tmp_path / "out.gif")]) == 2
     assert "--figure: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("paths", "labels"),
+    [
+        (["results/runs/one/model"], ["one"]),
+        (["results/runs/one/model", "results/runs/two/model/"], ["one", "two"]),
+        (["a/seed1/checkpoint-9", "a/seed2/checkpoint-9"], ["seed1", "seed2"]),
+        (["a/x/m", "b/x/m", "b/y/m/model"], ["a/x", "b/x", "b/y"]),
+        (["x/m", "x/n", "y/m"], ["x/m", "x/n", "y/m"]),
+        (["openai-community/gpt2", "results/runs/one/model"], ["gpt2", "one"]),
+        (["model"], ["model"]),
+    ],
+)
+def test_models_are_called_by_the_shortest_end_of_their_path_that_tells_them_apart(paths, labels):
+    assert compare.labels_of([Measured(path, None, None) for path in paths]) == labels
+
+
+def test_each_note_is_said_once(saved, tmp_path):
+    headless = shutil.copytree(saved("llama"), tmp_path / "headless")
+    change_weights(headless, lambda weights: weights.pop("lm_head.weight"))
+    text = compare.table_of([measured(saved("gpt2")), measured(saved("opt")), measured(headless)])
+    notes = [line for line in text.splitlines() if line.startswith("-  ")]
+    assert len(set(notes)) == len(notes)
+    assert "-  rho, the curve and the rows of seen tokens: no counts of tokens; give --text or --counts" in notes
+    assert "-  headless: head: the checkpoint has no output matrix" in notes
+
+
+def test_the_list_of_the_generated_language_is_found_for_a_cell_trained_on_it(saved, pairs_file, tmp_path):
+    cell = shutil.copytree(saved("gpt2"), tmp_path / "results" / "runs" / "cell" / "model")
+    assert "own" not in measured(cell).pairs
+    write_sealed(cell.parent / "cell.json", {"id": "cell", "data_id": "words-01"})
+    list_ = tmp_path / "results" / "data" / "words-01" / "word_similarity" / "synthetic.tsv"
+    list_.parent.mkdir(parents=True)
+    shutil.copy(pairs_file, list_)
+    assert measured(cell).value("synthetic", "n_pairs") == 28
+    given = read_word_lists(pairs_file, Path())
+    assert list(measured(cell, given).pairs) == ["own"]
+
+
+@pytest.mark.parametrize("n_panels", [1, 2])
+def test_the_figure_has_a_panel_for_what_is_known(saved, n_panels):
+    counts = np.arange(1, 51) if n_panels == 2 else None
+    model = measured(saved("gpt2"), counts=counts)
+    lines = [("gpt2", STYLES[0], model.detail["embeddings"])]
+    assert len(_draw_spectra(lines).axes) == n_panels
 
 
 def test_a_saved_checkpoint_has_the_names_that_the_test_expects(saved):

@@ -1,4 +1,4 @@
-"""``benchmarks/gpu_proof.py`` without a GPU: each check at a tiny size on the CPU, and on fake tensors of a GPU."""
+"""``benchmarks/gpu_proof.py`` without a GPU: each check at a tiny size on the CPU."""
 
 import importlib
 import json
@@ -11,18 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coupled_adam_bench.tools.rehearsal import fake_gpu
-
 BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
 IN_THIS_PROCESS = [
     *(("right", name) for name in ("loss", "deterministic")),
     *(("fast", name) for name in ("reference", "training", "profile", "waits", "optimizer")),
     *(("large", name) for name in ("sizes", "evaluation")),
-]
-ON_FAKE_TENSORS = [  # what is torch's alone
-    *(("right", name) for name in ("loss", "optimizers")),
-    *(("fast", name) for name in ("reference", "training", "profile", "waits", "optimizer")),
-    ("large", "sizes"),
 ]
 
 
@@ -41,16 +34,16 @@ def common():
     return importlib.import_module("gpu_checks.common")
 
 
-def rows_of(part, name, kind, common, folder):
+def rows_of(part, name, common, folder):
     check = getattr(importlib.import_module(f"gpu_checks.{part}"), name)
-    with common.set_up(kind, folder, {"nanoGPT, micro-batch 2, tokens a second": 1.0}) as at:
+    with common.set_up(True, folder, {"nanoGPT, micro-batch 2, tokens a second": 1.0}) as at:
         return [row.to_json() for row in check(at)]
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # torch's own
 @pytest.mark.parametrize(("part", "name"), IN_THIS_PROCESS)
 def test_checks_run_at_a_tiny_size(part, name, common, tmp_path):
-    rows = rows_of(part, name, "cpu", common, tmp_path)
+    rows = rows_of(part, name, common, tmp_path)
     assert rows
     if part == "right":
         assert [row for row in rows if not row["passed"]] == []
@@ -58,7 +51,7 @@ def test_checks_run_at_a_tiny_size(part, name, common, tmp_path):
 
 def test_the_real_command_takes_the_plan_of_a_check(common, tmp_path):
     command = importlib.import_module("gpu_checks.command")
-    with common.set_up("cpu", tmp_path, {}) as at:
+    with common.set_up(True, tmp_path, {}) as at:
         training = {"seq_len": 16, "batch_sequences": 4, "warmup_steps": 1}
         trained = command.Command(at, "short", "gpu-model", training, 3, {"checkpoint_every": 2})
         assert trained.start().wait() == 0
@@ -66,13 +59,6 @@ def test_the_real_command_takes_the_plan_of_a_check(common, tmp_path):
     assert len(trained.history()) == 1
     assert trained.speeds()[0] > 0
     assert trained.saved()
-
-
-@pytest.mark.skipif(not fake_gpu.is_possible(), reason="this PyTorch is built without CUDA")
-@pytest.mark.filterwarnings("ignore:CUDA is not available, disabling CUDA profiling:UserWarning")
-@pytest.mark.parametrize(("part", "name"), ON_FAKE_TENSORS)
-def test_checks_run_on_fake_tensors_of_a_gpu(part, name, common, tmp_path):
-    assert rows_of(part, name, "fake", common, tmp_path)
 
 
 def rehearse(proof, part, out, *only):

@@ -13,11 +13,11 @@ from torch import Tensor
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.optim.build import build_optimizers, rule_of
-from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import AdamWSettings, CustomSettings, Execution, Training
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.schedule import learning_rate_factor
 from coupled_adam_bench.tools.theory.drift import Drift
 from coupled_adam_bench.tools.theory.replay import Replay, relative_loss_difference
 from coupled_adam_bench.training.distributed import WorkerGroup
@@ -71,7 +71,7 @@ def reference(cell: Cell, batches: Any) -> Reference:
         found.clipped_steps += clip < 1
         for g in (g_in, g_out, *others):
             g *= clip
-        factor = learning_rate_factor(step, cell.steps, training)
+        factor = learning_rate_factor(step, cell.steps, training, 1.0)
         core.set_lr(factor)
         core.core.step()
         lr, wd, t = factor * cell.model.learning_rate, training.embedding_weight_decay, step + 1

@@ -5,11 +5,12 @@ import math
 from coupled_adam_bench.study.config import Training
 
 
-def learning_rate_factor(step: int, steps: int, training: Training) -> float:
-    """Return the learning rate of step ``step`` (from 0) of ``steps`` as a fraction of the peak.
+def learning_rate_factor(step: int, steps: int, training: Training, peak: float) -> float:
+    """Return the learning rate of step ``step`` (from 0) of ``steps`` as a fraction of its ``peak``.
 
-    A linear warmup is followed by ``training.schedule``. A decay falls from 1 to ``min_lr_ratio``, which it would reach
-    at step ``steps``, one after the last. It is a cosine [P][C] or a line; for ``wsd`` the line covers the last steps.
+    A linear warmup is followed by ``training.schedule``. A decay falls from 1 to ``min_lr_ratio``, or to
+    ``min_learning_rate``, which it would reach at step ``steps``, one after the last. It is a cosine [P][C] or a line;
+    for ``wsd`` the line covers the last steps.
     """
     warmup = training.warmup(steps)
     if step < warmup:
@@ -23,4 +24,5 @@ def learning_rate_factor(step: int, steps: int, training: Training) -> float:
             height = 0.5 * (1 + math.cos(math.pi * progress))
         case "linear" | "wsd":
             height = 1 - progress
-    return training.min_lr_ratio + (1 - training.min_lr_ratio) * height
+    end = training.final_lr_ratio(peak)
+    return end + (1 - end) * height

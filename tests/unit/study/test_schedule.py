@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coupled_adam_bench.optim.schedule import learning_rate_factor
 from coupled_adam_bench.study.config import Training
+from coupled_adam_bench.study.schedule import learning_rate_factor
 
 STEPS = 1000
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
@@ -17,7 +17,7 @@ def recipe(schedule: str, **fields: Any) -> Training:
 
 
 def curve(training: Training, steps: int = STEPS) -> np.ndarray:
-    return np.array([learning_rate_factor(step, steps, training) for step in range(steps)])
+    return np.array([learning_rate_factor(step, steps, training, 1.0) for step in range(steps)])
 
 
 @pytest.mark.parametrize("low", [0.0, 0.1, 0.3])
@@ -69,7 +69,7 @@ def test_rises_to_the_peak_and_falls_without_a_jump(schedule: str, warmup_from: 
     assert np.abs(np.diff(factors[: warmup + 1])).max(initial=0) <= 1 / max(warmup, 1) + 1e-12
     assert np.abs(np.diff(factors[warmup:])).max(initial=0) <= 0.9 * math.pi / 2 / decay + 1e-12
     if schedule != "constant":
-        assert learning_rate_factor(steps, steps, training) == pytest.approx(0.1)
+        assert learning_rate_factor(steps, steps, training, 1.0) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -83,9 +83,9 @@ def test_a_warmup_longer_than_the_run_is_all_there_is(schedule: str) -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_one_step(schedule: str) -> None:
-    assert learning_rate_factor(0, 1, recipe(schedule)) == 1.0
-    assert learning_rate_factor(0, 1, recipe(schedule, warmup_steps=1)) == 0.5
-    assert learning_rate_factor(0, 1, recipe(schedule, warmup_steps=1, warmup_from="zero")) == 0.0
+    assert learning_rate_factor(0, 1, recipe(schedule), 1.0) == 1.0
+    assert learning_rate_factor(0, 1, recipe(schedule, warmup_steps=1), 1.0) == 0.5
+    assert learning_rate_factor(0, 1, recipe(schedule, warmup_steps=1, warmup_from="zero"), 1.0) == 0.0
     assert recipe(schedule).decay_start(1) == 1
 
 
@@ -100,7 +100,7 @@ def test_wsd_over_the_whole_run_is_linear() -> None:
 @pytest.mark.parametrize("steps", [1, 2, 50, 100])
 def test_decay_start_is_the_first_step_below_the_peak(fraction: float, warmup: int, steps: int) -> None:
     training = recipe("wsd", warmup_steps=warmup, decay_fraction=fraction)
-    below = [step for step in range(warmup, steps) if learning_rate_factor(step, steps, training) < 1]
+    below = [step for step in range(warmup, steps) if learning_rate_factor(step, steps, training, 1.0) < 1]
     assert training.decay_start(steps) == (below[0] if below else steps)
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from coupled_adam_bench.machine.garbage import rarely_collected
+from coupled_adam_bench.machine.process import rarely_collected
 
 
 def test_python_looks_for_garbage_as_before_at_the_end() -> None:

@@ -1,0 +1,55 @@
+"""This process: its variables for a while, how often it looks for garbage, and the commit of its source."""
+
+import contextlib
+import gc
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+_NEW_OBJECTS = 50_000
+
+
+@contextlib.contextmanager
+def environment(settings: dict[str, str]) -> Iterator[None]:
+    """Set variables of the environment for a while."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def rarely_collected() -> Iterator[None]:
+    """Look for garbage after 50,000 new objects, far more rarely than usual, as long as this is entered.
+
+    Imports make many objects and hardly any garbage: to look at all of them again and again is a tenth to a fifth of
+    their CPU time. It is not for work with tensors, of which few objects hold much memory.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(_NEW_OBJECTS, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+def git_revision() -> str | None:
+    """Return the commit, with ``-dirty`` if tracked files were changed, or ``None`` outside a git repository."""
+    folder = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+    try:
+        # An installed copy may be in an ignored folder of another repository.
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

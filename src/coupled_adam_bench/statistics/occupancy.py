@@ -1,0 +1,122 @@
+"""How far a study is from the paper's regime: how often the rows of its embedding come, and what its rates sum to.
+
+What drives a row is how often its token comes. A token of unigram probability p comes B p times in a batch of B tokens.
+Adam remembers about 1 / (1 - beta2) steps, so it mostly forgets a row that these steps see less than once.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coupled_adam_bench.data.bins import UNIGRAM
+from coupled_adam_bench.report.blocks import Block, Column, Grid, Text
+from coupled_adam_bench.report.formats import MISSING
+from coupled_adam_bench.statistics.declared import Field, Material, Row, Section, Statistic
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import Training
+from coupled_adam_bench.study.schedule import learning_rate_factor
+
+_PAPER = {
+    "name": "Table 1 of the paper",
+    "tokens_per_row": (97_700.0, 391_000.0),
+    "share_of_rows_forgotten": (0.053, 0.053),
+    "sum_of_rates": (16.5, 66.0),
+}
+"""4.92 to 19.66 B tokens in 50,304 rows; rows of OpenWebText's unigram counts in the authors' code [C]; 6e-4 with the
+paper's schedule over 50,000 to 200,000 steps."""
+
+
+def share_of_rows_forgotten(counts_V: NDArray[np.integer[Any]], batch_tokens: int, beta2: float) -> float:
+    """Return the share of tokens that come less than once in the steps that a second moment remembers.
+
+    ``counts_V`` says how often each token comes in the training text, shape (V,).
+    """
+    expected_V = batch_tokens / (1 - beta2) * counts_V / counts_V.sum()
+    return float((expected_V < 1).mean())
+
+
+def sum_of_rates(cell: Cell) -> float:
+    """Return the learning rates of a cell's embedding, summed over its steps; NaN before a trial has chosen them."""
+    if not cell.is_chosen:
+        return math.nan
+    peak = cell.model.learning_rate
+    return peak * cell.optimizer.lr_factor * _sum_of_factors(cell.training, cell.steps, peak)
+
+
+@cache
+def _sum_of_factors(training: Training, steps: int, peak: float) -> float:
+    return math.fsum(learning_rate_factor(step, steps, training, peak) for step in range(steps))
+
+
+def _forgotten(cell: Cell, results: Path) -> float:
+    """Return :func:`share_of_rows_forgotten` of a cell's text, NaN if that is not prepared here."""
+    counts = paths.data_dir(cell.data_id, results) / UNIGRAM
+    if not counts.is_file():
+        return math.nan
+    training = cell.training
+    return share_of_rows_forgotten(np.load(counts), training.batch_sequences * training.seq_len, training.beta2)
+
+
+def _rows(material: Material) -> Iterator[Row]:
+    for cell in material.plan.cells.values():
+        yield {
+            "cell": cell.id,
+            "batch_tokens": cell.training.batch_sequences * cell.training.seq_len,
+            "tokens_per_row": cell.n_tokens / cell.vocab_size,
+            "share_of_rows_forgotten": _forgotten(cell, material.runs.parent),
+            "sum_of_rates": sum_of_rates(cell),
+        }
+
+
+def _range(*ends: float) -> str:
+    first, last = (f"{float(f'{value:.3g}'):,g}" if math.isfinite(value) else MISSING for value in ends)
+    return first if first == last else f"{first} to {last}"
+
+
+def _line(name: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return what a set of rows ranges over, as ``_PAPER`` says it of the paper."""
+    columns = ("tokens_per_row", "share_of_rows_forgotten", "sum_of_rates")
+    values = {column: [row[column] for row in rows if not math.isnan(row[column])] or [math.nan] for column in columns}
+    return {"name": name} | {column: (min(found), max(found)) for column, found in values.items()}
+
+
+_COLUMNS: tuple[Column[dict[str, Any]], ...] = (
+    Column("regime", lambda each: each["name"], "row"),
+    Column("training tokens for each row", lambda each: _range(*each["tokens_per_row"]), "number"),
+    Column(
+        "rows that Adam's memory sees less than once, %",
+        lambda each: _range(*(100 * share for share in each["share_of_rows_forgotten"])),
+        "number",
+    ),
+    Column("sum of learning rates", lambda each: _range(*each["sum_of_rates"]), "number"),
+)
+
+
+def _blocks(material: Material) -> Iterator[Block]:
+    rows = material.rows(STATISTIC)
+    yield Text(
+        "What drives a row of the embedding is how often its token comes, and how far the learning rates can carry it. "
+        "A result of another regime says little about the paper's."
+    )
+    yield Grid("Regime of the study", _COLUMNS, [_line("this study", rows), _PAPER])
+
+
+STATISTIC = Statistic(
+    file="occupancy.csv",
+    columns={
+        "cell": Field(str, "id of the cell"),
+        "batch_tokens": Field(int, "tokens of a step"),
+        "tokens_per_row": Field(float, "training tokens for each row of the embedding"),
+        "share_of_rows_forgotten": Field(float, "share of tokens that come less than once in 1 / (1 - beta2) steps"),
+        "sum_of_rates": Field(float, "learning rates of the embedding, summed over the steps"),
+    },
+    key=("cell",),
+    rows=_rows,
+    section=Section("regime", "How far from the paper's regime", _blocks, "Regime"),
+)

@@ -1,0 +1,77 @@
+"""GPUs that can be rented by the hour: what a study takes on each of them, and which of its cells fit on one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from coupled_adam_bench.machine.gpus import GPUS
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import Budget
+from coupled_adam_bench.tools.estimate.speed import estimated_tokens_per_second
+from coupled_adam_bench.training.memory import largest_micro_batch
+
+# USD for an hour of one GPU without a commitment. The kinds are those on SXM boards, but for the L40S; GPUS has their
+# dense peak in bfloat16 and their memory by NVIDIA's data sheets. The prices are those of https://www.runpod.io/pricing
+# on 25 September 2026, as https://github.com/tgarg01/silybench-data has them.
+RENTED = {"H100": 3.49, "H200": 4.59, "A100": 1.59, "L40S": 1.09}
+PRICES_OF = "RunPod's Secure Cloud in September 2026"
+MEMORY_GB = tuple(sorted({round(GPUS[name].memory / 1e9) for name in RENTED}))
+"""The sizes of their memory in GB, for which a plan says whether a cell fits."""
+
+
+@dataclass(frozen=True)
+class Rental:
+    """What the cells that are left take on one kind of GPU."""
+
+    gpu: str
+    fitting: int
+    """The number of cells that fit on one GPU."""
+    too_large: tuple[str, ...]
+    """The models of the other cells."""
+    hours: float
+    """GPU hours of all cells that are still to train, whatever number of GPUs trains one."""
+    price: float
+    """The price of an hour."""
+    currency: str
+
+    @property
+    def cost(self) -> float:
+        """The price of all hours."""
+        return self.price * self.hours
+
+
+def rentals(cells: Sequence[Cell], left: Sequence[tuple[Cell, float]], budget: Budget) -> list[Rental]:
+    """Return what is left takes on each kind of GPU, given by part with its hours on the budget's kind.
+
+    The hours of another kind are in the ratio of what is computed for both. The price of the budget's kind is that of
+    the budget, if it has one.
+    """
+    found = []
+    for gpu, price in RENTED.items():
+        own = budget.price_per_gpu_hour if gpu == budget.gpu else None
+        too_large = [cell.model.name for cell in cells if not _fits_on_one(cell, gpu)]
+        found.append(
+            Rental(
+                gpu,
+                len(cells) - len(too_large),
+                tuple(dict.fromkeys(too_large)),
+                sum(hours * _speed(part) / _speed(_on(part, gpu)) for part, hours in left),
+                price if own is None else own,
+                "USD" if own is None else budget.currency,
+            )
+        )
+    return found
+
+
+def _on(cell: Cell, gpu: str) -> Cell:
+    """Return a cell of a study whose budget has another kind of GPU."""
+    budget = cell.study.budget.model_copy(update={"gpu": gpu})
+    return replace(cell, study=cell.study.model_copy(update={"budget": budget}))
+
+
+def _speed(cell: Cell) -> float:
+    return estimated_tokens_per_second(cell, cell.study.execution)[0]
+
+
+def _fits_on_one(cell: Cell, gpu: str) -> bool:
+    alone = cell.study.execution.model_copy(update={"gpus": 1, "train_processes": None})
+    return largest_micro_batch(cell, alone, GPUS[gpu].memory) is not None
