@@ -37,7 +37,10 @@ def read_pairs(path: Path, spec: WordSimilaritySet) -> list[Pair]:
             "or run the target `fetch`"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"word-similarity set {spec.name!r}: {path} cannot be read as UTF-8 ({error})") from None
+        raise ValueError(
+            f"word-similarity set {spec.name!r}: {path} cannot be read as UTF-8 ({error}); correct "
+            "evaluation.word_similarity or paths.word_similarity"
+        ) from None
     pairs = [_pair(line, f"{path}:{number}", spec) for number, line in enumerate(lines, 1) if line.strip()]
     if not pairs:
         raise ValueError(f"word-similarity set {spec.name!r}: {path} has no pairs")

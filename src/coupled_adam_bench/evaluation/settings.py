@@ -127,7 +127,10 @@ def check_evaluation(study: Study) -> None:
             problems += _problem(read_pairs, path, spec)
     if evaluation.downstream.tasks != "synthetic":
         problems += _repeated("downstream.tasks", evaluation.downstream.tasks)
-        problems += _task_problems(study)
+        try:
+            problems += _task_problems(study)
+        except OSError as error:
+            problems.append(f"paths.tasks, paths.hub_mirror: {error.filename} cannot be read: {error.strerror}")
     if problems:
         raise ValueError(f"evaluation: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems))
 
