@@ -37,8 +37,9 @@ def read_pairs(path: Path, spec: WordSimilaritySet) -> list[Pair]:
             "or run the target `fetch`"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", error)
         raise ValueError(
-            f"word-similarity set {spec.name!r}: {path} cannot be read as UTF-8 ({error}); correct "
+            f"word-similarity set {spec.name!r}: file {path} cannot be read as UTF-8 ({reason}); correct "
             "evaluation.word_similarity or paths.word_similarity"
         ) from None
     pairs = [_pair(line, f"{path}:{number}", spec) for number, line in enumerate(lines, 1) if line.strip()]
