@@ -1,18 +1,33 @@
 """A server on this machine that speaks the protocol of the Hugging Face hub, for the hub's own libraries.
 
 It answers what `huggingface_hub` and `datasets` ask of HF_ENDPOINT: information and trees of repositories at a branch
-or commit, files with ETag and X-Repo-Commit, large files by a redirect to a store that serves ranges, and the hub's
-error codes. Faults are injected by path.
+or commit, files with ETag and X-Repo-Commit, large files by a redirect to a store, and the hub's error codes. Faults
+are injected by path. ``Here`` is a folder with a study whose commands ask the server.
 """
 
 import hashlib
+import io
 import json
+import os
 import re
+import subprocess
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from forks import python
+
+from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 LFS_BYTES = 1000
 """Files of this size and more are in the store of large files, to which the server redirects."""
@@ -66,8 +81,8 @@ class HubServer(ThreadingHTTPServer):
         self.moved: dict[str, str] = {}
         self.files: dict[str, bytes] = {}
         self.faults: list[Fault] = []
-        self.log: list[tuple[str, str, int, str | None]] = []
-        """Method, path, status and range of each request."""
+        self.log: list[tuple[str, str, int]] = []
+        """Method, path and status of each request."""
         self._lock = threading.Lock()
 
     @property
@@ -81,7 +96,7 @@ class HubServer(ThreadingHTTPServer):
         repo.gated = gated
         return commit_of(files)
 
-    def sent(self, pattern: str) -> list[tuple[str, str, int, str | None]]:
+    def sent(self, pattern: str) -> list[tuple[str, str, int]]:
         """The requests so far whose path matches, but for HEAD."""
         return [entry for entry in self.log if re.search(pattern, entry[1]) and entry[0] != "HEAD"]
 
@@ -124,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, content: bytes = b"", headers: dict[str, str] | None = None) -> None:
         fault = self._fault
-        self.server.log.append((self.command, self._path, status, self.headers.get("Range")))
+        self.server.log.append((self.command, self._path, status))
         self.send_response(status)
         for name, value in ({"Content-Length": str(len(content))} | (headers or {})).items():
             self.send_header(name, value)
@@ -145,16 +160,6 @@ class _Handler(BaseHTTPRequestHandler):
         content = b"" if self.command == "HEAD" else json.dumps({"error": message}).encode()
         self._send(status, content, {"X-Error-Code": code, "X-Error-Message": message})
 
-    def _content(self, content: bytes, headers: dict[str, str]) -> None:
-        """Send a file, or the range of it that is asked for."""
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
-        if asked is None or self.command == "HEAD":
-            self._send(200, content, headers | {"Accept-Ranges": "bytes"})
-            return
-        first, last = int(asked[1]), int(asked[2] or len(content) - 1)
-        headers = headers | {"Content-Range": f"bytes {first}-{last}/{len(content)}"}
-        self._send(206, content[first : last + 1], headers)
-
     def _answer(self) -> None:
         self._path = unquote(urlsplit(self.path).path)
         length = int(self.headers.get("Content-Length") or 0)
@@ -163,13 +168,13 @@ class _Handler(BaseHTTPRequestHandler):
         if self._fault is not None and self._fault.status is not None:
             self._send(self._fault.status, b"{}", self._fault.headers)
         elif self._fault is not None and self._fault.content is not None:
-            self._content(self._fault.content, {})
+            self._send(200, self._fault.content)
         elif (found := re.fullmatch(r"/store/([0-9a-f]{64})", self._path)) and (
             content := self.server.stored(found[1])
         ) is not None:
-            self._content(content, {"ETag": f'"{found[1]}"'})
+            self._send(200, content, {"ETag": f'"{found[1]}"'})
         elif self._path in self.server.files:
-            self._content(self.server.files[self._path], {})
+            self._send(200, self.server.files[self._path])
         elif found := re.fullmatch(
             r"/api/(datasets|models)/([^/]+/[^/]+)(?:/(revision|tree|paths-info)/(.+))?", self._path
         ):
@@ -243,7 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         content, headers = files[path], {"X-Repo-Commit": commit}
         if len(content) < LFS_BYTES:
-            self._content(content, headers | {"ETag": f'"{hashlib.sha1(content).hexdigest()}"'})
+            self._send(200, content, headers | {"ETag": f'"{hashlib.sha1(content).hexdigest()}"'})
             return
         sha256 = hashlib.sha256(content).hexdigest()
         headers |= {"X-Linked-Size": str(len(content)), "X-Linked-ETag": f'"{sha256}"'}
@@ -261,3 +266,96 @@ def _entry(path: str, content: bytes) -> dict[str, Any]:
     if len(content) >= LFS_BYTES:
         entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
     return entry
+
+
+@contextmanager
+def serving() -> Iterator[HubServer]:
+    """A server that runs meanwhile."""
+    server = HubServer()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+TEXTS = [f"the {i} worst\nof {i * i} times, the best" * (1 + i % 7) for i in range(400)]
+
+
+def parquet(rows: list[dict[str, Any]]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), sink, row_group_size=20, compression="none")
+    return sink.getvalue()
+
+
+def four_files(folder: str = "data") -> dict[str, bytes]:
+    """The texts in four files of parquet."""
+    parts = [[{"text": text} for text in TEXTS[100 * i : 100 * i + 100]] for i in range(4)]
+    return {f"{folder}/train-{i:05d}-of-00004.parquet": parquet(rows) for i, rows in enumerate(parts)}
+
+
+class Here:
+    """A folder with a study, whose commands run in processes of their own."""
+
+    def __init__(self, folder: Path, url: str, tokenizer: Path) -> None:
+        self.folder, self.url, self.tokenizer = folder, url, tokenizer
+        self.first = ""
+        """Python code that a command runs before it starts."""
+
+    def study(self, hub_minutes: float = 0.5, **sections: dict[str, Any]) -> dict[str, Any]:
+        """Write the plan of a study of small settings, some of which ``sections`` replace; return the settings."""
+        values: dict[str, Any] = {
+            "study": "s",
+            "paths": {"tokenizer": str(self.tokenizer), "word_similarity": "sets"},
+            "data": {
+                "name": "text",
+                "source": {"kind": "hub", "dataset": "org/set"},
+                "tokenizer": "file",
+                "vocab_size": 512,
+                "split": {"val_fraction": 0.1, "test_fraction": 0.1},
+            },
+            "models": ["gpt2-2x32"],
+            "training": {"seq_len": 64, "batch_sequences": 2, "warmup_steps": 5},
+            "grid": [{"models": ["gpt2-2x32"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}],
+            "execution": {"hub_minutes": hub_minutes},
+        }
+        for section, changes in sections.items():
+            values[section] = values.get(section, {}) | changes
+        write_sealed(self.folder / "plan.json", make_plan(parse_study(values)).to_json())
+        return values
+
+    def source(self, max_tokens: int | None = None, hub_minutes: float = 0.5, **source: Any) -> None:
+        """Write the plan of a study with this source."""
+        self.study(hub_minutes, data={"source": {"kind": "hub"} | source, "max_tokens": max_tokens})
+
+    @property
+    def environment(self) -> dict[str, str]:
+        names = ("HF_HUB_OFFLINE", "HF_TOKEN", "HF_DATASETS_OFFLINE")
+        kept = {name: value for name, value in os.environ.items() if name not in names}
+        return kept | {"HF_ENDPOINT": self.url, "HF_HOME": str(self.folder / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+    def start(self, *arguments: str, **environment: str) -> Any:
+        code = f"import sys\n{self.first}\nfrom coupled_adam_bench.cli import main; sys.exit(main(sys.argv[1:]))"
+        command = ["-c", code, *arguments, "--plan", "plan.json"]
+        return python("pipeline without a hub", command, self.folder, self.environment | environment)
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments, **environment)
+        out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    """A file system of its own, in place of a folder."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("only root may mount a small file system")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)

@@ -45,10 +45,6 @@ class Meta:
     source: dict[str, Any]
     """Settings of the source, with the numbers of files read and of empty documents skipped."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the description as a JSON value, without the checksums of files."""
-        return asdict(self)
-
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
     """Return the type of a token id: uint16 for up to 65536 tokens, else uint32; always little-endian."""
@@ -60,21 +56,19 @@ def write_meta(folder: Path, meta: Meta, others: Sequence[Path]) -> None:
     itemsize = np.dtype(meta.dtype).itemsize
     files = {split.file: Checksum(split.n_tokens * itemsize, split.sha256) for split in meta.splits.values()}
     files |= {path.relative_to(folder).as_posix(): checksum(path) for path in others}
-    write_sealed(folder / META, meta.to_json() | {"files": checksums_to_json(files)})
-
-
-def meta_from_json(path: Path, values: dict[str, Any]) -> Meta:
-    """Return the values of the ``meta.json`` at ``path`` as ``Meta``; raise ``ValueError`` if they do not fit."""
-    try:
-        bins = {split: Bin(**values["splits"][split]) for split in SPLITS}
-        return Meta(**{key: value for key, value in values.items() if key != "files"} | {"splits": bins})
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not the description of token bins ({error}); delete it and prepare again") from None
+    write_sealed(folder / META, asdict(meta) | {"files": checksums_to_json(files)})
 
 
 def load_meta(folder: Path) -> Meta:
     """Read the ``meta.json`` of prepared data; raise ``ValueError`` if it is missing, damaged or has another form."""
-    return meta_from_json(folder / META, open_meta(folder))
+    values = open_meta(folder)
+    try:
+        bins = {split: Bin(**values["splits"][split]) for split in SPLITS}
+        return Meta(**{key: value for key, value in values.items() if key != "files"} | {"splits": bins})
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{folder / META}: not the description of token bins ({error}); delete it and prepare again"
+        ) from None
 
 
 def open_tokens(folder: Path, split: str, verify: bool = True) -> npt.NDArray[np.unsignedinteger[Any]]:
@@ -83,8 +77,6 @@ def open_tokens(folder: Path, split: str, verify: bool = True) -> npt.NDArray[np
     Raises ``ValueError`` if the size or, with ``verify``, the SHA-256 of the file differs from ``meta.json``.
     """
     meta = load_meta(folder)
-    if split not in meta.splits:
-        raise ValueError(f"split: {split!r} is not one of {', '.join(SPLITS)}")
     path = verified_file(folder, meta.splits[split].file, contents=verify)
     return np.memmap(path, dtype=meta.dtype, mode="r")
 

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.store.files import await_files, read_sealed, sha256_file, write_sealed
-from coupled_adam_bench.store.locks import FolderLock
 
 META = "meta.json"
 VERIFIED = "verified.json"
 """SHA-256 of large files as they were read last, each with inode, size and time of the file then."""
 DAMAGED = "meta.json.damaged"
-"""Name of ``meta.json`` after damage was detected; preparation then replaces what is missing or damaged."""
+"""Name of ``meta.json`` after damage was detected, until the data are prepared again."""
 TOKENIZER = "tokenizer"
 TASKS = "tasks"
 WORD_SIMILARITY = "word_similarity"
 WORD_PAIRS = f"{WORD_SIMILARITY}/synthetic.tsv"
 TREES = (TOKENIZER, TASKS, WORD_SIMILARITY)
-"""Subfolders of the data in which ``meta.json`` must list every file."""
+"""Subfolders of the data."""
 SMALL_BYTES = 64 * 2**20
 """Size below which a file's contents are checked when the workflow starts; for larger files, bins, only the size is."""
 
@@ -97,15 +96,6 @@ def file_damage(path: Path, expected: Checksum, contents: bool = True) -> str | 
     return None
 
 
-def _unlisted(folder: Path, tree: str, files: Mapping[str, Checksum]) -> str | None:
-    """Return a sentence that names a file in the subfolder ``tree`` that ``meta.json`` does not list, or ``None``."""
-    for path in sorted((folder / tree).rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and not path.name.startswith(".") and name not in files:
-            return f"{path}: not among the files that {META} lists"
-    return None
-
-
 def data_is_damaged(folder: Path, below_bytes: float = SMALL_BYTES) -> str | None:
     """Return a sentence that names a damaged file of the data; ``None`` if all are whole, or not prepared yet.
 
@@ -116,43 +106,32 @@ def data_is_damaged(folder: Path, below_bytes: float = SMALL_BYTES) -> str | Non
     try:
         _, files = read_meta(folder / META)
         problems = [file_damage(folder / name, file, file.bytes < below_bytes) for name, file in files.items()]
-        problems += [_unlisted(folder, tree, files) for tree in TREES]
     except (ValueError, OSError) as error:
         return str(error)
     return next((problem for problem in problems if problem), None)
 
 
-def mark_damaged(folder: Path, signature: tuple[int, ...] | None = None) -> str:
-    """Rename ``meta.json``, so that the next start of the workflow prepares the data; return advice for the user.
-
-    With the ``signature`` of the file that the caller has read, a newer file is not renamed.
-    """
-    meta = folder / META
-    lock = FolderLock(folder)
+def mark_damaged(folder: Path) -> str:
+    """Rename ``meta.json``, so that the next start of the workflow prepares the data; return advice for the user."""
     try:
-        # If another process holds the lock, it is preparing these data already.
-        if lock.acquire(0) and signature in (None, _signature(meta)):
-            meta.replace(folder / DAMAGED)
+        (folder / META).replace(folder / DAMAGED)
     except FileNotFoundError:  # another process has renamed it
         pass
     except OSError as error:
-        return f"delete {meta} ({error}) and start again: it will be prepared anew"
-    finally:
-        lock.release()
+        return f"delete {folder / META} ({error}) and start again: it will be prepared anew"
     return "start again: it will be prepared anew"
 
 
-def _open_meta(folder: Path) -> tuple[dict[str, Any], dict[str, Checksum], tuple[int, ...]]:
-    """Read ``meta.json`` with its signature; mark it if it is damaged."""
+def _open_meta(folder: Path) -> tuple[dict[str, Any], dict[str, Checksum]]:
+    """Read ``meta.json``; mark it if it is damaged."""
     path = folder / META
     await_files([path])
     if not path.is_file():
         raise ValueError(f"{path}: no such file; run the data stage")
-    signature = _signature(path)
     try:
-        return *read_meta(path), signature
+        return read_meta(path)
     except ValueError as error:
-        raise ValueError(f"{error}; {mark_damaged(folder, signature)}") from None
+        raise ValueError(f"{error}; {mark_damaged(folder)}") from None
 
 
 def open_meta(folder: Path) -> dict[str, Any]:
@@ -165,20 +144,11 @@ def verified_file(folder: Path, name: str, contents: bool = True) -> Path:
 
     A file is read once per process. If it is damaged, the data are marked, and a ``ValueError`` gives advice.
     """
-    _, files, signature = _open_meta(folder)
-    if name not in files:
-        raise ValueError(f"{folder / META}: lists no file {name!r}")
-    if problem := file_damage(folder / name, files[name], contents):
-        raise ValueError(f"{problem}; {mark_damaged(folder, signature)}")
+    if problem := file_damage(folder / name, _open_meta(folder)[1][name], contents):
+        raise ValueError(f"{problem}; {mark_damaged(folder)}")
     return folder / name
 
 
 def verified_tree(folder: Path, prefix: str) -> list[Path]:
-    """Return the sorted paths of all files in a subfolder of the data, each verified as by :func:`verified_file`.
-
-    A file that ``meta.json`` does not list also counts as damage.
-    """
-    _, files, signature = _open_meta(folder)
-    if problem := _unlisted(folder, prefix, files):
-        raise ValueError(f"{problem}; {mark_damaged(folder, signature)}")
-    return [verified_file(folder, name) for name in sorted(files) if name.startswith(f"{prefix}/")]
+    """Return the sorted paths of all files in a subfolder of the data, each verified as by :func:`verified_file`."""
+    return [verified_file(folder, name) for name in sorted(_open_meta(folder)[1]) if name.startswith(f"{prefix}/")]

@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from urllib.request import urlopen
 
-from coupled_adam_bench.data.hub import Listing, download, list_place
-from coupled_adam_bench.data.sources import corpus_folder, fetch_corpus, open_corpus
-from coupled_adam_bench.data.tokenizers import GPT2_REPOSITORY, GPT2_REVISION, mirrored_gpt2, read_gpt2
-from coupled_adam_bench.data.transport import Patience, PlaceError, read_at_most, read_url
+from coupled_adam_bench.data.documents import file_documents, text_bytes
+from coupled_adam_bench.data.hub import Listing, PlaceError, check_address, download, list_place
+from coupled_adam_bench.data.sources import corpus_folder, open_corpus
+from coupled_adam_bench.data.tokenizers import download_gpt2, mirrored_gpt2, read_gpt2
 from coupled_adam_bench.evaluation.task_files import HubData, find_tasks, hub_data
 from coupled_adam_bench.machine.progress import say
-from coupled_adam_bench.store.files import atomic_path, sha256_file
+from coupled_adam_bench.store.files import atomic_path, sha256_file, write_bytes
+from coupled_adam_bench.store.locks import folder_lock
 from coupled_adam_bench.study.config import HubSource, Study
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.presets import TASK_REVISIONS, WORD_LISTS, Home, Place, WordList
 
 _TOKENIZER_BYTES = 4 * 10**6
 _WORD_LIST_BYTES = 10**6
-_MOST_WORD_LIST_BYTES = 10**8  # of an archive, and of the list in it
 
 
 @dataclass
@@ -56,7 +56,8 @@ def fetch(plan: Plan, *, dry_run: bool = False, bytes_per_token: float) -> None:
     if not items and not missing:
         print("nothing to fetch: the study needs nothing from outside, or all of it is there")
         return
-    _check_space(list(items.values()))
+    for item in items.values():
+        _check_space(item)
     if dry_run:
         return
     for item in items.values():
@@ -81,88 +82,87 @@ def _tried(missing: list[str]) -> Iterator[None]:
 
 def _items(study: Study, bytes_per_token: float, missing: list[str]) -> list[Item]:
     """Return what a study needs and what is not there yet; what cannot be had is noted in ``missing``."""
-    patience = Patience(study.execution.hub_minutes, "or use one that is connected")
-    source, downstream = study.data.source, study.evaluation.downstream
-    items = list(_word_lists(study))
-    needs_hub = isinstance(source, HubSource) or downstream.tasks != "synthetic"
-    if study.data.tokenizer == "gpt2" and study.paths.tokenizer is None:
-        needs_hub = True
-    if not needs_hub:
+    source, minutes = study.data.source, study.execution.hub_minutes
+    items = _word_lists(study)
+    needs_gpt2 = study.data.tokenizer == "gpt2" and study.paths.tokenizer is None
+    has_tasks = study.evaluation.downstream.tasks != "synthetic"
+    if not (isinstance(source, HubSource) or has_tasks or needs_gpt2):
         return items
     if study.paths.hub_mirror is None:
         raise ValueError(
             f"paths.hub_mirror: not set in study {study.name!r}; set it to the folder that `fetch` fills and that jobs "
             "read, for example with --config 'paths={hub_mirror: data/hub}'"
         )
-    mirror = study.paths.hub_mirror
-    if study.data.tokenizer == "gpt2" and study.paths.tokenizer is None and not mirrored_gpt2(mirror).is_file():
-        items.append(Item("GPT-2's tokenizer", mirrored_gpt2(mirror), _TOKENIZER_BYTES, _tokenizer(mirror, patience)))
-    if downstream.tasks != "synthetic":
-        items += _task_data(study, Path(mirror), patience, missing)
+    mirror = Path(study.paths.hub_mirror)
+    gpt2 = mirrored_gpt2(study.paths.hub_mirror)
+    if needs_gpt2 and not gpt2.is_file():
+        items.append(Item("GPT-2's tokenizer", gpt2, _TOKENIZER_BYTES, partial(_fetch_gpt2, gpt2, minutes)))
+    if has_tasks:
+        items += _task_data(study, mirror, missing)
     if isinstance(source, HubSource):
         with _tried(missing):
-            items.append(_corpus(study, source, mirror, bytes_per_token, patience))
+            folder = corpus_folder(study.paths.hub_mirror, source)
+            listing = open_corpus(folder, source, minutes)
+            needed = None if study.data.max_tokens is None else study.data.max_tokens * bytes_per_token
+            name = f"{listing.dataset} ({listing.place.license}), commit {listing.commit}"
+            n_bytes = listing.n_bytes if needed is None else min(listing.n_bytes, int(needed))
+            items.append(Item(name, folder, n_bytes, partial(_fetch_corpus, folder, listing, needed, minutes)))
     return items
 
 
-def _corpus(study: Study, source: HubSource, mirror: str, bytes_per_token: float, patience: Patience) -> Item:
-    folder = corpus_folder(mirror, source)
-    listing = open_corpus(folder, source, patience)
-    needed = None if study.data.max_tokens is None else study.data.max_tokens * bytes_per_token
-    return Item(
-        f"{listing.dataset} ({listing.place.license}), commit {listing.commit}",
-        folder,
-        listing.n_bytes if needed is None else min(listing.n_bytes, int(needed)),
-        lambda: fetch_corpus(folder, listing, needed, patience),
-    )
-
-
-def _check_space(items: list[Item]) -> None:
-    """Print what is to be fetched; ``ValueError`` if a disk has too little space for it."""
-    by_disk: dict[int, tuple[Path, int]] = {}
-    for item in items:
-        there = next(folder for folder in (item.target, *item.target.absolute().parents) if folder.exists())
-        missing = max(0, item.bytes - _size(item.target))
-        print(f"{item.name}: at most {missing / 1e9:.3f} GB to fetch into {item.target}")
-        _, so_far = by_disk.get(there.stat().st_dev, (there, 0))
-        by_disk[there.stat().st_dev] = (there, so_far + missing)
-    for folder, n_bytes in by_disk.values():
-        free = shutil.disk_usage(folder).free
-        print(f"{n_bytes / 1e9:.3f} GB at most, and {free / 1e9:.3f} GB are free at {folder}", flush=True)
-        if n_bytes > free:
-            raise ValueError(
-                f"paths.hub_mirror: {n_bytes / 1e9:.3f} GB to fetch, but {free / 1e9:.3f} GB are free at {folder}; "
-                "free some, set it to a folder on another disk, or lower data.max_tokens"
-            )
-
-
-def _size(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder; 0 for what is not there."""
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return sum(file.stat().st_size for file in files)
-
-
-def _tokenizer(mirror: str, patience: Patience) -> Callable[[], None]:
-    def fetch() -> None:
-        from huggingface_hub import hf_hub_download
-
-        target = mirrored_gpt2(mirror)
-        patience.wait_out(
-            f"tokenizer of {GPT2_REPOSITORY}",
-            lambda: hf_hub_download(GPT2_REPOSITORY, target.name, revision=GPT2_REVISION, local_dir=target.parent),
+def _check_space(item: Item) -> None:
+    """Print what is to be fetched; ``ValueError`` if its disk has too little space."""
+    missing = max(0, item.bytes - _size(item.target))
+    there = next(folder for folder in (item.target, *item.target.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    needed = f"at most {missing / 1e9:.3f} GB to fetch, and {free / 1e9:.3f} GB are free at {there}"
+    print(f"{item.name}: {needed}", flush=True)
+    if missing > free:
+        raise ValueError(
+            f"paths.hub_mirror: {needed}; free some, set it to a folder on another disk, or lower data.max_tokens"
         )
-        try:
-            read_gpt2(target)
-        except ValueError:
-            target.unlink()
-            raise
-
-    return fetch
 
 
-def _task_data(study: Study, mirror: Path, patience: Patience, missing: list[str]) -> list[Item]:
+def _size(folder: Path) -> int:
+    """Return the bytes of all files in a folder; 0 for one that is not there."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _fetch_gpt2(target: Path, minutes: float) -> None:
+    download_gpt2(minutes, target.parent)
+    try:
+        read_gpt2(target)
+    except ValueError:
+        target.unlink()
+        raise
+
+
+def _fetch_corpus(folder: Path, listing: Listing, needed: float | None, minutes: float) -> None:
+    """Download the first files of a corpus until they have ``needed`` bytes of text, or all; keep those that are there.
+
+    How much text a file has is estimated from the first one. A file that is there was compared with its checksum when
+    it was downloaded, and is again when it is read.
+    """
+    enough, n_bytes, text_field = float(listing.n_bytes), 0, listing.place.text_field
+    with folder_lock(folder):
+        for number, file in enumerate(listing.files):
+            if n_bytes >= enough:
+                return
+            path = folder / file.path
+            if not path.is_file() or path.stat().st_size != file.bytes:
+                say(f"fetch {file.path}, {file.bytes / 1e9:.3f} GB of at most {enough / 1e9:.3f} GB")
+                download(listing, file, folder, minutes)
+            if number == 0:
+                # A column that is missing, or holds no text, is known before the next file is fetched.
+                next(file_documents(path, f"{file.path} of {listing.dataset!r}", text_field, "line"), None)
+                if needed is not None:
+                    enough = needed * file.bytes / max(1, text_bytes(path, text_field))
+            n_bytes += file.bytes
+
+
+def _task_data(study: Study, mirror: Path, missing: list[str]) -> list[Item]:
     """Return the data of the downstream tasks that are not in the mirror."""
-    downstream, items = study.evaluation.downstream, []
+    downstream, minutes, items = study.evaluation.downstream, study.execution.hub_minutes, []
     for task in find_tasks(downstream.tasks, study.paths.tasks, downstream.task_versions):
         data = hub_data(task, downstream.num_fewshot)
         for split in () if data is None else data.needed:
@@ -170,46 +170,35 @@ def _task_data(study: Study, mirror: Path, patience: Patience, missing: list[str
             file = data.file(mirror, split)
             if file.is_file():
                 continue
-            name = f"task {task.name}, {data.dataset}, {split}"
             with _tried(missing):
-                listing = _list_task_data(task.name, data, split, mirror, patience)
+                listing = _list_task_data(task.name, data, split, file, minutes)
+                name, write = f"task {task.name}, {data.dataset}, {split}", partial(_write_task_data, listing, file)
                 # Lines of JSON are larger than parquet.
-                items.append(Item(name, file, 5 * listing.n_bytes, partial(_write_task_data, listing, file, patience)))
+                items.append(Item(name, file, 5 * listing.n_bytes, partial(write, minutes)))
     return items
 
 
-def _list_task_data(name: str, data: HubData, split: str, mirror: Path, patience: Patience) -> Listing:
+def _list_task_data(name: str, data: HubData, split: str, file: Path, minutes: float) -> Listing:
     """Return the files of a split of a task's data; ``ValueError`` that says why they cannot be read."""
-    place = Place(data.dataset, TASK_REVISIONS.get(data.dataset), data.config_name, split)
     try:
-        return list_place(place, patience)
+        return list_place(Place(data.dataset, TASK_REVISIONS.get(data.dataset), data.config_name, split), minutes)
     except PlaceError as error:
         raise ValueError(
-            f"evaluation.downstream.tasks: {name}: {error.problem}; put its rows as lines of JSON at "
-            f"{data.file(mirror, split)}, or a task file that reads another data set into paths.tasks"
+            f"evaluation.downstream.tasks: {name}: {error.problem}; put its rows as lines of JSON at {file}, or a task "
+            "file that reads another data set into paths.tasks"
         ) from error
 
 
-def _write_task_data(listing: Listing, file: Path, patience: Patience) -> None:
-    """Write the rows of a split as lines of JSON, whole or not at all."""
-    with (
-        tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder,
-        atomic_path(file) as temporary,
-        temporary.open("w", encoding="utf-8") as out,
-    ):
-        for part in listing.files:
-            for row in _rows(download(listing, part, Path(folder), patience)):
-                out.write(json.dumps(row, ensure_ascii=False) + "\n")
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file, as the library ``datasets`` gives them."""
+def _write_task_data(listing: Listing, file: Path, minutes: float) -> None:
+    """Write the rows of a split, as the library ``datasets`` gives them, as lines of JSON, whole or not at all."""
     import datasets
 
-    reader = "parquet" if path.suffix == ".parquet" else "json"
-    with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as cache:
-        rows = datasets.load_dataset(reader, data_files=str(path), split="train", streaming=True, cache_dir=cache)
-        yield from rows
+    with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder:
+        paths = [str(download(listing, part, Path(folder), minutes)) for part in listing.files]
+        reader = "parquet" if paths[0].endswith(".parquet") else "json"
+        rows = datasets.load_dataset(reader, data_files=paths, split="train", streaming=True, cache_dir=folder)
+        with atomic_path(file) as temporary, temporary.open("w", encoding="utf-8") as out:
+            out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def _word_lists(study: Study) -> list[Item]:
@@ -226,12 +215,12 @@ def _word_lists(study: Study) -> list[Item]:
         elif known is None:
             say(f"{target}: not there, and its public home is not known here; put it there")
         else:
-            fetch = partial(fetch_word_list, known, target)
+            fetch = partial(_fetch_word_list, known, target)
             items.append(Item(f"word list {spec.name}", target, _WORD_LIST_BYTES, fetch))
     return items
 
 
-def fetch_word_list(known: WordList, target: Path) -> None:
+def _fetch_word_list(known: WordList, target: Path) -> None:
     """Take a word list from the first of its homes that has it; ``ValueError`` with all of them if none has."""
     problems = []
     for home in known.homes:
@@ -241,10 +230,9 @@ def fetch_word_list(known: WordList, target: Path) -> None:
                 raise ValueError(f"the SHA-256 is {found}")
         except (OSError, ValueError, KeyError, zipfile.BadZipFile, tarfile.TarError) as error:
             problems.append(f"{home.url} ({type(error).__name__}: {error})")
-            continue
-        with atomic_path(target) as temporary:
-            temporary.write_bytes(content)
-        return
+        else:
+            write_bytes(target, content)
+            return
     raise ValueError(
         f"paths.word_similarity: {target.name} with the SHA-256 {known.sha256}: put it at {target} yourself; tried "
         + ", ".join(problems)
@@ -253,13 +241,14 @@ def fetch_word_list(known: WordList, target: Path) -> None:
 
 def _content(home: Home) -> bytes:
     """Return the file of a home, without its header."""
-    content = read_url(home.url, _MOST_WORD_LIST_BYTES)
+    check_address(home.url)
+    with urlopen(home.url, timeout=60) as answer:
+        content: bytes = answer.read()
     if home.member is not None and home.url.endswith(".zip"):
-        with zipfile.ZipFile(io.BytesIO(content)) as unzipped, unzipped.open(home.member) as file:
-            content = read_at_most(file, _MOST_WORD_LIST_BYTES, home.member)
+        content = zipfile.ZipFile(io.BytesIO(content)).read(home.member)
     elif home.member is not None:
         with tarfile.open(fileobj=io.BytesIO(content)) as files:
             member = files.extractfile(home.member)
             assert member is not None
-            content = read_at_most(member, _MOST_WORD_LIST_BYTES, home.member)
+            content = member.read()
     return content.partition(b"\n")[2] if home.has_header else content

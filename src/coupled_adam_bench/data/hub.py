@@ -1,21 +1,15 @@
-"""Datasets of the Hugging Face hub: which files they are at which commit, and their download."""
+"""Datasets of the Hugging Face hub: which files they are at which commit, and their download by the hub's library."""
 
+import errno
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from coupled_adam_bench.data.documents import kind_of
-from coupled_adam_bench.data.transport import (
-    DISK_FULL,
-    FileAtMost,
-    HubAwayError,
-    Patience,
-    PlaceError,
-    causes_of,
-    check_address,
-    status_of,
-)
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import digest, sha256_file
 from coupled_adam_bench.study.inputs import PACKINGS
@@ -23,6 +17,136 @@ from coupled_adam_bench.study.presets import Place
 
 FORMATS = (".parquet", ".jsonl", ".json", ".ndjson", ".txt")
 """Endings of the files of a dataset that can be read, plain or packed."""
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors that mean a full disk, an exceeded quota and a limit on the size of files."""
+
+Result = TypeVar("Result")
+
+
+class PlaceError(ValueError):
+    """Says why a place cannot serve a dataset, and what to set for a corpus; ``problem`` is the first alone."""
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"{problem}; {advice}")
+        self.problem = problem
+
+
+class HubAwayError(ValueError):
+    """Says that the hub could not be reached for as long as a job waits."""
+
+
+def check_address(url: str) -> None:
+    """Raise ``ValueError`` for an address that is not of https and not of this machine."""
+    parts = urlsplit(url)
+    if parts.scheme != "https" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+        raise ValueError(
+            f"{url}: not https, so anybody on the way could send something else; use an address that begins with "
+            "https:// (HF_ENDPOINT may also name a server on this machine)"
+        )
+
+
+def patiently(what: str, minutes: float, call: Callable[[], Result]) -> Result:
+    """Return what ``call`` returns, and call it again after each error that passes; say so on stderr.
+
+    These are broken connections, HTTP 408, 425, 429 and 5xx. Raises ``HubAwayError`` after ``minutes`` of them, and at
+    once if the name of the server is not known. Errors that do not pass go through.
+    """
+    from huggingface_hub import constants
+    from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential
+
+    def say_so(state: RetryCallState) -> None:
+        assert state.outcome is not None
+        say(f"{what}: {_in_short(state.outcome.exception())}; trying again in {state.upcoming_sleep:.0f} s")
+
+    check_address(constants.ENDPOINT)
+    retrying = Retrying(
+        retry=retry_if_exception(_passes),
+        wait=wait_exponential(max=300),
+        stop=stop_after_delay(60 * minutes),
+        before_sleep=say_so,
+        reraise=True,
+    )
+    try:
+        return retrying(call)
+    except Exception as error:
+        if any(isinstance(cause, socket.gaierror) for cause in _causes(error)):
+            given_up = "the name of the server is not known here"
+        elif _passes(error):
+            given_up = f"gave up after {minutes:g} minutes (execution.hub_minutes)"
+        else:
+            raise
+        raise HubAwayError(
+            f"{what}: {_in_short(error)}; {given_up}. What is finished is kept: run again, connect this machine, or "
+            "download all on one that is connected (docs/data.md)"
+        ) from error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _status(error: BaseException | None) -> int | None:
+    """Return the HTTP status that an error of the hub's library carries, or None."""
+    statuses = (getattr(getattr(cause, "response", None), "status_code", None) for cause in _causes(error))
+    return next((status for status in statuses if status is not None), None)
+
+
+def _in_short(error: BaseException | None) -> str:
+    status = _status(error)
+    return f"{type(error).__name__}: {error}" if status is None else f"HTTP {status}"
+
+
+def _passes(error: BaseException) -> bool:
+    """Tell whether it helps to wait."""
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    causes = list(_causes(error))
+    if any(isinstance(cause, PlaceError | OfflineModeIsEnabled | socket.gaierror) for cause in causes):
+        return False
+    if (status := _status(error)) is not None:
+        return status in (408, 425, 429) or status >= 500
+    # The library uses httpx or requests, depending on its version, and raises RuntimeError where hf_xet has failed.
+    names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
+    return bool(names & {"ConnectionError", "TimeoutError", "TransportError", "RequestException", "RuntimeError"})
+
+
+@contextmanager
+def _said_of(place: Place) -> Iterator[None]:
+    """Say in words what the hub's libraries found, and what to set; there are many types of their errors."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except (PlaceError, HubAwayError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            raise
+        where, status, kinds = name_of(place), _status(error), {type(cause) for cause in _causes(error)}
+        if errors.OfflineModeIsEnabled in kinds:
+            raise ValueError(
+                f"{where} is not on this machine, and HF_HUB_OFFLINE forbids to ask the hub; connect this machine, "
+                "download it first (target `fetch`, with paths.hub_mirror), or use the source 'files'"
+            ) from error
+        if errors.GatedRepoError in kinds or status == 403:
+            problem = f" is gated (HTTP {status}): its terms must be accepted on its page"
+            advice = "do that, and set HF_TOKEN to a token of your account, or set data.source.dataset to a copy"
+        elif errors.RevisionNotFoundError in kinds:
+            problem = ": there is no such revision"
+            advice = "set data.source.revision to a commit or branch of the dataset, or leave it out for the newest"
+        elif errors.RepositoryNotFoundError in kinds or status in (401, 404):
+            problem = f" does not exist, was renamed or removed, or is private (HTTP {status})"
+            advice = (
+                "set data.source.dataset to its new name or to a copy, data.source.preset to another corpus, or "
+                "HF_TOKEN if it is yours"
+            )
+        else:
+            problem = f" cannot be read ({type(error).__name__}: {error})"
+            advice = "correct data.source, or use the source 'files'"
+        raise PlaceError(f"{where}{problem}", advice) from error
 
 
 @dataclass(frozen=True)
@@ -30,7 +154,7 @@ class HubFile:
     """A file of a dataset."""
 
     path: str
-    """Path in the repository, or on this machine for a dataset that is a local folder."""
+    """Path in the repository."""
     bytes: int
     sha256: str | None
     """None for a small file that the hub keeps in git itself."""
@@ -44,7 +168,6 @@ class Listing:
     dataset: str
     """Its name now, which differs from that of the place if it was renamed."""
     commit: str
-    """Empty for a folder on this machine."""
     files: tuple[HubFile, ...]
 
     @property
@@ -57,21 +180,12 @@ class Listing:
         """Size of all files."""
         return sum(file.bytes for file in self.files)
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the dataset is a folder on this machine."""
-        return self.commit == ""
-
     def facts(self) -> dict[str, Any]:
         """Return what ``meta.json`` records of the place that served."""
-        return {
+        place = {name: value for name, value in asdict(self.place).items() if name != "gigabytes"}
+        return place | {
             "dataset": self.dataset,
-            "revision": self.place.revision,
-            "commit": self.commit or None,
-            "config_name": self.place.config_name,
-            "split": self.place.split,
-            "text_field": self.place.text_field,
-            "license": self.place.license,
+            "commit": self.commit,
             "n_files": len(self.files),
             "bytes": self.n_bytes,
         }
@@ -83,64 +197,22 @@ def listing_from_json(values: dict[str, Any]) -> Listing:
     return Listing(Place(**values["place"]), values["dataset"], values["commit"], files)
 
 
-def list_place(place: Place, patience: Patience) -> Listing:
-    """Return the files of a place; ``PlaceError`` for one that cannot serve, ``ValueError`` if the hub is away."""
-    import datasets
-
-    datasets.disable_progress_bars()
-    where = name_of(place)
-    try:
-        if Path(place.dataset).is_dir():
-            return _list_local(place)
-        return patience.wait_out(where, lambda: _list_remote(place))
-    except (PlaceError, HubAwayError):
-        raise
-    except Exception as error:  # many types: HTTP, unknown names, formats
-        raise _said(place, error) from error
-
-
 def name_of(place: Place) -> str:
     """Return a place in words."""
     revision = f" at revision {place.revision!r}" if place.revision is not None else ""
     return f"dataset {place.dataset!r}{revision}"
 
 
-def _said(place: Place, error: Exception) -> ValueError:
-    """Return the error that says in words what the hub's libraries found, and what to set."""
-    from huggingface_hub import errors
+def list_place(place: Place, minutes: float) -> Listing:
+    """Return the files of a place; ``PlaceError`` for one that cannot serve, ``HubAwayError`` if the hub is away."""
+    import datasets
 
-    where, status = name_of(place), status_of(error)
-
-    def is_one_of(kind: type[Exception]) -> bool:
-        return any(isinstance(cause, kind) for cause in causes_of(error))
-
-    if is_one_of(errors.OfflineModeIsEnabled):
-        return ValueError(
-            f"{where} is not on this machine, and HF_HUB_OFFLINE forbids to ask the hub; connect this machine, "
-            "download it first (target `fetch`, with paths.hub_mirror), or use the source 'files'"
-        )
-    if is_one_of(errors.GatedRepoError) or status == 403:
-        return PlaceError(
-            f"{where} is gated (HTTP {status}): its terms must be accepted on its page",
-            "do that, and set HF_TOKEN to a token of your account, or set data.source.dataset to a copy",
-        )
-    if is_one_of(errors.RevisionNotFoundError):
-        return PlaceError(
-            f"{where}: there is no such revision",
-            "set data.source.revision to a commit or branch of the dataset, or leave it out for the newest",
-        )
-    if is_one_of(errors.RepositoryNotFoundError) or status in (401, 404):
-        return PlaceError(
-            f"{where} does not exist, was renamed or removed, or is private (HTTP {status})",
-            "set data.source.dataset to its new name or to a copy, data.source.preset to another corpus, or HF_TOKEN "
-            "if it is yours",
-        )
-    return PlaceError(
-        f"{where} cannot be read ({type(error).__name__}: {error})", "correct data.source, or use the source 'files'"
-    )
+    datasets.disable_progress_bars()
+    with _said_of(place):
+        return patiently(name_of(place), minutes, lambda: _list(place))
 
 
-def _list_remote(place: Place) -> Listing:
+def _list(place: Place) -> Listing:
     from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.hf_api import RepoFile
 
@@ -169,30 +241,22 @@ def _list_remote(place: Place) -> Listing:
         if not path.startswith(root):  # the library falls back to its cache when the connection breaks
             raise ConnectionError(f"the library gave {path} in place of {root}")
         entry = tree[path.removeprefix(root)]
+        _check_file(place, Path(entry.path))
         files.append(HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else None))
-    return Listing(place, info.id, info.sha, _checked(place, files))
+    return Listing(place, info.id, info.sha, tuple(files))
 
 
-def _list_local(place: Place) -> Listing:
-    paths = [Path(path) for path in _data_files(place, place.dataset, None)]
-    return Listing(
-        place, place.dataset, "", _checked(place, [HubFile(str(path), path.stat().st_size, None) for path in paths])
-    )
-
-
-def _data_files(place: Place, dataset: str, revision: str | None) -> list[str]:
+def _data_files(place: Place, dataset: str, commit: str) -> list[str]:
     """Return the files that the library ``datasets`` reads for the configuration and split, in its order."""
     import datasets
 
     try:
-        builder = datasets.load_dataset_builder(dataset, place.config_name, revision=revision)
+        builder = datasets.load_dataset_builder(dataset, place.config_name, revision=commit)
     except ValueError as error:
         if "onfig" in str(error):
             raise PlaceError(
                 f"{name_of(place)}: {error}", f"set data.source.config_name, now {place.config_name!r}"
             ) from None
-        raise
-    except datasets.exceptions.DatasetNotFoundError:
         raise
     except FileNotFoundError as error:
         raise PlaceError(
@@ -207,82 +271,49 @@ def _data_files(place: Place, dataset: str, revision: str | None) -> list[str]:
     return [str(path) for path in found[place.split]]
 
 
-def _checked(place: Place, files: list[HubFile]) -> tuple[HubFile, ...]:
-    """Return the files if all can be read and none says that it is a part only; else ``PlaceError``."""
-    for file in files:
-        path = Path(file.path)
-        if kind_of(path) not in FORMATS:
-            raise PlaceError(
-                f"{name_of(place)}: {file.path} is none of {', '.join(FORMATS)}, plain or as {', '.join(PACKINGS)}",
-                "set data.source.dataset or data.source.revision to a copy in parquet",
-            )
-        # The hub's own conversion stops at 5 GB and calls the split's folder so.
-        if any(part.startswith("partial-") for part in path.parts):
-            raise PlaceError(
-                f"{name_of(place)} has only a part of the text ({file.path})",
-                "set data.source.dataset or data.source.revision to a whole copy",
-            )
-    return tuple(files)
+def _check_file(place: Place, path: Path) -> None:
+    """Raise ``PlaceError`` for a file that cannot be read, or that says that it is a part only."""
+    if kind_of(path) not in FORMATS:
+        raise PlaceError(
+            f"{name_of(place)}: {path} is none of {', '.join(FORMATS)}, plain or as {', '.join(PACKINGS)}",
+            "set data.source.dataset or data.source.revision to a copy in parquet",
+        )
+    # The hub's own conversion stops at 5 GB and calls the split's folder so.
+    if any(part.startswith("partial-") for part in path.parts):
+        raise PlaceError(
+            f"{name_of(place)} has only a part of the text ({path})",
+            "set data.source.dataset or data.source.revision to a whole copy",
+        )
 
 
-def download(listing: Listing, file: HubFile, folder: Path, patience: Patience) -> Path:
+def download(listing: Listing, file: HubFile, folder: Path, minutes: float) -> Path:
     """Return the path of a file of a dataset below ``folder``, after downloading it if it is not there whole.
 
-    A download that was broken off goes on where it ended, also in a later process. The file is compared with the size
-    and, where the hub has one, the SHA-256 of the listing; ``ValueError`` if it differs twice.
+    ``ValueError`` if its size or, where the hub has one, its SHA-256 is not that of the listing.
     """
-    if listing.is_local:
-        return Path(file.path)
-    target, part = folder / file.path, folder / ".incomplete" / file.path
-    what = f"{file.path} of {name_of(listing.place)}"
-    for _ in range(2):
-        if target.is_file() and (problem := damage(target, file)) is None:
-            return target
-        target.unlink(missing_ok=True)
-        try:
-            patience.wait_out(
-                what,
-                lambda: _download_rest(listing, file, part),
-                lambda: part.stat().st_size if part.is_file() else 0,
-            )
-        except HubAwayError:
-            raise
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno in DISK_FULL:
-                raise
-            said = _said(listing.place, error)
-            raise ValueError(f"data.source: {file.path}: {said}") from error
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part.replace(target)
-        if (problem := damage(target, file)) is None:
-            return target
-        say(f"{what}: {problem}; downloading it again")
-    target.unlink(missing_ok=True)
-    raise ValueError(
-        f"data.source: {what}: {problem}, twice: the hub or a proxy on the way sends other bytes than it lists; try "
-        "again later, or set data.source.dataset to a copy"
-    )
-
-
-def _download_rest(listing: Listing, file: HubFile, part: Path) -> None:
-    """Download what is not in ``part`` yet; ``hf_hub_download`` keeps nothing of a file when it is broken off."""
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils._headers import build_hf_headers
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
+    target, what = folder / file.path, f"{file.path} of {name_of(listing.place)}"
+    if target.is_file() and damage(target, file) is None:
+        return target
+    target.unlink(missing_ok=True)
     disable_progress_bars()  # they print a line for every chunk into a log
-    url = hf_hub_url(listing.dataset, file.path, repo_type="dataset", revision=listing.commit)
-    location = get_hf_file_metadata(url).location
-    headers = build_hf_headers()
-    if urlsplit(location).netloc != urlsplit(url).netloc:  # the store of large files is given no token
-        headers.pop("authorization", None)
-    if part.is_file() and part.stat().st_size > file.bytes:
-        part.unlink()
-    part.parent.mkdir(parents=True, exist_ok=True)
-    check_address(location, url)
-    with FileAtMost(part, file.bytes) as out:
-        http_get(location, out, resume_size=out.tell(), headers=headers, expected_size=file.bytes)
+    with _said_of(listing.place):
+        patiently(
+            what,
+            minutes,
+            lambda: hf_hub_download(
+                listing.dataset, file.path, repo_type="dataset", revision=listing.commit, local_dir=folder
+            ),
+        )
+    if problem := damage(target, file):
+        target.unlink()
+        raise ValueError(
+            f"data.source: {what}: {problem}: the hub or a proxy on the way sends other bytes than it lists; try again "
+            "later, or set data.source.dataset to a copy"
+        )
+    return target
 
 
 def damage(path: Path, file: HubFile) -> str | None:

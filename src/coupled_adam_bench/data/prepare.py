@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coupled_adam_bench.data.bins import SPLITS, UNIGRAM, Bin, Meta, meta_from_json, token_dtype, write_meta
+from coupled_adam_bench.data.bins import SPLITS, UNIGRAM, Bin, Meta, token_dtype, write_meta
 from coupled_adam_bench.data.bpe import Bpe, learn_bpe
-from coupled_adam_bench.data.check import DAMAGED, META, TOKENIZER, TREES, data_is_damaged, file_damage, read_meta
+from coupled_adam_bench.data.check import DAMAGED, META, TOKENIZER, TREES, data_is_damaged
+from coupled_adam_bench.data.hub import DISK_FULL
 from coupled_adam_bench.data.shards import (
     Shard,
     ShardJob,
@@ -28,7 +29,6 @@ from coupled_adam_bench.data.sources import Corpus
 from coupled_adam_bench.data.synthetic import language
 from coupled_adam_bench.data.synthetic_sets import write_evaluation_sets
 from coupled_adam_bench.data.tokenizers import load_encoder, save_tokenizer
-from coupled_adam_bench.data.transport import DISK_FULL
 from coupled_adam_bench.machine.progress import Progress, say
 from coupled_adam_bench.store.files import atomic_path, digest, remove
 from coupled_adam_bench.store.locks import folder_lock
@@ -44,14 +44,14 @@ def prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
     """Write a study's data to ``out``: token bins, ``unigram.npy``, tokenizer, evaluation sets and ``meta.json``.
 
     ``unigram.npy`` is int64[vocab_size], the count of each token in train. All files are bit for bit the same for any
-    number of ``workers``. After an interruption, the next call reuses the finished shards in ``out/shards``. Files that
-    match their checksums are kept, and files that are damaged or missing are written again. If another process prepares
-    the same data, this waits for it. Raises ``ValueError`` for invalid input or a split too small to train on, and
-    ``OSError`` with advice if the disk is full.
+    number of ``workers``. After an interruption, the next call reuses the finished shards in ``out/shards``. Whole data
+    are kept; if a file is damaged or missing, all are made again. If another process prepares the same data, this waits
+    for it. Raises ``ValueError`` for invalid input or a split too small to train on, and ``OSError`` with advice if the
+    disk is full.
     """
     try:
         with folder_lock(out):
-            if not _is_complete(data_id, out):
+            if not _is_complete(out):
                 _prepare(study, data_id, out, workers)
             remove(shards_dir(out))
     except OSError as error:
@@ -64,19 +64,9 @@ def prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
         raise
 
 
-def _described(data_id: str, meta: Path) -> Meta | None:
-    """Return the description in the file ``meta`` if it is whole and of these data, else ``None``."""
-    try:
-        values, _ = read_meta(meta)
-        described = meta_from_json(meta, values)
-    except ValueError:
-        return None
-    return described if described.data_id == data_id else None
-
-
-def _is_complete(data_id: str, out: Path) -> bool:
-    """Tell whether ``out`` has these data: ``meta.json``, which is written last, and all its checksums match."""
-    if _described(data_id, out / META) is None:
+def _is_complete(out: Path) -> bool:
+    """Tell whether ``out`` has its data: ``meta.json``, which is written last, and all its checksums match."""
+    if not (out / META).is_file():
         return False
     if (problem := data_is_damaged(out, below_bytes=math.inf)) is None:
         return True
@@ -84,27 +74,13 @@ def _is_complete(data_id: str, out: Path) -> bool:
     return False
 
 
-def _whole_bins(data_id: str, out: Path) -> Meta | None:
-    """Return the description of earlier data if all their bins match it, else ``None``."""
-    earlier = _described(data_id, out / DAMAGED)
-    if earlier is None:
-        return None
-    _, files = read_meta(out / DAMAGED)
-    bins = [split.file for split in earlier.splits.values()]
-    return None if any(file_damage(out / name, files[name]) for name in bins) else earlier
-
-
 def _prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
     source = study.data.source
-    if _described(data_id, out / META) is not None:
-        (out / META).replace(out / DAMAGED)  # lists the checksums of the bins, also if this call is killed
-    remove(out / META)
+    for name in (META, DAMAGED, *TREES):
+        remove(out / name)
     for leftover in out.rglob(".*.tmp"):  # left by a process that was killed while it wrote
         leftover.unlink()
 
-    for tree in TREES:
-        if not (out / tree).is_dir():
-            remove(out / tree)
     words = None
     small_files: list[Path] = []
     if isinstance(source, SyntheticSource):
@@ -112,15 +88,10 @@ def _prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
         small_files += write_evaluation_sets(language(source), out)
     bpe = learn_bpe(study, data_id, out, workers) if study.data.tokenizer == "bpe" else None
     small_files += save_tokenizer(study, words, out / TOKENIZER, None if bpe is None else bpe.merges)
-    for path in [path for tree in TREES for path in (out / tree).rglob("*")]:
-        if path.is_file() and path not in small_files:
-            path.unlink()
-
-    meta = _whole_bins(data_id, out) or _make_bins(study, data_id, out, workers, bpe)
+    meta = _make_bins(study, data_id, out, workers, bpe)
     with atomic_path(out / UNIGRAM) as temporary, temporary.open("wb") as target:
         np.save(target, _count_tokens(out / meta.splits["train"].file, meta))
     write_meta(out, meta, [*small_files, out / UNIGRAM])
-    (out / DAMAGED).unlink(missing_ok=True)
 
 
 def _make_bins(study: Study, data_id: str, out: Path, workers: int, bpe: Bpe | None) -> Meta:
@@ -154,7 +125,7 @@ def _make_bins(study: Study, data_id: str, out: Path, workers: int, bpe: Bpe | N
         # What is read ahead of the last shard depends on the number of workers.
         facts |= {
             "n_files": shards[-1].end.file + 1 if is_capped else corpus.n_files,
-            "n_empty_documents": shards[-1].end.n_empty if is_capped else corpus.n_empty,
+            "n_empty_documents": shards[-1].end.n_empty if is_capped else corpus.position.n_empty,
         }
     if isinstance(source, HubSource) and corpus.listing is not None:
         facts["place"] = corpus.listing.facts()
@@ -162,7 +133,7 @@ def _make_bins(study: Study, data_id: str, out: Path, workers: int, bpe: Bpe | N
         facts["bpe"] = bpe.facts()
 
     _check_sizes(shards, study)
-    encoder = load_encoder(study.data.tokenizer, out / TOKENIZER)
+    encoder = load_encoder(out / TOKENIZER)
     return Meta(
         data_id=data_id,
         vocab_size=study.data.vocab_size,

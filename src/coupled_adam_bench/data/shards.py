@@ -143,7 +143,7 @@ def read_shard(folder: Path, index: int) -> Shard | None:
 
 
 def _encoded(job: ShardJob) -> Iterator[tuple[bytes, np.ndarray[Any, np.dtype[Any]]]]:
-    encoder = load_encoder(job.data.tokenizer, job.folder / TOKENIZER)
+    encoder = load_encoder(job.folder / TOKENIZER)
     for text in job.texts:
         yield text.encode(), np.append(encoder.encode(text), encoder.eot_id)
 

@@ -1,21 +1,15 @@
-"""Tokenizers: they encode text for the bins and are saved in Hugging Face's format for the evaluation.
-
-GPT-2's BPE and those of its kind are encoded with tiktoken, which gave the same ids as the library ``tokenizers`` on
-every Unicode character and is several times faster (``benchmarks/tokenizer_speed.py``). Special tokens in a text are
-encoded as plain text.
-"""
+"""Tokenizers: they encode text for the bins and are saved in Hugging Face's format for the evaluation."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from coupled_adam_bench.data.hub import patiently
 from coupled_adam_bench.store.files import digest, read_json, write_json, write_text
 from coupled_adam_bench.study.config import Study
 from coupled_adam_bench.study.inputs import tokenizer_file
@@ -24,38 +18,24 @@ EOT = "<|endoftext|>"
 _TOKENIZER = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
 _EOT_NAMES = (EOT, "</s>", "<eos>")
-_MAX_ID = 2**31
 _UNKNOWN = "\u9f98"
 """A rare Chinese character, which only byte-level vocabularies can encode."""
 
 GPT2_REPOSITORY = "openai-community/gpt2"
 GPT2_REVISION = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
 # SHA-256 of vocabulary and merges as JSON values, because the format of tokenizer.json differs between versions of the
-# libraries. It was computed from OpenAI's encoder.json and vocab.bpe, the files that tiktoken pins as
+# libraries. It was computed from OpenAI's encoder.json and vocab.bpe, whose SHA-256 are
 # 196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783 and
 # 1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5; transformers' GPT-2 has the same digest.
 GPT2_DIGEST = "0ced44b5acc4db20aa9a7f1624fe94d1837d4d9065b8eb8a65a84efc09fae5e0"
-# The pattern that splits text before merging, from OpenAI's GPT-2 (encoder.py), in tiktoken's equivalent faster form.
-_GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 
 TokenIds = npt.NDArray[np.uint32]
 Merges = list[tuple[str, str]]
 """Pairs of tokens in the order in which a BPE merges them, in GPT-2's printable characters for bytes."""
 
 
-class Encoder(Protocol):
-    """The interface of a tokenizer that preparation uses."""
-
-    n_vocab: int
-    """Number of token ids; all ids are below it."""
-    eot_id: int
-
-    def encode(self, text: str) -> TokenIds:
-        """Return the token ids of a text, without end-of-text, shape (n_tokens,)."""
-
-
-class TokenizersEncoder:
-    """The encoder of any ``tokenizer.json``, with the library ``tokenizers``."""
+class Encoder:
+    """Encodes text with a saved tokenizer; special tokens that stand in a text are encoded as plain text."""
 
     def __init__(self, folder: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
@@ -71,36 +51,10 @@ class TokenizersEncoder:
         return np.array(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.uint32)
 
 
-class Gpt2Encoder:
-    """The encoder of GPT-2's BPE, or of another with its pattern and its order of ids, with tiktoken."""
-
-    def __init__(self, folder: Path) -> None:
-        import tiktoken
-
-        vocab = read_json(folder / _TOKENIZER)["model"]["vocab"]
-        byte_of = {symbol: byte for byte, symbol in _gpt2_byte_symbols().items()}
-        # Token ids were assigned in the order of the merges, so they are also the ranks of the merges.
-        ranks = {bytes(byte_of[c] for c in token): index for token, index in vocab.items() if token != EOT}
-        self._encoding = tiktoken.Encoding("gpt2", pat_str=_GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={})
-        self.n_vocab = len(vocab)
-        self.eot_id = vocab[EOT]
-
-    def encode(self, text: str) -> TokenIds:
-        """Return the token ids of a text, without end-of-text, shape (n_tokens,)."""
-        return self._encoding.encode_to_numpy(text, disallowed_special=())
-
-
-def _gpt2_byte_symbols() -> dict[int, str]:
-    """Return the printable character that represents each byte in GPT-2's vocabulary."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
-
-
 @lru_cache(maxsize=1)
-def load_encoder(kind: str, folder: Path) -> Encoder:
+def load_encoder(folder: Path) -> Encoder:
     """Return the encoder of a tokenizer saved by :func:`save_tokenizer`, cached in this process."""
-    return Gpt2Encoder(folder) if kind in ("gpt2", "bpe") else TokenizersEncoder(folder)
+    return Encoder(folder)
 
 
 def save_tokenizer(study: Study, words: list[str] | None, folder: Path, merges: Merges | None = None) -> list[Path]:
@@ -117,7 +71,7 @@ def save_tokenizer(study: Study, words: list[str] | None, folder: Path, merges: 
         _save(_gpt2_tokenizer(study), EOT, folder)
     elif study.data.tokenizer == "bpe":
         assert merges is not None
-        tokens = [*sorted(_gpt2_byte_symbols().values()), *(first + second for first, second in merges), EOT]
+        tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *(first + second for first, second in merges), EOT]
         _save(_byte_level_bpe({token: index for index, token in enumerate(tokens)}, merges), EOT, folder)
     else:
         assert study.paths.tokenizer is not None
@@ -126,7 +80,7 @@ def save_tokenizer(study: Study, words: list[str] | None, folder: Path, merges: 
         _check_unknown(file, tokenizer)
         _save(tokenizer, _end_of_text(file, tokenizer), folder)
     load_encoder.cache_clear()
-    n_vocab = load_encoder(study.data.tokenizer, folder).n_vocab
+    n_vocab = load_encoder(folder).n_vocab
     if n_vocab > study.data.vocab_size:
         raise ValueError(f"data.vocab_size: {study.data.vocab_size}, but the tokenizer has {n_vocab} tokens; raise it")
     return [folder / _TOKENIZER, folder / _CONFIG]
@@ -157,14 +111,14 @@ def _gpt2_tokenizer(study: Study) -> Tokenizer:
     elif study.paths.hub_mirror is not None and mirrored_gpt2(study.paths.hub_mirror).is_file():
         file = mirrored_gpt2(study.paths.hub_mirror)
     else:
-        file = _download_gpt2()
+        file = download_gpt2(study.execution.hub_minutes)
     return read_gpt2(file)
 
 
 def read_gpt2(file: Path) -> Tokenizer:
     """Return GPT-2's tokenizer from its ``tokenizer.json``; ``ValueError`` for another one."""
-    model = _read_tokenizer_json(file)["model"]
     try:
+        model = _read_object(file)["model"]
         vocab = model["vocab"]
         merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
         own_digest = digest({"vocab": vocab, "merges": merges}, 64)
@@ -187,16 +141,19 @@ def _byte_level_bpe(vocab: dict[str, int], merges: Merges) -> Tokenizer:
     return tokenizer
 
 
-def _download_gpt2() -> Path:
+def download_gpt2(minutes: float, folder: Path | None = None) -> Path:
+    """Return GPT-2's ``tokenizer.json`` of the Hugging Face hub, in ``folder`` or in the cache of the hub's library."""
     from huggingface_hub import hf_hub_download
 
+    def get() -> str:
+        return hf_hub_download(GPT2_REPOSITORY, _TOKENIZER, revision=GPT2_REVISION, local_dir=folder)
+
     try:
-        return Path(hf_hub_download(GPT2_REPOSITORY, "tokenizer.json", revision=GPT2_REVISION))
+        return Path(patiently("GPT-2's tokenizer", minutes, get))
     except (OSError, ValueError) as error:  # huggingface_hub's errors without a network, and its HTTP errors
         raise ValueError(
             f"data.tokenizer: could not download GPT-2's tokenizer.json from the Hugging Face hub ({error}); "
-            "connect this machine, set paths.tokenizer to a folder with the file, or fetch it into paths.hub_mirror "
-            "(target `fetch`)"
+            "connect this machine, set paths.tokenizer to a folder with the file, or fetch it into paths.hub_mirror"
         ) from None
 
 
@@ -206,55 +163,29 @@ def _read_object(file: Path) -> dict[str, Any]:
         values = json.loads(file.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file}: not valid JSON ({error}); fetch it again") from None
-    except OSError as error:
-        raise ValueError(f"{file}: cannot be read: {error.strerror}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{file}: a JSON object is expected, not a {type(values).__name__}; fetch it again")
     return values
 
 
-def _read_tokenizer_json(file: Path) -> dict[str, Any]:
-    values = _read_object(file)
-    if not isinstance(values.get("model"), dict):
-        raise ValueError(f"{file}: not a tokenizer.json of the library 'tokenizers': it has no 'model'")
-    vocab = values["model"].get("vocab")
-    if isinstance(vocab, dict):
-        try:
-            token_of: dict[int, str] = {}
-            twice = [(token, token_of[i]) for token, i in vocab.items() if token_of.setdefault(i, token) != token]
-        except TypeError:
-            twice = []  # the ids are not numbers, for which the library has the better message
-        if twice:
-            raise ValueError(f"{file}: model.vocab: {twice[0][0]!r} and {twice[0][1]!r} have one id; fetch it again")
-        if any(isinstance(index, int) and index >= _MAX_ID for index in vocab.values()):
-            raise ValueError(f"{file}: model.vocab: an id of {_MAX_ID:,} or more; fetch it again")
-    return values
-
-
 def _parse(file: Path) -> Tokenizer:
     """Read a ``tokenizer.json`` without truncation, padding and post-processor, which would change documents."""
-    values = _read_tokenizer_json(file)
-    with _said_by_library(f"{file}: the library 'tokenizers' cannot read it"):
-        return Tokenizer.from_str(json.dumps(values | {"truncation": None, "padding": None, "post_processor": None}))
-
-
-@contextmanager
-def _said_by_library(problem: str) -> Iterator[None]:
-    """Turn an error of the library ``tokenizers``, which raises bare Exceptions and panics, into ``ValueError``."""
+    values = _read_object(file) | {"truncation": None, "padding": None, "post_processor": None}
     try:
-        yield
-    except BaseException as error:
-        # A panic of its Rust code is a BaseException, not an Exception.
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise ValueError(f"{problem}: {error}") from None
-        raise
+        return Tokenizer.from_str(json.dumps(values))
+    except Exception as error:  # the library raises no other type
+        raise ValueError(f"{file}: the library 'tokenizers' cannot read it: {error}") from None
 
 
 def _check_unknown(file: Path, tokenizer: Tokenizer) -> None:
     """Raise ``ValueError`` if the tokenizer fails on text that its vocabulary lacks, or drops such text."""
     advice = "give model.unk_token a token of model.vocab, or take a byte-level tokenizer"
-    with _said_by_library(f"{file}: cannot encode text with a word that is not in its vocabulary; {advice}"):
+    try:
         ids = tokenizer.encode(_UNKNOWN, add_special_tokens=False).ids
+    except Exception as error:  # the library raises no other type
+        raise ValueError(
+            f"{file}: cannot encode text with a word that is not in its vocabulary; {advice}: {error}"
+        ) from None
     if not ids:
         raise ValueError(f"{file}: drops characters that are not in its vocabulary, such as {_UNKNOWN!r}; {advice}")
 

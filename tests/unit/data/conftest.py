@@ -1,8 +1,9 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hub_server import Here, HubServer, serving
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from coupled_adam_bench.study.config import Study, parse_study
@@ -58,3 +59,14 @@ def small_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trained.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
     trained.save(str(folder / "tokenizer.json"))
     return folder
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def here(hub: HubServer, small_gpt2: Path, tmp_path: Path) -> Here:
+    return Here(tmp_path, hub.url, small_gpt2)

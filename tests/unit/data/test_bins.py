@@ -146,9 +146,7 @@ def test_a_large_file_is_read_once_for_all_processes_while_it_stays_the_same(fol
         opened()
 
 
-def test_open_tokens_with_wrong_names(folder: Path) -> None:
-    with pytest.raises(ValueError, match="split: 'valid' is not one of train, val, test"):
-        open_tokens(folder, "valid")
+def test_a_description_that_is_none(folder: Path) -> None:
     (folder / "meta.json").write_text('{"data_id": "x"}')
     with pytest.raises(ValueError, match=r"meta\.json: its contents do not match .*start again: it will be prepared"):
         load_meta(folder)

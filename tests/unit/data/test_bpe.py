@@ -1,5 +1,4 @@
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from coupled_adam_bench.data.bpe import cut, learn_bpe
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.data.shards import split_of
 from coupled_adam_bench.data.token_bytes import token_bytes
-from coupled_adam_bench.data.tokenizers import EOT, Gpt2Encoder, TokenizersEncoder
+from coupled_adam_bench.data.tokenizers import EOT, Encoder
 from coupled_adam_bench.store.files import read_json, sha256_file
 from coupled_adam_bench.study.cells import data_digest
 from coupled_adam_bench.study.config import Study
@@ -122,26 +121,19 @@ def test_neither_threads_nor_pieces_change_the_merges(
     assert learn_bpe(study, "data", tmp_path / "pieces", 1).merges == merges
 
 
-def test_any_text_comes_back_and_both_libraries_agree(study: Study, tmp_path: Path) -> None:
+def test_any_text_comes_back(study: Study, tmp_path: Path) -> None:
     folder = prepared(study, tmp_path / "out") / "tokenizer"
-    fast, reference = Gpt2Encoder(folder), TokenizersEncoder(folder)
-    decoder = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    n_bytes = token_bytes(folder, VOCAB_SIZE, fast.eot_id).inside
+    encoder, decoder = Encoder(folder), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    n_bytes = token_bytes(folder, VOCAB_SIZE, encoder.eot_id).inside
 
     @given(st.text() | st.lists(st.sampled_from([*WORDS, *"ab '\n\t1é漢\x00🙂"])).map("".join))
     def check(text: str) -> None:
-        ids = fast.encode(text).tolist()
-        assert ids == reference.encode(text).tolist()
+        ids = encoder.encode(text).tolist()
         assert decoder.decode(ids, skip_special_tokens=False) == text
         assert n_bytes[ids].sum() == len(text.encode())
-        assert fast.eot_id not in ids
+        assert encoder.eot_id not in ids
 
     check()
-    # tiktoken merges by the bytes of the result, not by the pair. It is the same if each token is found from its bytes.
-    vocab = read_json(folder / "tokenizer.json")["model"]["vocab"]
-    own = Tokenizer.from_str((folder / "tokenizer.json").read_text())
-    own.pre_tokenizer = None
-    assert all(own.encode(token).ids == [index] for token, index in vocab.items())
 
 
 @given(st.lists(st.sampled_from([*WORDS, "a", " ", "\n", "\x1c", "!", "_", "\u0301"]), max_size=40), st.integers(1, 9))
@@ -289,12 +281,3 @@ def test_it_is_said_if_the_text_is_read_more_than_once(
     prepared(study.model_copy(update={"training": training}), tmp_path / "many")
     said = f"train has {n_train:,} tokens, and the largest run of the grid reads {80 * n_train:,}: 80 times the text"
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="CAB_REAL_DATA is not set")
-def test_on_real_text(files_study: MakeStudy, tmp_path: Path) -> None:
-    text = Path(os.environ["CAB_REAL_DATA"]) / "text" / "tech_prose" / "val.jsonl.xz"
-    folder = prepared(bpe_study(files_study, text, 500), tmp_path / "out") / "tokenizer"
-    fast, reference = Gpt2Encoder(folder), TokenizersEncoder(folder)
-    for document in bpe.Corpus(bpe_study(files_study, text)):
-        assert fast.encode(document).tolist() == reference.encode(document).tolist()

@@ -2,32 +2,22 @@
 
 import gzip
 import hashlib
-import io
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from forks import python
-from hub_server import Fault, HubServer
+from hub_server import TEXTS, Fault, Here, HubServer, four_files, small_disk
 
-from coupled_adam_bench.store.files import sha256_file, write_sealed
-from coupled_adam_bench.study.config import parse_study
-from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.store.files import sha256_file
 from coupled_adam_bench.study.presets import HUB_PLACES
 
-TEXTS = [f"the {i} worst\nof {i * i} times, the best" * (1 + i % 7) for i in range(400)]
+SMALL_PARTS = "from coupled_adam_bench.data import prepare; prepare.SHARD_CHARACTERS = 2000"
 CARD = b"""---
 configs:
 - config_name: en
@@ -38,165 +28,92 @@ configs:
 """
 
 
-def parquet(texts: list[str]) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(pa.table({"text": texts}), sink, row_group_size=20, compression="none")
-    return sink.getvalue()
+@pytest.fixture(autouse=True)
+def _small_parts(here: Here) -> None:
+    here.first = SMALL_PARTS
 
 
-def jsonl(texts: list[str]) -> bytes:
-    return "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+def data(here: Here) -> Any:
+    (folder,) = (here.folder / "results" / "data").iterdir()
+    return folder
 
 
-def four_files(folder: str = "data") -> dict[str, bytes]:
-    """The texts in four files of parquet."""
-    return {f"{folder}/train-{i:05d}-of-00004.parquet": parquet(TEXTS[100 * i : 100 * i + 100]) for i in range(4)}
+def bins(here: Here) -> dict[str, str]:
+    return {path.name: sha256_file(path) for path in sorted(data(here).glob("*.bin"))}
 
 
-@pytest.fixture
-def hub() -> Iterator[HubServer]:
-    server = HubServer()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def meta(here: Here) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((data(here) / "meta.json").read_text())
+    return values
 
 
-@dataclass
-class Here:
-    """A folder in which studies are planned and prepared by processes of their own."""
-
-    folder: Path
-    url: str
-    tokenizer: Path
-
-    def study(self, max_tokens: int | None = None, hub_minutes: float = 0.5, workers: int = 1, **source: Any) -> None:
-        values = {
-            "study": "s",
-            "paths": {"tokenizer": str(self.tokenizer)},
-            "data": {
-                "name": "text",
-                "source": {"kind": "hub", **source},
-                "tokenizer": "file",
-                "vocab_size": 512,
-                "split": {"val_fraction": 0.1, "test_fraction": 0.1},
-                "max_tokens": max_tokens,
-            },
-            "models": ["gpt2-2x32"],
-            "training": {"seq_len": 8, "batch_sequences": 2, "warmup_steps": 5},
-            "grid": [{"models": ["gpt2-2x32"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}],
-            "execution": {"hub_minutes": hub_minutes},
-        }
-        write_sealed(self.folder / "plan.json", make_plan(parse_study(values)).to_json())
-
-    @property
-    def environment(self) -> dict[str, str]:
-        names = ("HF_HUB_OFFLINE", "HF_TOKEN", "HF_DATASETS_OFFLINE")
-        kept = {name: value for name, value in os.environ.items() if name not in names}
-        return kept | {"HF_ENDPOINT": self.url, "HF_HOME": str(self.folder / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
-
-    def start(self, *arguments: str, small_parts: bool = False, **environment: str) -> Any:
-        # Several parts in a small corpus, and several chunks in a small file.
-        parts = (
-            "from coupled_adam_bench.data import prepare; prepare.SHARD_CHARACTERS = 2000;"
-            "from huggingface_hub import constants; constants.DOWNLOAD_CHUNK_SIZE = 1000;"
-        ) * small_parts
-        code = f"import sys; {parts} from coupled_adam_bench.cli import main; sys.exit(main(sys.argv[1:]))"
-        command = ["-c", code, *arguments]
-        return python("pipeline without a hub", command, self.folder, self.environment | environment)
-
-    def run(self, *arguments: str, small_parts: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*arguments, small_parts=small_parts, **environment)
-        out, err = process.communicate(timeout=120)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-    def prepare(self, **environment: str) -> subprocess.CompletedProcess[str]:
-        return self.run("prepare", "--plan", "plan.json", small_parts=True, **environment)
-
-    @property
-    def data(self) -> Path:
-        (folder,) = (self.folder / "results" / "data").iterdir()
-        return folder
-
-    def bins(self) -> dict[str, str]:
-        return {path.name: sha256_file(path) for path in sorted(self.data.glob("*.bin"))}
-
-    def meta(self) -> dict[str, Any]:
-        meta: dict[str, Any] = json.loads((self.data / "meta.json").read_text())
-        return meta
+def lose(here: Here) -> None:
+    """Have the next preparation make the data again."""
+    (data(here) / "meta.json").unlink()
 
 
-@pytest.fixture
-def here(hub: HubServer, small_gpt2: Path, tmp_path: Path) -> Here:
-    return Here(tmp_path, hub.url, small_gpt2)
-
-
-def test_parquet_on_the_main_branch(hub: HubServer, here: Here) -> None:
-    commit = hub.add("datasets/org/set", four_files())
-    here.study(dataset="org/set")
-    done = here.prepare()
+def test_parquet_on_the_main_branch_under_a_new_name(hub: HubServer, here: Here) -> None:
+    commit = hub.add("datasets/org/new", four_files())
+    hub.moved["datasets/org/old"] = "datasets/org/new"
+    here.source(dataset="org/old")
+    done = here.run("prepare")
     assert done.returncode == 0, done.stderr
-    source = here.meta()["source"]
+    assert "'org/old' is now 'org/new': set data.source.dataset to that" in done.stderr
+    source = meta(here)["source"]
     assert (source["n_files"], source["place"]["commit"], source["place"]["n_files"]) == (4, commit, 4)
-    assert sum(split["n_documents"] for split in here.meta()["splits"].values()) == 400
-    assert not (here.data / "shards").exists()
+    assert source["place"]["dataset"] == "org/new"
+    assert sum(split["n_documents"] for split in meta(here)["splits"].values()) == 400
+    assert not (data(here) / "shards").exists()
 
 
 def test_files_of_json_lines_in_a_configuration(hub: HubServer, here: Here) -> None:
-    files = {f"{name}/c4-train.0000{i}.json.gz": gzip.compress(jsonl(TEXTS[200 * i : 200 * i + 200])) for i in (0, 1)
-             for name in ("en", "de")}  # fmt: skip
+    rows = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS[:200]).encode()
+    files = {f"{name}/c4-train.0000{i}.json.gz": gzip.compress(rows) for i in (0, 1) for name in ("en", "de")}
     hub.add("datasets/allenai/c4", files | {"README.md": CARD})
-    here.study(dataset="allenai/c4", config_name="en")
-    done = here.prepare()
+    here.source(dataset="allenai/c4", config_name="en")
+    done = here.run("prepare")
     assert done.returncode == 0, done.stderr
-    assert here.meta()["source"]["place"]["n_files"] == 2
+    assert meta(here)["source"]["place"]["n_files"] == 2
     assert not hub.sent("store|de/")[2:]
-    here.study(dataset="allenai/c4", config_name="fr")
-    assert re.search(r"(?s)'fr' not found.*'en'.*set data\.source\.config_name", here.prepare().stderr)
+    here.source(dataset="allenai/c4", config_name="fr")
+    assert re.search(r"(?s)'fr' not found.*'en'.*set data\.source\.config_name", here.run("prepare").stderr)
 
 
 def test_a_preset_is_served_by_the_first_place_that_can(hub: HubServer, here: Here) -> None:
     script = {"openwebtext.py": b"import datasets", "README.md": b""}
     hub.add("datasets/Skylion007/openwebtext", script)
     hub.add("datasets/Skylion007/openwebtext", four_files("plain_text/train"), "refs/convert/parquet")
-    here.study(preset="openwebtext")
-    done = here.prepare()
+    here.source(preset="openwebtext")
+    done = here.run("prepare")
     assert done.returncode == 0, done.stderr
-    place = here.meta()["source"]["place"]
+    place = meta(here)["source"]["place"]
     assert (place["revision"], place["license"]) == ("refs/convert/parquet", "cc0-1.0")
     assert "revision '79d93d786212f7344586290adb811d4ae6a1762c': there is no such revision" in done.stderr
-    whole = here.bins()
+    whole = bins(here)
     # The hub's own conversion can be a part only, and then says so.
     hub.add("datasets/Skylion007/openwebtext", four_files("plain_text/partial-train"), "refs/convert/parquet")
     hub.add("datasets/reedie01/openwebtext", four_files())
-    (here.data / "meta.json").unlink()
-    done = here.prepare()
+    lose(here)
+    done = here.run("prepare")
     assert done.returncode == 0, done.stderr
     assert "has only a part of the text (plain_text/partial-train/" in done.stderr
-    assert here.meta()["source"]["place"]["dataset"] == "reedie01/openwebtext"
-    assert here.bins() == whole
+    assert meta(here)["source"]["place"]["dataset"] == "reedie01/openwebtext"
+    assert bins(here) == whole
 
 
-def test_a_preset_whose_first_home_is_gone(hub: HubServer, here: Here) -> None:
-    pinned = HUB_PLACES["slimpajama"][1].revision
-    assert pinned is not None
-    hub.add("datasets/gmongaras/SlimPajama-627B_Reupload", four_files(), pinned)
-    here.study(preset="slimpajama")
-    done = here.prepare()
-    assert done.returncode == 0, done.stderr
-    assert "dataset 'cerebras/SlimPajama-627B' does not exist, was renamed or removed" in done.stderr
-    assert here.meta()["source"]["place"]["dataset"] == "gmongaras/SlimPajama-627B_Reupload"
-
-
-def test_no_place_of_a_preset_can_serve(hub: HubServer, here: Here) -> None:
-    here.study(preset="slimpajama")
-    done = here.prepare()
+def test_no_place_of_a_preset_can_serve_and_then_its_pinned_copy(hub: HubServer, here: Here) -> None:
+    here.source(preset="slimpajama")
+    done = here.run("prepare")
     assert done.returncode == 2
     assert re.search(
         r"(?s)error: data\.source: dataset 'cerebras.*dataset 'gmongaras.*data\.source\.preset", done.stderr
     )
+    pinned = HUB_PLACES["slimpajama"][1].revision
+    assert pinned is not None
+    hub.add("datasets/gmongaras/SlimPajama-627B_Reupload", four_files(), pinned)
+    done = here.run("prepare")
+    assert done.returncode == 0, done.stderr
+    assert "dataset 'cerebras/SlimPajama-627B' does not exist, was renamed or removed" in done.stderr
 
 
 SETTINGS = {
@@ -216,6 +133,7 @@ SETTINGS = {
     ),
     "no text": ({"dataset": "org/images"}, r"a\.png is none of \.parquet, .*set data\.source\.dataset"),
     "nothing": ({"dataset": "org/empty"}, r"'org/empty' has no files of text"),
+    "a folder": ({"dataset": "/data/text"}, r"'/data/text' cannot be read .*use the source 'files'"),
 }
 
 
@@ -233,7 +151,7 @@ def test_what_cannot_be_read_says_what_to_set(hub: HubServer, here: Here) -> Non
     hub.add("datasets/org/empty", {"README.md": b"A card."})
     hub.faults.append(Fault("org/private", times=10, status=401, headers={"X-Error-Message": "Invalid username"}))
     for case, (settings, _) in SETTINGS.items():
-        here.study(**settings)
+        here.source(**settings)
         (here.folder / "plan.json").rename(here.folder / f"{case}.json")
     # One process for all of them, because the libraries take seconds to import.
     code = """import sys
@@ -250,71 +168,50 @@ for case in sys.argv[1:]:
     assert len(hub.sent("store")) == 1  # the file that has no such column
 
 
-def test_a_renamed_dataset_is_read_under_its_new_name(hub: HubServer, here: Here) -> None:
-    hub.add("datasets/org/new", four_files())
-    hub.moved["datasets/org/old"] = "datasets/org/new"
-    here.study(dataset="org/old")
-    done = here.prepare()
-    assert done.returncode == 0, done.stderr
-    assert "'org/old' is now 'org/new': set data.source.dataset to that" in done.stderr
-    assert here.meta()["source"]["place"]["dataset"] == "org/new"
-
-
 @pytest.mark.fault(
     "text and data",
-    "the hub answers 429 with Retry-After, 5xx, or breaks the connection in the middle of a file",
-    "preparation waits, says so, goes on where it was, and makes the same bins",
+    "the hub answers 429 or 5xx, or breaks the connection in the middle of a file",
+    "preparation waits, says so, downloads that file again, and makes the same bins",
 )
 def test_what_passes_is_waited_out(hub: HubServer, here: Here) -> None:
     hub.add("datasets/org/set", four_files())
-    here.study(dataset="org/set")
-    assert here.prepare().returncode == 0
-    whole = here.bins()
-    (here.data / "meta.json").unlink()
-    (here.data / "train.bin").unlink()
-    size = len(four_files()["data/train-00001-of-00004.parquet"])
-    broken = hub.repos["datasets/org/set"].branches["main"]["data/train-00001-of-00004.parquet"]
-    store = f"/store/{hashlib.sha256(broken).hexdigest()}"
+    here.source(dataset="org/set")
+    assert here.run("prepare").returncode == 0
+    whole = bins(here)
+    lose(here)
+    broken = four_files()["data/train-00001-of-00004.parquet"]
     hub.faults += [
         Fault("/api/datasets/org/set", status=503),
-        Fault("/api/datasets/org/set", status=429, headers={"Retry-After": "2"}),
-        Fault(store, cut_after=size // 3),
+        Fault("/api/datasets/org/set", status=429),
+        Fault(f"/store/{hashlib.sha256(broken).hexdigest()}", cut_after=len(broken) // 3),
         Fault("train-00002", times=2, method="HEAD", status=502),
         Fault("/store/", times=1, status=500),
     ]
     hub.log.clear()
-    done = here.prepare()
+    done = here.run("prepare")
     assert done.returncode == 0, done.stderr
-    assert here.bins() == whole
+    assert bins(here) == whole
+    assert not any(fault.times for fault in hub.faults)
     assert re.search(r"dataset 'org/set': HTTP 503; trying again in 1 s", done.stderr)
-    assert re.search(r"dataset 'org/set': HTTP 429; trying again in 2 s", done.stderr)
-    assert f"bytes={size // 3 // 1000 * 1000}-" in [asked for _, path, _, asked in hub.sent("store") if path == store]
 
 
 @pytest.mark.fault(
     "text and data",
     "a file of the hub arrives with other bytes than the hub lists",
-    "it is downloaded once more; a second time the stage stops and names the file",
+    "the stage stops and names the file, and the next start downloads it again",
 )
 def test_a_wrong_checksum(hub: HubServer, here: Here) -> None:
     files = four_files()
     hub.add("datasets/org/set", files)
-    here.study(dataset="org/set")
-    wrong = bytearray(files["data/train-00000-of-00004.parquet"])
+    here.source(dataset="org/set")
+    wrong = bytearray(files["data/train-00001-of-00004.parquet"])
     wrong[len(wrong) // 2] ^= 1
-    hub.faults.append(Fault("/store/", content=bytes(wrong)))
-    done = here.prepare()
-    assert done.returncode == 0, done.stderr
-    assert "but the hub lists" in done.stderr
-    assert "downloading it again" in done.stderr
-    (here.data / "meta.json").unlink()
-    (here.data / "train.bin").unlink()
-    hub.faults.append(Fault("/store/", times=2, content=bytes(wrong)))
-    done = here.prepare()
+    path = f"/store/{hashlib.sha256(files['data/train-00001-of-00004.parquet']).hexdigest()}"
+    hub.faults.append(Fault(path, content=bytes(wrong)))
+    done = here.run("prepare")
     assert done.returncode == 2
-    assert re.search(
-        r"train-00000-of-00004\.parquet of .*SHA-256 is .*, twice: .*set data\.source\.dataset", done.stderr
-    )
+    assert re.search(r"train-00001-of-00004\.parquet of .*SHA-256 is .*but the hub lists .*set data\.so", done.stderr)
+    assert here.run("prepare").returncode == 0
 
 
 @pytest.mark.fault(
@@ -323,17 +220,17 @@ def test_a_wrong_checksum(hub: HubServer, here: Here) -> None:
     "preparation gives up after execution.hub_minutes, or at once, and says what to do",
 )
 def test_no_network(hub: HubServer, here: Here) -> None:
-    here.study(dataset="org/set", hub_minutes=0.02)
-    done = here.prepare(HF_ENDPOINT="http://127.0.0.1:9")
+    here.source(dataset="org/set", hub_minutes=0.02)
+    done = here.run("prepare", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.returncode == 2
     assert re.search(
-        r"dataset 'org/set': connection broken or refused \(.*gave up after 0\.02 minutes .*"
-        r"execution\.hub_minutes.*run again, connect this machine, or download all .*`fetch`",
+        r"dataset 'org/set': .*gave up after 0\.02 minutes \(execution\.hub_minutes\).*"
+        r"run again, connect this machine, or download all on one that is connected",
         done.stderr,
     ), done.stderr
-    done = here.prepare(HF_HUB_OFFLINE="1")
+    done = here.run("prepare", HF_HUB_OFFLINE="1")
     assert done.returncode == 2
-    assert re.search(r"HF_HUB_OFFLINE forbids .*`fetch`, with paths\.hub_mirror", done.stderr)
+    assert re.search(r"HF_HUB_OFFLINE forbids .*`fetch`, with paths\.hub_mirror.*use the source 'files'", done.stderr)
     assert not hub.log
 
 
@@ -345,15 +242,14 @@ def test_no_network(hub: HubServer, here: Here) -> None:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_killed_and_resumed(workers: str, hub: HubServer, here: Here) -> None:
     hub.add("datasets/org/set", four_files())
-    here.study(dataset="org/set")
-    assert here.prepare().returncode == 0
-    whole, described = here.bins(), here.meta()
-    (here.data / "meta.json").unlink()
-    (here.data / "train.bin").unlink()
+    here.source(dataset="org/set")
+    assert here.run("prepare").returncode == 0
+    whole, described = bins(here), meta(here)
+    lose(here)
     # The third file hangs.
-    hub.faults.append(Fault("train-00002", times=100, method="HEAD", status=503, headers={"Retry-After": "60"}))
-    process = here.start("prepare", "--plan", "plan.json", "--workers", workers, small_parts=True)
-    shards = here.data / "shards"
+    hub.faults.append(Fault("train-00002", times=100, method="HEAD", status=503))
+    process = here.start("prepare", "--workers", workers)
+    shards = data(here) / "shards"
     deadline = time.monotonic() + 60
     while not (list(shards.glob("*.json")) and any("train-00002" in entry[1] for entry in hub.log[-3:])):
         assert time.monotonic() < deadline
@@ -364,9 +260,9 @@ def test_killed_and_resumed(workers: str, hub: HubServer, here: Here) -> None:
     hub.faults.clear()
     hub.log.clear()
     assert len(list(shards.glob("*.json"))) > 5
-    done = here.run("prepare", "--plan", "plan.json", "--workers", workers, small_parts=True)
+    done = here.run("prepare", "--workers", workers)
     assert done.returncode == 0, done.stderr
-    assert (here.bins(), here.meta()) == (whole, described)
+    assert (bins(here), meta(here)) == (whole, described)
     assert len(hub.sent("/store/")) <= 3  # the file in which the last part ends, and those after it
     first = hashlib.sha256(four_files()["data/train-00000-of-00004.parquet"]).hexdigest()
     assert not hub.sent(first)
@@ -375,37 +271,21 @@ def test_killed_and_resumed(workers: str, hub: HubServer, here: Here) -> None:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_cap_reads_the_first_documents_only(workers: str, hub: HubServer, here: Here) -> None:
     hub.add("datasets/org/set", four_files())
-    here.study(dataset="org/set")
-    assert here.prepare().returncode == 0
-    whole = {name: (here.data / f"{name}.bin").read_bytes() for name in ("train", "val", "test")}
-    cap = sum(split["n_tokens"] for split in here.meta()["splits"].values()) // 3
-    shutil.rmtree(here.data)
+    here.source(dataset="org/set")
+    assert here.run("prepare").returncode == 0
+    whole = {name: (data(here) / f"{name}.bin").read_bytes() for name in ("train", "val", "test")}
+    cap = sum(split["n_tokens"] for split in meta(here)["splits"].values()) // 3
+    shutil.rmtree(data(here))
     hub.log.clear()
-    here.study(dataset="org/set", max_tokens=cap)
-    done = here.run("prepare", "--plan", "plan.json", "--workers", workers, small_parts=True)
+    here.source(dataset="org/set", max_tokens=cap)
+    done = here.run("prepare", "--workers", workers)
     assert done.returncode == 0, done.stderr
-    total = sum(split["n_tokens"] for split in here.meta()["splits"].values())
+    total = sum(split["n_tokens"] for split in meta(here)["splits"].values())
     assert cap <= total < cap + 400  # less than one document more
     for name, tokens in whole.items():
-        assert tokens.startswith((here.data / f"{name}.bin").read_bytes())
-    assert here.meta()["source"]["n_files"] == 2
+        assert tokens.startswith((data(here) / f"{name}.bin").read_bytes())
+    assert meta(here)["source"]["n_files"] == 2
     assert len(hub.sent("/store/")) <= 1 + int(workers)  # several workers are given parts in advance
-
-
-@pytest.fixture
-def small_disk(here: Here) -> Iterator[Path]:
-    """A file system of 100 KiB in the place of ``results``."""
-    results = here.folder / "results"
-    results.mkdir()
-    if (
-        os.geteuid() != 0
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(results)], check=False, capture_output=True
-        ).returncode
-    ):
-        pytest.skip("only root may mount a small file system")
-    yield results
-    subprocess.run(["umount", str(results)], check=True)
 
 
 @pytest.mark.fault(
@@ -413,15 +293,17 @@ def small_disk(here: Here) -> Iterator[Path]:
     "the disk is full while a file of the hub is downloaded",
     "the stage stops at once and says where; when there is space, it goes on and makes the same bins",
 )
-def test_a_full_disk(hub: HubServer, here: Here, small_disk: Path) -> None:
+def test_a_full_disk(hub: HubServer, here: Here) -> None:
     hub.add("datasets/org/set", four_files())
-    here.study(dataset="org/set")
-    (small_disk / "filler").write_bytes(bytes(60 * 1024))
-    done = here.prepare()
-    assert done.returncode == 2
-    assert re.search(r"error: .*no space left for results/data/.*finished parts are kept", done.stderr), done.stderr
-    assert "trying again" not in done.stderr
-    (small_disk / "filler").unlink()
-    subprocess.run(["mount", "-o", "remount,size=10m", str(small_disk)], check=True)
-    assert here.prepare().returncode == 0
-    assert sum(split["n_documents"] for split in here.meta()["splits"].values()) == 400
+    here.source(dataset="org/set")
+    results = here.folder / "results"
+    with small_disk(results, "100k"):
+        (results / "filler").write_bytes(bytes(60 * 1024))
+        done = here.run("prepare")
+        assert done.returncode == 2
+        assert re.search(r"error: .*no space left for results/data/.*finished parts are kept", done.stderr), done.stderr
+        assert "trying again" not in done.stderr
+        (results / "filler").unlink()
+        subprocess.run(["mount", "-o", "remount,size=10m", str(results)], check=True)
+        assert here.run("prepare").returncode == 0
+        assert sum(split["n_documents"] for split in meta(here)["splits"].values()) == 400

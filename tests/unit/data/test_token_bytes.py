@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from coupled_adam_bench.data.token_bytes import UNKNOWN, token_bytes
-from coupled_adam_bench.data.tokenizers import EOT, TokenizersEncoder, _save, _word_tokenizer
+from coupled_adam_bench.data.tokenizers import EOT, Encoder, _save, _word_tokenizer
 
 TEXT = [
     "the cat sat on the mat", "a naïve café, 1234 times", "日本語 and ελληνικά", "  two  spaces\n\ttab", "ßẞ 🙂🙂 end ",
@@ -88,12 +88,12 @@ FAMILIES = {
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def encoder(request, tmp_path_factory) -> tuple[str, TokenizersEncoder, Path]:
+def encoder(request, tmp_path_factory) -> tuple[str, Encoder, Path]:
     tokenizer = FAMILIES[request.param]()
     tokenizer.add_special_tokens([AddedToken(EOT, special=True, normalized=False)])
     folder = tmp_path_factory.mktemp("tokenizer")
     _save(tokenizer, EOT, folder)
-    return request.param, TokenizersEncoder(folder), folder
+    return request.param, Encoder(folder), folder
 
 
 def counted(encoder, folder: Path, texts: list[str]) -> tuple[int, np.ndarray]:
@@ -123,7 +123,7 @@ def test_they_are_those_of_the_encoded_texts(encoder, texts):
 
 def test_words_stand_for_themselves_and_the_space_before_them(tmp_path):
     _save(_word_tokenizer(["be", "ähm", "or"]), EOT, tmp_path)
-    encoder = TokenizersEncoder(tmp_path)
+    encoder = Encoder(tmp_path)
     found, _ = counted(encoder, tmp_path, ["be or be", "ähm", "or or ähm"])
     assert found == len(b"be or be") + len("ähm".encode()) + len("or or ähm".encode())
     table = token_bytes(tmp_path, 6, encoder.eot_id)
@@ -153,5 +153,5 @@ def test_gpt2_s_own_tokenizer(tmp_path):
     from coupled_adam_bench.data.tokenizers import read_gpt2
 
     _save(read_gpt2(Path(os.environ["CAB_REAL_DATA"]) / "tokenizer/hf_gpt2/tokenizer.json"), EOT, tmp_path)
-    found, _ = counted(TokenizersEncoder(tmp_path), tmp_path, TEXT)
+    found, _ = counted(Encoder(tmp_path), tmp_path, TEXT)
     assert found == sum(len(text.encode()) for text in TEXT)

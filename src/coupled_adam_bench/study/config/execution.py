@@ -42,7 +42,7 @@ class Execution(Settings):
     many tokens in texts of any length, on a CPU at most 2048."""
     hub_minutes: float = Field(30.0, ge=0, le=7 * 24 * 60)
     """Minutes that a job waits for a Hugging Face hub that cannot be reached, is overloaded or asks to wait, before it
-    fails; every byte that arrives starts them anew."""
+    fails; every file that arrives starts them anew."""
     train_cells_per_job: int = Field(1, gt=0, le=10**6)
     """Cells that one training job trains one after the other; raise it for tiny models, for which importing torch takes
     as long as training."""
