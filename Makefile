@@ -12,9 +12,11 @@ CUDA_STAMP := .venv-cuda/.installed
 VENV := .venv
 RUN = PATH="$$PWD/$(VENV)/bin:$$PATH"
 SNAKEFILES := Snakefile rules
+# Our optimizer is a distribution of its own, which is on no index.
+OPTIMIZER := -e packages/coupled-adam
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test nightly test-cuda attack lint check schema reliability rulegraph clean-venv
+.PHONY: help install install-dev demo test nightly test-cuda attack lint check schema reliability rulegraph address clean-venv
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -39,7 +41,7 @@ nightly: $(DEV_STAMP) test-cuda  ## Run all tests on draws of its own, with thos
 
 test-cuda: VENV := .venv-cuda
 test-cuda: $(CUDA_STAMP)  ## Run the tests of training and rehearsal with the newest PyTorch for CUDA: 7 GB, no GPU needed
-	$(TEST) $(PYTEST) tests/unit/tools/rehearsal tests/unit/optim tests/unit/models tests/unit/training
+	$(TEST) $(PYTEST) tests/unit/tools/rehearsal tests/unit/optim tests/unit/models tests/unit/training packages
 
 # Where the draws begin: `make attack FIRST=$(date +%Y%m%d)` has others every day.
 FIRST ?= 0
@@ -68,11 +70,17 @@ rulegraph: $(STAMP)  ## Draw the rules of the demo for docs/run.md anew; needs g
 	  | sed 's/bgcolor=white, margin=0/bgcolor=transparent, margin=0, rankdir=LR, ranksep=0.3/; s/style="rounded"/style="rounded,filled", fillcolor="#f6f8fa"/' \
 	  | tred | dot -Tsvg > docs/images/rulegraph.svg
 
+ADDRESSED := pyproject.toml CITATION.cff README.md packages/coupled-adam/pyproject.toml packages/coupled-adam/README.md
+
+address:  ## Set the address of this repository, which pyproject.toml knows: make address ADDRESS=https://...
+	@[ -n "$(ADDRESS)" ] || { echo "Say which: make address ADDRESS=https://..." >&2; exit 1; }
+	@old=$$(sed -n 's/^Repository = "\(.*\)"$$/\1/p' pyproject.toml) && sed -i "s|$$old|$(ADDRESS)|g" $(ADDRESSED)
+
 clean-venv:  ## Delete .venv and .venv-cuda
 	rm -rf .venv .venv-cuda
 
 # The stamps make a second call quick and independent of the network.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml packages/coupled-adam/pyproject.toml constraints.txt
 	@[ -x .venv/bin/python ] || { \
 	  for python in $(PYTHON); do \
 	    "$$python" -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
@@ -84,12 +92,12 @@ $(STAMP): pyproject.toml constraints.txt
 	}
 	@echo "Installing into .venv; this can take some minutes."
 	.venv/bin/python -m pip install --quiet -c constraints.txt setuptools
-	.venv/bin/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[pipeline]'
+	.venv/bin/python -m pip install --quiet --no-build-isolation -c constraints.txt $(OPTIMIZER) -e '.[pipeline]'
 	@touch $@
 
 $(DEV_STAMP): $(STAMP)
 	@echo "Installing what tests and lint need."
-	.venv/bin/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[pipeline,dev]'
+	.venv/bin/python -m pip install --quiet --no-build-isolation -c constraints.txt $(OPTIMIZER) -e '.[pipeline,dev]'
 	@touch $@
 
 # The newest PyTorch, with its own Triton, and not from the index of the CPU build: what a user gets without our pins.
@@ -98,6 +106,6 @@ $(CUDA_STAMP): $(STAMP)
 	.venv/bin/python -m venv .venv-cuda
 	grep -Ev '^(torch|triton)==' constraints.txt > .venv-cuda/constraints.txt
 	env -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS .venv-cuda/bin/python -m pip install --quiet \
-	  -c .venv-cuda/constraints.txt --upgrade torch -e '.[pipeline,dev]'
+	  -c .venv-cuda/constraints.txt --upgrade torch $(OPTIMIZER) -e '.[pipeline,dev]'
 	.venv-cuda/bin/python -c 'import torch; assert torch.version.cuda, f"PyTorch {torch.__version__} is not built for CUDA"'
 	@touch $@

@@ -67,7 +67,8 @@ def outcome(
         variables |= {f"{name}_CACHE_DIR": str(compiled / name) for name in ("TORCHINDUCTOR", "TRITON")}
         if rehearse:
             variables["TRITON_INTERPRET"] = "1"
-        variables["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        places = [str(ROOT / "src"), str(ROOT / "packages/coupled-adam/src"), os.environ.get("PYTHONPATH")]
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, places))
         start = time.perf_counter()
         with log.open("a", encoding="utf-8") as output:
             print(f"== {part} {name}", file=output, flush=True)

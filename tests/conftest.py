@@ -40,7 +40,7 @@ settings.load_profile("same-draws")
 ROOT = Path(__file__).parent.parent
 # Whole studies come first, so that no worker waits for the other one's last study: those on SLURM, which begin with the
 # finished study, beside those that have a study of their own for all of their tests. Then come the largest groups.
-FIRST = ("slurm", "workflow", "unit/training", "unit/report", "unit/optim", "unit/tracking")
+FIRST = ("slurm", "workflow", "unit/training", "unit/report", "packages", "unit/tracking")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,7 +70,7 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def order(item: pytest.Item) -> tuple[int, bool]:
-        path = item.path.relative_to(ROOT / "tests").as_posix()
+        path = item.path.relative_to(ROOT).as_posix().removeprefix("tests/")
         number = next((number for number, start in enumerate(FIRST) if path.startswith(start)), len(FIRST))
         return max(1, number), item.get_closest_marker("xdist_group") is None
 
@@ -82,8 +82,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _group(path: Path) -> str | None:
     """Name the tests that one worker runs with those of a file: they share fixtures, and libraries that load slowly."""
-    folder, *names = path.relative_to(ROOT / "tests").with_suffix("").parts
-    if folder != "unit":
+    folder, *names = path.relative_to(ROOT).with_suffix("").parts
+    if folder == "packages":
+        return names[0]
+    if names.pop(0) != "unit":
         return None
     if names[0] in ("training", "data", "tools"):  # too many for one worker
         return "/".join(names[:2])

@@ -31,7 +31,7 @@ _GUARD = 64
 
 def kernels(at: At) -> Rows:
     """Both kernels of Coupled Adam against float64, on 60 shapes."""
-    from coupled_adam_bench.optim.coupled_adam import triton_kernels
+    from coupled_adam import triton_kernels
 
     n_rows = at.size((1, 2, 15, 16, 17, 129, 1000, 2049, 50257, 50304), (1, 17))
     n_columns = at.size((1, 5, 127, 128, 768, 1030), (5, 130))

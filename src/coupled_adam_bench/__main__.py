@@ -28,9 +28,9 @@ def main() -> int:
         if find_spec(package) is not None:  # it is there, and something in it is not: no matter of what is installed
             raise
         print(
-            f"error: the package {package!r} is not installed; the optimizer needs torch alone, and this command needs "
-            "all packages of the pipeline: pip install 'coupled-adam-bench[pipeline]' (in a clone of the repository: "
-            "pip install -e '.[pipeline]')",
+            f"error: the package {package!r} is not installed; this command needs all packages of the pipeline: "
+            "pip install 'coupled-adam-bench[pipeline]' (in a clone of the repository: "
+            "pip install -e packages/coupled-adam -e '.[pipeline]')",
             file=sys.stderr,
         )
         return 2

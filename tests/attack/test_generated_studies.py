@@ -7,16 +7,15 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
 from finished import draws
-from pydantic import BaseModel
 
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.evaluation.settings import check_evaluation
@@ -24,7 +23,7 @@ from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.study.config import Study, parse_study
+from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.training.checks import check_optimizers
 
@@ -187,20 +186,6 @@ OWN = {
         "synthetic",
     ),
     "evaluation.downstream.tasks": (["own"], ["own", "own"], ["nobody"], [], "synthetic", ["arc_easy"]),
-}
-NOT_DRAWN = {
-    "study": "each draw has a name of its own",
-    "data.source.kind": "the bases have both that can be reached from here",
-    **dict.fromkeys(("preset", "dataset", "config_name", "revision", "split"), "the hub cannot be reached"),
-    "compile": "takes minutes",
-    "stated": "a file of its own, see tests/unit/study/test_stated.py",
-    **dict.fromkeys(
-        ("grid.tune", "grid.tune.tokens"), "trains candidates in other jobs first, see tests/unit/study/test_tuning.py"
-    ),
-    **dict.fromkeys(
-        ("train_mem_mb", "evaluation_mem_mb", "evaluation_minutes", "evaluation_cells_per_job", "hub_minutes"),
-        "a number",
-    ),
 }
 
 
@@ -366,26 +351,3 @@ def test_draws_are_neither_all_right_nor_all_wrong(bases, workspace, monkeypatch
             check(settings)
             right += 1
     assert 50 < right < 180
-
-
-def test_every_setting_is_drawn():
-    def places(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-        for name, field in model.model_fields.items():
-            kinds, sections = [field.annotation], []
-            while kinds:
-                kind = kinds.pop()
-                kinds += get_args(kind)
-                if isinstance(kind, type) and issubclass(kind, BaseModel):
-                    sections.append(kind)
-            if not sections:
-                yield prefix + name
-            for section in sections:
-                yield from places(section, f"{prefix}{name}.")
-
-    known = {place.replace(".0", "") for place in (*SETTINGS, *OWN)}
-    missing = {
-        place
-        for place in places(Study)
-        if not {place, place.rpartition(".")[0], place.rpartition(".")[2]} & {*known, *NOT_DRAWN}
-    }
-    assert not {place for place in missing if not any(place.startswith(f"{drawn}.") for drawn in known)}

@@ -9,8 +9,19 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FIRST = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
-PAGES = [*FIRST, *DOCS, ROOT / "benchmarks" / "README.md", *(ROOT / "src").rglob("README.md")]
-NAMING = ("src", "rules", "workflow", "templates", "benchmarks", "slurm", "profiles", "Makefile", "pyproject.toml")
+PAGES = [*FIRST, *DOCS, ROOT / "benchmarks" / "README.md", *(ROOT / "packages").glob("*/*.md")]
+NAMING = (
+    "src",
+    "packages",
+    "rules",
+    "workflow",
+    "templates",
+    "benchmarks",
+    "slurm",
+    "profiles",
+    "Makefile",
+    "pyproject.toml",
+)
 
 
 def anchors(page: Path) -> set[str]:
@@ -37,7 +48,7 @@ def named() -> Iterator[tuple[str, str]]:
     """Yield file and page for each page that code, rules, studies or benchmarks name."""
     for top in (ROOT / name for name in NAMING):
         for file in [top] if top.is_file() else sorted(top.rglob("*")):
-            if file.suffix in {".py", ".smk", ".yaml", ".json", ".j2", ".toml", ""} and file.is_file():
+            if file.suffix in {".py", ".smk", ".yaml", ".json", ".j2", ".toml"} or file.name == "Makefile":
                 text = file.read_text(encoding="utf-8")
                 for page in re.findall(r"docs/[\w/-]+\.md(?:#[\w-]+)?", text):
                     yield str(file.relative_to(ROOT)), page

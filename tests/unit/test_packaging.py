@@ -7,7 +7,10 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import venv
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,19 +18,29 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+import coupled_adam
 import coupled_adam_bench
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+OPTIMIZER = Path("packages") / "coupled-adam"
+
+
+def project_of(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+PROJECT = project_of(Path())
+# Of this repository, from where they are installed.
+OURS = {PROJECT["name"], project_of(OPTIMIZER)["name"]}
 GROUPS = {"core": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
 # Names on conda-forge where they are others than on PyPI.
 CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
 
 
 def requirements(*groups: str) -> list[Requirement]:
-    """Return what groups require, but for this project itself, by whose name one group includes another."""
+    """Return what groups require from an index."""
     found = [Requirement(text) for group in groups for text in GROUPS[group]]
-    return [requirement for requirement in found if requirement.name != PROJECT["name"]]
+    return [requirement for requirement in found if requirement.name not in OURS]
 
 
 @pytest.fixture(scope="module")
@@ -66,30 +79,124 @@ def test_what_the_pinned_packages_require_is_pinned_too(pins):
                 pending += [(inner.name, inner_extra) for inner_extra in (*inner.extras, "")]
 
 
-def test_every_file_of_the_package_is_installed():
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
-        "package-data"
-    ]
-    source = ROOT / "src"
-    declared = {
-        path
-        for package, globs in patterns.items()
-        for glob in globs
-        for path in source.glob(f"{package.replace('.', '/')}/{glob}")
-    }
-    others = {
-        path
-        for path in (source / "coupled_adam_bench").rglob("*")
-        if path.is_file() and path.suffix != ".py" and "__pycache__" not in path.parts
-    }
-    assert others == declared
-    assert {path.name for path in declared} == {
-        "race.yaml", "truthfulqa_mc2.yaml", "py.typed", "README.md", "published.csv", "published_oec.csv",
-    }  # fmt: skip
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory) -> dict[str, Path]:
+    """Return the wheels of both distributions by their names, built from the files that git knows."""
+    clone, built = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheels")
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, files.split("\0")):
+        if name.startswith(("src/", "packages/", "README", "LICENSE", "pyproject")) and (ROOT / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, clone / name)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", built]
+    subprocess.run([*pip, clone / OPTIMIZER, clone], check=True)
+    return {"-".join(path.name.split("-")[0].split("_")): path for path in built.iterdir()}
 
 
-def test_the_optimizer_installs_no_package_but_torch():
-    assert [requirement.name for requirement in requirements("core")] == ["torch"]
+def test_an_index_takes_both_wheels(wheels):
+    assert set(wheels) == OURS
+    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *wheels.values()], check=True)
+
+
+@pytest.mark.parametrize(("package", "folder"), [("coupled_adam_bench", Path()), ("coupled_adam", OPTIMIZER)])
+def test_every_file_of_a_package_is_in_its_wheel(wheels, package, folder):
+    source = ROOT / folder / "src"
+    files = {
+        path.relative_to(source).as_posix()
+        for path in (source / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    with zipfile.ZipFile(wheels[package.replace("_", "-")]) as wheel:
+        found = set(wheel.namelist())
+    assert f"{package}/py.typed" in found
+    assert files <= found
+    assert any(name.endswith("licenses/LICENSE") for name in found)
+
+
+USE = """
+import sys
+import torch
+from coupled_adam import CoupledAdam, coupled_param_groups
+
+model = torch.nn.Sequential(torch.nn.Embedding(5, 2), torch.nn.Linear(2, 5))
+optimizer = CoupledAdam(coupled_param_groups(model), lr=0.1)
+model(torch.tensor([1])).sum().backward()
+optimizer.step()
+assert not {"pydantic", "coupled_adam_bench"} & set(sys.modules)
+"""
+
+
+def test_both_wheels_work_in_empty_environments(wheels, tmp_path):
+    """The bench finds the packages of this environment, but not our code, which is installed from the wheels."""
+    theirs = [path for path in sys.path if path.endswith("site-packages")]
+    pythons = {}
+    for name in ("optimizer", "bench"):
+        venv.create(tmp_path / name, with_pip=False)
+        pythons[name] = str(tmp_path / name / "bin" / "python")
+        pip = [sys.executable, "-m", "pip", "--python", pythons[name], "install", "--quiet", "--no-index", "--no-deps"]
+        subprocess.run([*pip, *(wheels.values() if name == "bench" else [wheels["coupled-adam"]])], check=True)
+        (own,) = (tmp_path / name).glob("lib/python*/site-packages")
+        (own / "others.pth").write_text("\n".join(theirs), encoding="utf-8")  # whose own .pth are not read
+
+    def run(name: str, *arguments: str) -> str:
+        command = [pythons[name], "-P", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+
+    run("optimizer", "-c", USE)
+    where = "from coupled_adam_bench import optim; print(optim.CoupledAdam.__module__, optim.__file__)"
+    module, file = run("bench", "-c", where).split()
+    assert module == "coupled_adam.optimizer"
+    assert Path(file).is_relative_to(tmp_path / "bench")
+    command = str(tmp_path / "bench" / "bin" / "coupled-adam-bench")
+    said = subprocess.run([command, "--help"], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert "Studies are run by snakemake in a clone of the repository" in " ".join(said.split())
+    refused = [command, "report", "--plan", "plan.json"]
+    result = subprocess.run(refused, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert result.returncode == 2
+    assert "no folder 'templates'; a clone of the repository has it, where studies are run" in result.stderr
+
+
+def test_the_optimizer_requires_torch_alone_and_the_bench_the_optimizer_of_its_release():
+    optimizer, torch_ = map(Requirement, GROUPS["core"])
+    assert project_of(OPTIMIZER)["dependencies"] == [str(torch_)]
+    assert optimizer.name == project_of(OPTIMIZER)["name"]
+    assert coupled_adam.__version__ in optimizer.specifier
+    licenses = [(ROOT / folder / "LICENSE").read_bytes() for folder in (Path(), OPTIMIZER)]
+    assert licenses[0] == licenses[1]
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "Dockerfile", "apptainer.def", "environment.yml"])
+def test_documented_installations_take_the_optimizer_from_the_clone(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    commands = re.findall(r"pip install [^`\n]*-e '\.\[.*", text)
+    assert commands
+    assert all(" -e packages/coupled-adam -e '.[" in command for command in commands)
+
+
+def test_help_and_version_need_no_package_of_the_pipeline():
+    for option, said in (("--help", "measure "), ("--version", f"coupled-adam-bench {coupled_adam_bench.__version__}")):
+        result = subprocess.run(
+            [sys.executable, "-c", WITHOUT, "pydantic", option], capture_output=True, text=True, check=True
+        )
+        assert said in result.stdout
+        assert "``" not in result.stdout
+
+
+def test_the_address_of_the_repository_is_set_in_one_place(tmp_path):
+    address = PROJECT["urls"]["Repository"]
+    assert project_of(OPTIMIZER)["urls"]["Repository"] == address
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["repository-code"] == address
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (names,) = re.findall(r"^ADDRESSED := (.*)$", makefile, re.MULTILINE)
+    naming = ["git", "grep", "-lF", address]
+    found = subprocess.run(naming, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert sorted(found) == sorted(names.split())
+    for name in ["Makefile", *names.split()]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    subprocess.run(["make", "address", "ADDRESS=https://host.test/us"], cwd=tmp_path, check=True)
+    texts = {name: ((ROOT / name).read_text("utf-8"), (tmp_path / name).read_text("utf-8")) for name in names.split()}
+    assert all(before.replace(address, "https://host.test/us") == after for before, after in texts.values())
 
 
 def test_the_pipeline_includes_all_that_training_needs():
@@ -105,8 +212,8 @@ def test_setuptools_is_pinned_for_the_build(pins):
 def test_conda_environment_has_the_same_names_and_ranges():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     *conda, pip = environment["dependencies"]
-    *from_pypi, itself = pip["pip"]
-    assert itself == "-e ."
+    *from_pypi, optimizer, itself = pip["pip"]
+    assert (optimizer, itself) == (f"-e {OPTIMIZER}", "-e .")
     found = {requirement.name: requirement.specifier for requirement in map(Requirement, [*conda, *from_pypi])}
     assert found.pop("python") == Requirement(f"python{PROJECT['requires-python']}").specifier
     assert not found.pop("pip")
@@ -124,29 +231,17 @@ def test_python_versions_are_the_same_everywhere():
     assert f"(3, {min(minors)}) <= sys.version_info[:2] <= (3, {max(minors)})" in makefile
 
 
-def test_the_version_is_in_the_changelog():
-    assert f"\n## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-
-
-def test_the_version_is_that_of_the_installation():
-    assert coupled_adam_bench.__version__ == importlib.metadata.version(PROJECT["name"])
-    assert not hasattr(coupled_adam_bench, "__authors__")
+@pytest.mark.parametrize(("package", "folder"), [(coupled_adam_bench, Path()), (coupled_adam, OPTIMIZER)])
+def test_the_version_is_in_the_changelog(package, folder):
+    assert f"\n## {package.__version__}" in (ROOT / folder / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_the_citation_names_the_version_and_the_paper():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert citation["version"] == PROJECT["version"]
+    assert citation["version"] == coupled_adam_bench.__version__
     assert citation["license"] == PROJECT["license"]
     assert citation["authors"] == PROJECT["authors"]
     assert citation["references"][0]["url"] == PROJECT["urls"]["Paper"]
-
-
-def test_files_that_are_no_code_are_packaged():
-    package = Path(coupled_adam_bench.__file__).parent
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        data = tomllib.load(file)["tool"]["setuptools"]["package-data"]["coupled_adam_bench"]
-    assert "py.typed" in data
-    assert all((package / name).is_file() for name in data)
 
 
 WITHOUT = """
@@ -160,7 +255,10 @@ runpy.run_module("coupled_adam_bench", run_name="__main__", alter_sys=True)
 
 @pytest.mark.parametrize(
     ("package", "arguments"),
-    [("pydantic", ["plan", "--help"]), ("yaml", ["plan", "--study", "demo.yaml", "--out", "plan.json"])],
+    [
+        ("pydantic", ["describe", "--plan", "p.json"]),
+        ("yaml", ["plan", "--study", "demo.yaml", "--out", "plan.json"]),
+    ],
 )
 @pytest.mark.fault(
     "settings",
@@ -182,7 +280,7 @@ def test_a_module_that_is_missing_in_an_installed_package_is_no_matter_of_instal
 import sys
 import coupled_adam_bench.__main__ as entry
 
-sys.modules["pydantic.dataclasses"] = sys.modules["coupled_adam_bench.cli"] = None
+sys.modules["coupled_adam_bench.cli"] = None
 entry.main()
 """
     result = subprocess.run([sys.executable, "-c", broken], capture_output=True, text=True, check=False)
@@ -202,8 +300,9 @@ def make(tmp_path):
     if shutil.which("make") is None:
         assert not os.environ.get("CAB_REQUIRE_TOOLS"), "make is missing"
         pytest.skip("no make")
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, tmp_path)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", OPTIMIZER / "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     environment.pop("MFLAGS", None)
 

@@ -4,15 +4,22 @@ import argparse
 import sys
 from pathlib import Path
 
+from coupled_adam_bench import __version__
 from coupled_adam_bench.cli import reporting, running, studies
 from coupled_adam_bench.cli.command import Command, Handler
 from coupled_adam_bench.machine.gpu_leases import leased_gpus
 from coupled_adam_bench.store import paths
 
+DESCRIPTION = (
+    "Studies are run by snakemake in a clone of the repository, since the package alone has no Snakefile, rules and "
+    "templates. Each command here is one stage of a study, which a rule calls; measure takes any model."
+)
+
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    top = argparse.ArgumentParser(prog="coupled-adam-bench", description=__doc__)
+    top = argparse.ArgumentParser(prog="coupled-adam-bench", description=DESCRIPTION)
+    top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     stages = top.add_subparsers(title="stages", metavar="STAGE", required=True, parser_class=Command)
 
     def stage(name: str, handler: Handler, summary: str, plan: bool = True) -> Command:

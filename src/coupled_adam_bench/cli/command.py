@@ -1,11 +1,15 @@
-"""What the commands share: how one is declared, and the options that several of them have."""
+"""What the commands share: how one is declared, and the options that several of them have.
+
+Modules with commands import a study's settings in their functions, so that ``--help`` needs no package of the pipeline.
+"""
 
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from coupled_adam_bench.study.plan import Plan, load_plan
+if TYPE_CHECKING:
+    from coupled_adam_bench.study.plan import Plan
 
 Handler = Callable[[argparse.Namespace], int | None]
 """A function that runs a stage and returns its exit status, None for 0."""
@@ -20,7 +24,7 @@ class Command(argparse.ArgumentParser):
 
     def add_templates(self) -> None:
         """Add the folder of the templates."""
-        self.add_argument("--templates", type=Path, default=Path("templates"), help="default: %(default)s")
+        self.add_argument("--templates", type=_templates, default="templates", help="default: %(default)s")
 
     def add_device(self) -> None:
         """Add the device on which torch computes."""
@@ -48,6 +52,12 @@ class AddCommand(Protocol):
         ...
 
 
+def _templates(text: str) -> Path:
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"no folder {text!r}; a clone of the repository has it, where studies are run")
+    return Path(text)
+
+
 def positive(text: str) -> int:
     """Return a whole number of at least 1, for an option of the command line."""
     if not text.isdecimal() or int(text) < 1:
@@ -55,6 +65,8 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def plan_of(arguments: argparse.Namespace) -> Plan:
+def plan_of(arguments: argparse.Namespace) -> "Plan":
     """Return the plan that a command is given."""
+    from coupled_adam_bench.study.plan import load_plan
+
     return load_plan(arguments.plan)

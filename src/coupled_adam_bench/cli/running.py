@@ -5,14 +5,16 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coupled_adam_bench.cli.command import AddCommand, Handler, plan_of, positive
 from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS, Stage
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Execution
-from coupled_adam_bench.study.plan import study_of
+
+if TYPE_CHECKING:
+    from coupled_adam_bench.study.cells import Cell
+    from coupled_adam_bench.study.config import Execution
 
 
 def _try_optimizers(arguments: argparse.Namespace) -> None:
@@ -53,15 +55,15 @@ def _try_tasks(arguments: argparse.Namespace) -> None:
     write_json(arguments.out, try_tasks(plan_of(arguments)))
 
 
-def _device(arguments: argparse.Namespace, execution: Execution) -> str:
+def _device(arguments: argparse.Namespace, execution: "Execution") -> str:
     """Return the device of a job: by default GPUs if the study has some, and otherwise the CPU."""
     device: str = arguments.device
     return device if device != "auto" else "cuda" if execution.gpus else "cpu"
 
 
 def _train_with(
-    train: Callable[[list[Cell], Execution, Path, str], int],
-    known: Mapping[str, Cell],
+    train: "Callable[[list[Cell], Execution, Path, str], int]",
+    known: "Mapping[str, Cell]",
     names: list[str],
     arguments: argparse.Namespace,
     stage: str,
@@ -73,6 +75,7 @@ def _train_with(
     its job back into the queue, if it was asked to stop and ``--requeue`` is given.
     """
     from coupled_adam_bench.data.bins import open_tokens
+    from coupled_adam_bench.study.plan import study_of
     from coupled_adam_bench.training.distributed import launch
     from coupled_adam_bench.training.memory import stop_seconds
 
@@ -137,6 +140,7 @@ def _train_trunk(arguments: argparse.Namespace) -> int:
 def _evaluate(stage: Stage) -> Handler:
     def handler(arguments: argparse.Namespace) -> int:
         from coupled_adam_bench.evaluation.stage import run_stage
+        from coupled_adam_bench.study.plan import study_of
 
         cells = plan_of(arguments).find(arguments.cells)
         return run_stage(stage, cells, arguments.done, _device(arguments, study_of(cells).execution))

@@ -2,11 +2,12 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coupled_adam_bench.cli.command import AddCommand, plan_of, positive
-from coupled_adam_bench.data.sources import BYTES_PER_TOKEN
-from coupled_adam_bench.study.config import Paths
-from coupled_adam_bench.study.plan import Plan
+
+if TYPE_CHECKING:
+    from coupled_adam_bench.study.plan import Plan
 
 _FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 
@@ -27,7 +28,7 @@ def _describe(arguments: argparse.Namespace) -> None:
 
     plan = plan_of(arguments)
     estimate = estimate_study(plan)
-    text = describe(estimate) + _describe_stated(plan) + ("\n" + plan.describe() if arguments.all else "")
+    text = describe(estimate) + _describe_stated(plan) + (_describe_cells(plan) if arguments.all else "")
     if arguments.out is not None:
         write_text(arguments.out, text)
     if arguments.json is not None:
@@ -35,7 +36,21 @@ def _describe(arguments: argparse.Namespace) -> None:
     print(text, end="")
 
 
-def _describe_stated(plan: Plan) -> str:
+def _describe_cells(plan: "Plan") -> str:
+    """Return a table of all cells that are trained, and on how many tokens."""
+    from coupled_adam_bench.tools.estimate.text import align
+
+    rows = [["cell", "parameters", "tokens", "steps", "FLOPs"]]
+    for cell in plan.trained.values():
+        rows.append([cell.id, f"{cell.n_params:,}", f"{cell.n_tokens:,}", f"{cell.steps:,}", f"{cell.flops:.2e}"])
+    shared = [prefix.n_tokens for trunk in plan.trunks.values() for prefix in trunk.prefixes.values()]
+    once = [trunk.run.n_tokens for trunk in plan.trunks.values()]
+    trained = sum(cell.n_tokens for cell in plan.trained.values()) - sum(shared) + sum(once)
+    note = f"{trained:,} tokens are trained on, those that cells share before their decay once"
+    return "\n".join(["", *align(rows, n_left=1), "", note, ""])
+
+
+def _describe_stated(plan: "Plan") -> str:
     """Return what the seeds of a stated plan can find; without one an empty text."""
     if plan.stated is None:
         return ""
@@ -49,8 +64,9 @@ def _describe_stated(plan: Plan) -> str:
 
 def _fetch(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.data.fetch import fetch
+    from coupled_adam_bench.data.sources import BYTES_PER_TOKEN
 
-    fetch(plan_of(arguments), dry_run=arguments.dry_run, bytes_per_token=arguments.bytes_per_token)
+    fetch(plan_of(arguments), dry_run=arguments.dry_run, bytes_per_token=arguments.bytes_per_token or BYTES_PER_TOKEN)
 
 
 def _rehearse(arguments: argparse.Namespace) -> int:
@@ -62,6 +78,7 @@ def _rehearse(arguments: argparse.Namespace) -> int:
 
 def _measure(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.store.files import write_json
+    from coupled_adam_bench.study.config import Paths
     from coupled_adam_bench.tools.measure import compare, model
 
     if arguments.figure is not None and arguments.figure.suffix not in _FIGURE_ENDINGS:
@@ -112,7 +129,9 @@ def add_commands(stage: AddCommand) -> None:
     sub.add_argument("--all", action="store_true", help="list every cell as well")
     sub = stage("fetch", _fetch, "download all that a study needs into paths.hub_mirror and paths.word_similarity")
     sub.add_argument("--dry-run", action="store_true", help="only say how much it takes, and whether the disk has it")
-    sub.add_argument("--bytes-per-token", type=float, default=BYTES_PER_TOKEN, help="default: %(default)s")
+    sub.add_argument(
+        "--bytes-per-token", type=float, help="text to fetch for each token of data.max_tokens (default: 5)"
+    )
     sub = stage("rehearse", _rehearse, "rehearse a study without a GPU; exit status 1 if something was found")
     sub.add_templates()
     sub.add_argument("--gpu-gb", type=float, default=80, help="memory of a GPU in 10^9 bytes (default: %(default)s)")
@@ -125,9 +144,7 @@ def add_commands(stage: AddCommand) -> None:
     frequencies.add_argument("--text", nargs="+", type=Path, default=[], help="text files, for the counts of tokens")
     frequencies.add_argument("--counts", type=Path, help="the counts of tokens, as results/data/<data id>/unigram.npy")
     lists = "a list of word pairs, or a folder with the paper's lists"
-    sub.add_argument(
-        "--word-similarity", type=Path, help=f"{lists} (default: {Paths().word_similarity}, if it is there)"
-    )
+    sub.add_argument("--word-similarity", type=Path, help=f"{lists} (default: what fetch has written, if it is there)")
     sub.add_argument("--json", type=Path, help="where to write all numbers, spectra and curves")
     sub.add_argument("--figure", type=Path, help=f"where to draw spectra and curves: {', '.join(_FIGURE_ENDINGS)}")
     summary = (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.study.catalog.bands import BANDS
+from coupled_adam_bench.study.catalog.metrics import BANDS
 
 Array = NDArray[np.float64]
 

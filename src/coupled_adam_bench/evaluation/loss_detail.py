@@ -20,8 +20,7 @@ from coupled_adam_bench.embeddings.frequency import bands_of_tokens
 from coupled_adam_bench.evaluation.calibration import LogitSums, calibration, calibration_curve, finite, pooled_error
 from coupled_adam_bench.evaluation.kept import WINDOWS, WindowLosses, pack_windows
 from coupled_adam_bench.store.stored import Evaluation, row
-from coupled_adam_bench.study.catalog.bands import BAND_NAMES, BANDS, RAREST
-from coupled_adam_bench.study.catalog.metrics import HELD_OUT_SIZES, METRICS
+from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, HELD_OUT_SIZES, METRICS, RAREST
 
 
 @dataclass(frozen=True)

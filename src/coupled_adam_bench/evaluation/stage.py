@@ -123,7 +123,7 @@ def _write(measurement: Measurement, cell_id: str, evaluation: Evaluation, **fac
     }
     if evaluation.files:
         record["files"] = {name: hashlib.sha256(contents).hexdigest() for name, contents in evaluation.files.items()}
-    if problem := wrong_row(results, record["reason"]):
+    if problem := wrong_row(results):
         raise ValueError(problem)
     for name, contents in evaluation.files.items():
         write_bytes(beside(path, name), contents)

@@ -1,5 +1,5 @@
 """Optimizers for embeddings; ``from coupled_adam_bench.optim import CoupledAdam`` needs torch alone."""
 
-from coupled_adam_bench.optim.coupled_adam import CoupledAdam, coupled_param_groups
+from coupled_adam import CoupledAdam, coupled_param_groups
 
 __all__ = ["CoupledAdam", "coupled_param_groups"]

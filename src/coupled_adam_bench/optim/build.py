@@ -10,8 +10,8 @@ from typing import Any, assert_never
 import torch
 from torch import Tensor, nn
 
+from coupled_adam import CoupledAdam
 from coupled_adam_bench.optim import custom
-from coupled_adam_bench.optim.coupled_adam import CoupledAdam
 from coupled_adam_bench.optim.ember import Ember, column_factor
 from coupled_adam_bench.optim.mean_row import add_mu_loss_gradient, subtract_mean_row
 from coupled_adam_bench.study.config import Optimizer, Training

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import ParamsT
 
-from coupled_adam_bench.optim.coupled_adam.shards import local, placed_as, sums_over_shards, zero_per_row
-from coupled_adam_bench.optim.coupled_adam.update import exact_dtype
+from coupled_adam.shards import local, placed_as, sums_over_shards
+from coupled_adam.update import exact_dtype
 
 # Elements that are worked on at a time: on a CPU they stay in the cache, on a GPU they limit the memory of a step.
 _CPU_BLOCK, _GPU_BLOCK = 2**18, 2**24
@@ -133,3 +134,20 @@ def _check(group: dict[str, Any]) -> None:
                 f"params: Ember takes matrices of real numbers, got a parameter of shape {tuple(parameter.shape)} and "
                 f"{parameter.dtype}; give it to another optimizer"
             )
+
+
+def zero_per_row(parameter: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a column of zeros with an entry for each row of a matrix, in shards as the matrix is.
+
+    Raises ``ValueError`` for a matrix whose rows are divided between processes.
+    """
+    if not isinstance(parameter, DTensor):
+        return torch.zeros(len(parameter), 1, dtype=dtype, device=parameter.device)
+    if any(place.is_shard(1) for place in parameter.placements):
+        raise ValueError(
+            f"params: a parameter of shape {tuple(parameter.shape)} is in shards of columns; shard its rows"
+        )
+    column = local(parameter).new_zeros(len(local(parameter)), 1, dtype=dtype)
+    return DTensor.from_local(
+        column, parameter.device_mesh, parameter.placements, shape=torch.Size((len(parameter), 1)), stride=(1, 1)
+    )

@@ -7,8 +7,8 @@ does not change. In shards, a mean takes one sum of D numbers. Shapes: V = vocab
 import torch
 from torch import Tensor
 
-from coupled_adam_bench.optim.coupled_adam.shards import local, part_of_row, placed_as, sums_over_shards
-from coupled_adam_bench.optim.coupled_adam.update import exact_dtype
+from coupled_adam.shards import local, part_of_row, placed_as, sums_over_shards
+from coupled_adam.update import exact_dtype
 
 
 def mean_row(matrix_VD: Tensor) -> Tensor:

@@ -30,8 +30,7 @@ from coupled_adam_bench.statistics.scores import Verdict, scorecards, verdicts
 from coupled_adam_bench.statistics.student import ALPHA, interval
 from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.store.runs import run_history
-from coupled_adam_bench.study.catalog.bands import RAREST
-from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.cells import readable_count
 

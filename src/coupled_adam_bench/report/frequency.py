@@ -12,8 +12,7 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.t_test import summarize
-from coupled_adam_bench.study.catalog.bands import BANDS
-from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
+from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS, Metric
 
 BAND_METRICS = {
     band: tuple(METRICS[name] for name in (band.metric, band.calibration, band.pooled_calibration)) for band in BANDS

@@ -31,7 +31,7 @@ from coupled_adam_bench.statistics.declared import Material, Placed, Row, Sectio
 from coupled_adam_bench.statistics.stated_plan import is_exploratory
 from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.study.config.statistics import BoldRule
+from coupled_adam_bench.study.config.execution import BoldRule
 
 TESTS = {
     "p_value": "Student's t-test, as in the paper",

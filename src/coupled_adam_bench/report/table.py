@@ -12,7 +12,7 @@ from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS, HELD_OUT_SIZES, Metric
 from coupled_adam_bench.study.catalog.tables import Table
-from coupled_adam_bench.study.config.statistics import BoldRule
+from coupled_adam_bench.study.config.execution import BoldRule
 from coupled_adam_bench.study.plan import Plan
 
 

@@ -6,7 +6,7 @@ from pandas import DataFrame
 
 from coupled_adam_bench.results.groups import GROUP_COLUMNS
 from coupled_adam_bench.results.tidy import read_csv
-from coupled_adam_bench.study.config.statistics import BoldRule
+from coupled_adam_bench.study.config.execution import BoldRule
 
 TEST_COLUMNS: dict[str, type] = {
     "table": str, "n_params": int, "n_tokens": int, "metric": str, "optimizer": str, "reference": str,

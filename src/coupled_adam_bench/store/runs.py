@@ -104,8 +104,6 @@ def mark_damaged(run_dir: Path) -> str:
             files.record.replace(files.damaged_record)
     except FileNotFoundError:  # another process has found it too
         pass
-    except OSError as error:
-        return f"delete {files.record} ({error}) and start again: the model is made anew from the last checkpoint"
     finally:
         lock.release()
     return "start again: the model is made anew from the last checkpoint"

@@ -176,24 +176,11 @@ def measured_cells(plan: Plan, runs: Path = paths.RUNS) -> Iterator[tuple[Cell, 
         yield cell, measurements[cell.study.name]
 
 
-def wrong_row(rows: Iterable[ResultRow], reason: str | None) -> str | None:
-    """Return what is wrong with the rows of an evaluation, or ``None``.
-
-    A value is a number within the bounds of its metric; NaN needs a ``reason``; each metric of a task stands once.
-    """
-    seen = set()
+def wrong_row(rows: Iterable[ResultRow]) -> str | None:
+    """Return what is wrong with the rows of an evaluation: a value out of its metric's bounds; else ``None``."""
     for row in rows:
-        name, value = f"{row['task']} {row['metric']}", row["value"]
-        if name in seen:
-            return f"{name} is there twice"
-        seen.add(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isinf(value):
-            return f"{name} is {value!r}, not a finite number"
-        if math.isnan(value):
-            if not reason:
-                return f"{name} is NaN without a reason"
+        metric, value = METRICS.get(row["metric"]), row["value"]
+        if metric is None or metric.task != row["task"] or math.isnan(value) or metric.low <= value <= metric.high:
             continue
-        metric = METRICS.get(row["metric"])
-        if metric is not None and metric.task == row["task"] and not metric.low <= value <= metric.high:
-            return f"{name} is {value!r}, outside {metric.low:g} to {metric.high:g}"
+        return f"{row['task']} {row['metric']} is {value!r}, outside {metric.low:g} to {metric.high:g}"
     return None

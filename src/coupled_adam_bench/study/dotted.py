@@ -16,19 +16,17 @@ from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.store.files import cached_by_file, sha256_once
+from coupled_adam_bench.store.files import sha256_file
 
 Code = dict[str, str]
 """What identifies own code: by module the SHA-256 of its file, or by installed package its version."""
 _INSTALLED = {"site-packages", "dist-packages"}
-_OTHERS = {Path(sysconfig.get_path("stdlib")), Path(__file__).parents[1]}
 
 
 def _find(name: str) -> dict[str, Path]:
     """Return by name the files of a module and of the packages that it lies in, as far as they are there.
 
-    Nothing is imported. Installed packages are searched, and last the working directory, as our commands do. The file
-    of a module in an archive is the archive.
+    Nothing is imported. Installed packages are searched, and last the working directory, as our commands do.
     """
     here = str(Path.cwd())
     places = [*(place for place in sys.path if place not in ("", here)), here]
@@ -43,8 +41,7 @@ def _find(name: str) -> dict[str, Path]:
             break
         places = list(spec.submodule_search_locations or ())
         if spec.origin is not None and spec.has_location:
-            origin = Path(spec.origin)
-            files[prefix] = next(filter(Path.is_file, (origin, *origin.parents)), origin)
+            files[prefix] = Path(spec.origin)
     return files
 
 
@@ -65,15 +62,22 @@ def code_of(path: str) -> Code:
     if _INSTALLED & set(files[module].parts) and (names := _packages().get(module.partition(".")[0])):
         return {name: version(name) for name in sorted(set(names))}
     try:
-        _add_imported(files, _OTHERS - set(files[module].parents))
-        return {name: sha256_once(file) for name, file in sorted(files.items())}
+        _add_imported(files, _others() - set(files[module].parents))
+        return {name: sha256_file(file) for name, file in sorted(files.items())}
     except OSError as error:
         raise ValueError(f"path: {error.filename} cannot be read: {error.strerror}; make it readable") from None
-    except ValueError as error:
-        raise ValueError(f"path: {error}") from None
+    except SyntaxError as error:
+        raise ValueError(f"path: {error.filename}: not valid Python: {error}") from None
 
 
 _packages = cache(packages_distributions)
+
+
+@cache
+def _others() -> set[Path]:
+    """Return where Python's own code lies, and that of this program with its optimizer."""
+    ours = (_find(package)[package].parent for package in ("coupled_adam_bench", "coupled_adam"))
+    return {Path(sysconfig.get_path("stdlib")), *ours}
 
 
 def _add_imported(files: dict[str, Path], others: set[Path]) -> None:
@@ -90,15 +94,10 @@ def _add_imported(files: dict[str, Path], others: set[Path]) -> None:
                     waiting.append(name)
 
 
-@cached_by_file
 def _imported_names(file: Path, package: str) -> list[str]:
     """Return the names of all that a Python file of a package imports, which are modules or lie in one."""
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError) as error:
-        raise ValueError(f"{file}: not valid Python: {error}") from None
     names = []
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(file.read_bytes(), file)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -5,14 +5,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from coupled_adam_bench.study.cells import readable_count
-from coupled_adam_bench.study.config import CustomSettings, Optimizer
 
 if TYPE_CHECKING:
     from coupled_adam_bench.study.plan import PlannedBlock
 
 _REMEDY = {
     "optimizers": "give one of them another label",
-    "keys": "give one of them another key",
     "models": "give one of them a label of its own",
     "tokens": "give one of them as {steps: NUMBER, label: TEXT} with a label of its own",
 }
@@ -24,8 +22,7 @@ def check_labels(blocks: "Sequence[PlannedBlock]") -> None:
     several = len({planned.study.name for planned in blocks}) > 1
     for planned in blocks:
         for kind, label, identity, index in _printed(planned):
-            place = f"{planned.place}.{'optimizers' if kind == 'keys' else kind}.{index}"
-            place = f"{planned.study.name}: {place}" if several else place
+            place = f"{planned.study.name}: " * several + f"{planned.place}.{kind}.{index}"
             key: tuple[str, ...] = (kind, as_seen(label))
             if kind == "tokens":  # 20B is another number of tokens in a study of other batches
                 key = (*key, planned.study.name)
@@ -47,14 +44,8 @@ def _printed(planned: "PlannedBlock") -> Iterator[tuple[str, str, str | int, int
     cells = planned.cells
     printed: dict[str, list[tuple[str, str | int]]] = {
         "optimizers": [(cell.optimizer.label, cell.optimizer.key) for cell in cells],
-        "keys": [(cell.optimizer.key, _rule(cell.optimizer)) for cell in cells],
         "models": [(cell.model.label or readable_count(cell.n_params), cell.n_params) for cell in cells],
         "tokens": [(cell.tokens_label or readable_count(cell.n_tokens), cell.n_tokens) for cell in cells],
     }
     for kind, pairs in printed.items():
         yield from ((kind, *pair, index) for index, pair in enumerate(dict.fromkeys(pairs)))
-
-
-def _rule(optimizer: Optimizer) -> str:
-    """Return what updates the embedding: the name of a built-in optimizer, or the path of another."""
-    return optimizer.path if isinstance(optimizer, CustomSettings) else optimizer.name

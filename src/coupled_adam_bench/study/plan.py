@@ -192,25 +192,6 @@ class Plan:
         stated = None if self.stated is None else self.stated.model_dump(mode="json")
         return {"name": self.name, "title": self.title, "studies": studies, "stated": stated}
 
-    def describe(self) -> str:
-        """Return a table of the cells and their cost in model FLOPs."""
-        lines = [f"{self.name}: {len(self.trained)} cells on {', '.join(self.data_ids)}", ""]
-        header = ("cell", "parameters", "tokens", "steps", "FLOPs")
-        rows = []
-        for cell in self.trained.values():
-            rows.append((cell.id, cell.n_params, cell.n_tokens, cell.steps, cell.flops))
-        width = max(len(header[0]), *(len(row[0]) for row in rows))
-        lines.append(f"{header[0]:<{width}}  {header[1]:>14}  {header[2]:>16}  {header[3]:>8}  {header[4]:>9}")
-        lines += [f"{r[0]:<{width}}  {r[1]:>14,}  {r[2]:>16,}  {r[3]:>8,}  {r[4]:>9.2e}" for r in rows]
-        n_tokens, flops = sum(row[2] for row in rows), sum(row[4] for row in rows)
-        lines += ["", f"together: {n_tokens:,} tokens, {flops:.2e} FLOPs"]
-        if trunks := self.trunks.values():
-            shared = [prefix for trunk in trunks for prefix in trunk.prefixes.values()]
-            n_tokens += sum(trunk.run.n_tokens for trunk in trunks) - sum(prefix.n_tokens for prefix in shared)
-            flops += sum(trunk.run.flops for trunk in trunks) - sum(prefix.flops for prefix in shared)
-            lines.append(f"trained: {n_tokens:,} tokens, {flops:.2e} FLOPs, what cells share before their decay once")
-        return "\n".join(lines) + "\n"
-
 
 def study_of(cells: Iterable[Cell]) -> Study:
     """Return the study of cells; ``ValueError`` if they belong to none, or to several."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from coupled_adam_bench.optim.coupled_adam.shards import zero_per_row
+from coupled_adam_bench.optim.ember import zero_per_row
 from coupled_adam_bench.training.checkpoint import Described
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coupled_adam.shards import local
 from coupled_adam_bench.data.bins import Meta, load_meta, open_tokens
 from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.optim.build import Optimizers, build_optimizers
-from coupled_adam_bench.optim.coupled_adam.shards import local
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.store.paths import HISTORY, RunFiles, trunk_dir
 from coupled_adam_bench.store.runs import CHECKPOINT_STATE

@@ -17,7 +17,7 @@ from coupled_adam_bench.models.cross_entropy import token_cross_entropy
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.stored import measurement_of
-from coupled_adam_bench.study.catalog.bands import BAND_NAMES, BANDS, RAREST
+from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, RAREST
 from coupled_adam_bench.study.catalog.stages import STAGES
 
 EVERY = np.ones(4, dtype=bool)

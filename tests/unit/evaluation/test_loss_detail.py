@@ -35,7 +35,7 @@ from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.store.runs import write_run
 from coupled_adam_bench.store.stored import measurement_of
 from coupled_adam_bench.study import config
-from coupled_adam_bench.study.catalog.bands import BAND_NAMES, BANDS, NEVER_SEEN
+from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, NEVER_SEEN
 from coupled_adam_bench.study.catalog.stages import STAGES
 
 DONE = Path("stage.done")

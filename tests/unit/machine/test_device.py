@@ -1,7 +1,5 @@
 """The driver and the GPUs are stand-ins; the sentences for machines without any are those that are printed here."""
 
-import re
-
 import pytest
 import torch
 
@@ -37,13 +35,6 @@ def machine(tmp_path, monkeypatch):
     return make
 
 
-def said(count: int) -> str:
-    with pytest.raises(ValueError, match=rf"^execution\.gpus: {count}, but torch can use") as raised:
-        check_gpus(count)
-    assert str(raised.value).endswith("With execution.gpus: 0 the study runs on the CPU")
-    return str(raised.value)
-
-
 def test_gpus_that_can_be_used(machine):
     machine(580, gpus=8)
     check_gpus(8)
@@ -52,39 +43,39 @@ def test_gpus_that_can_be_used(machine):
     check_gpus(1)
 
 
-def test_a_build_for_cpus(machine):
-    machine(580, cuda=None)
-    assert "a build for CPUs" in said(1)
-    assert "CONDA_OVERRIDE_CUDA" in said(1)
-
-
-def test_a_machine_without_a_driver(machine):
-    machine(None)
-    assert "can use none here (torch 2.13.0+cu130, CUDA 13.0, driver None): no driver" in said(2)
-
-
-def test_a_driver_that_is_too_old(machine):
-    machine(535)
-    assert "driver 535.104.05): CUDA 13.0 needs driver 580 or newer" in said(1)
-    assert "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cu126." in said(1)
-
-
-def test_a_container_that_hides_them(machine, monkeypatch):
-    machine(610)
-    monkeypatch.setenv("APPTAINER_CONTAINER", "bench.sif")
-    assert "driver 610.104.05): start the container with --nv" in said(1)
-
-
-def test_fewer_than_asked_for(machine, monkeypatch):
-    machine(580, gpus=2)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert re.search(r"can use 2 here \(.*, CUDA_VISIBLE_DEVICES='0,1'\): ask for no more GPUs", said(8))
-
-
-def test_a_gpu_that_is_too_old_for_the_build(machine):
-    machine(580, gpus=1, capability=(7, 0))
-    assert "can use none here" in said(1)
-    assert "no kernels for Tesla V100-SXM2-32GB, so use another GPU, or install a build for CUDA 12" in said(1)
+@pytest.mark.parametrize(
+    ("settings", "variable", "count", "expected"),
+    [
+        ({"driver": 580, "cuda": None}, None, 1, "a build for CPUs"),
+        ({"driver": None}, None, 2, r"none here \(torch 2.13.0\+cu130, CUDA 13.0, driver None\): no driver"),
+        (
+            {"driver": 535},
+            None,
+            1,
+            r"driver 535.104.05\): CUDA 13.0 needs driver 580 .* torch==2.13.0 --index-url",
+        ),
+        ({"driver": 610}, ("APPTAINER_CONTAINER", "x"), 1, "start the container with --nv"),
+        (
+            {"driver": 580, "gpus": 2},
+            ("CUDA_VISIBLE_DEVICES", "0,1"),
+            8,
+            "2 here .*='0,1'.*: ask for no more",
+        ),
+        (
+            {"driver": 580, "gpus": 1, "capability": (7, 0)},
+            None,
+            1,
+            "no kernels for Tesla V100-SXM2-32GB, so",
+        ),
+    ],
+)
+def test_what_is_wrong_with_gpus_is_said(settings, variable, count, expected, machine, monkeypatch):
+    machine(**settings)
+    if variable is not None:
+        monkeypatch.setenv(*variable)
+    with pytest.raises(ValueError, match=rf"^execution\.gpus: {count}, but torch can use .*{expected}") as raised:
+        check_gpus(count)
+    assert str(raised.value).endswith("With execution.gpus: 0 the study runs on the CPU")
 
 
 def test_a_gpu_is_asked_for_where_there_is_none(machine):

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from coupled_adam_bench.machine import gpu_leases
-from coupled_adam_bench.machine.gpu_leases import VISIBLE, leased_gpus, visible_gpus
-from coupled_adam_bench.store.locks import FolderLock
+from coupled_adam_bench.machine.gpu_leases import VISIBLE, leased_gpus
 
 
 @pytest.fixture
@@ -75,19 +74,3 @@ def test_more_gpus_than_there_are(machine):
         leased_gpus(8, machine),
     ):
         pass
-
-
-def test_a_job_that_takes_all_gpus_keeps_them_from_the_others(machine):
-    lock = FolderLock(machine, "1.lock")
-    with leased_gpus(3, machine):
-        assert not lock.acquire(0)
-    assert lock.acquire(0)
-    lock.release()
-
-
-def test_a_machine_without_gpus(tmp_path, monkeypatch):
-    monkeypatch.delenv(VISIBLE, raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert visible_gpus() == []
-    with leased_gpus(1, tmp_path):
-        assert VISIBLE not in os.environ

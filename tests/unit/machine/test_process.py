@@ -16,17 +16,6 @@ def test_python_looks_for_garbage_as_before_at_the_end() -> None:
     assert gc.get_threshold() == usual
 
 
-def test_the_command_line_starts_with_it_and_ends_as_usual() -> None:
-    program = (
-        "import gc, sys; from coupled_adam_bench import __main__; usual = gc.get_threshold()\n"
-        "sys.argv = ['coupled-adam-bench', '--help']\n"
-        "try: __main__.main()\n"
-        "finally: assert gc.get_threshold() == usual"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (0, "")
-
-
 def test_the_command_line_leaves_its_objects_to_the_system_when_it_ends() -> None:
     program = (
         "import atexit, gc, sys; from coupled_adam_bench import __main__\n"

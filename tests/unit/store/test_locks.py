@@ -88,12 +88,6 @@ def test_a_folder_that_is_made_anew_while_its_lock_is_held_has_a_lock_of_its_own
     waiting.release()
 
 
-def test_folders_without_a_lock(tmp_path: Path) -> None:
-    assert not is_held(tmp_path / "nowhere")
-    with folder_lock(tmp_path / "new" / "folder"):
-        assert is_held(tmp_path / "new" / "folder")
-
-
 def test_a_file_system_that_cannot_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(38, "Function not implemented")

@@ -1,4 +1,5 @@
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copy
@@ -15,6 +16,7 @@ from coupled_adam_bench.store.runs import (
     write_cell,
     write_run,
 )
+from coupled_adam_bench.store.stored import row, wrong_row
 from coupled_adam_bench.store.weights import CELL, header_bytes
 
 
@@ -123,3 +125,9 @@ def test_history(tmp_path: Path) -> None:
     path.write_text(json.dumps(rows[0]) + "\n" + '{"step": 2}\n')
     with pytest.raises(ValueError, match=r"history\.jsonl: line 2 is not one"):
         read_history(path)
+
+
+def test_a_value_out_of_the_bounds_of_its_metric_is_refused() -> None:
+    good = [row("test", "loss", 3.25), row("average", "acc", 1.0), row("test", "loss", math.nan)]
+    assert wrong_row(good) is None
+    assert wrong_row([*good, row("average", "acc", 7.0)]) == "average acc is 7.0, outside 0 to 1"

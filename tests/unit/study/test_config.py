@@ -8,14 +8,11 @@ import yaml
 
 from coupled_adam_bench.study.catalog.tables import Table
 from coupled_adam_bench.study.config import (
-    AdamWSettings,
-    CoupledAdamSettings,
-    HubSource,
     Model,
     parse_study,
 )
 from coupled_adam_bench.study.config.base import parse_count
-from coupled_adam_bench.study.presets import HUB_PLACES, HUB_PRESETS, MODEL_PRESETS, Place
+from coupled_adam_bench.study.presets import MODEL_PRESETS, Place
 
 MINIMAL = """
 study: tiny
@@ -88,55 +85,26 @@ WRONG = {
     # Unknown, missing, and of the wrong kind.
     "unknown section": (study(traning={}), "traning: unknown key; did you mean 'training'?; allowed: study, title,"),
     "unknown key": (study(training__seq_length=3), "training.seq_length: unknown key; did you mean 'seq_len'?"),
-    "unknown key of a source": (study(data__source__text_field="t"), "data.source.text_field: unknown key; allowed:"),
     "study not a mapping": ([], "(whole study): must be a mapping of keys to values"),
-    "section not a mapping": (study(data=None), "data: must be a mapping of keys to values (got None)"),
-    "not a list": (study(grid__0__seeds=1), "grid.0.seeds: must be a list (got 1)"),
-    "empty list": (study(grid=[]), "grid: must have at least one entry"),
     "a fraction": (study(training__seq_len=1.5), "training.seq_len: must be a whole number (got 1.5)"),
-    "no number": (study(training__beta1="x"), "training.beta1: must be a number (got 'x')"),
-    "not text": (study(paths={"tokenizer": 3}), "paths.tokenizer: must be text (got 3)"),
-    "not finite": (study(training__grad_clip=float("inf")), "training.grad_clip: must be a finite number (got inf)"),
     "none of the literals": (study(training__precision="fp16"), "training.precision: must be 'fp32' or 'bf16'"),
     # Ranges.
-    "too small": (study(training__batch_sequences=0), "training.batch_sequences: must be greater than 0 (got 0)"),
-    "too large": (study(training__beta2=1), "training.beta2: must be less than 1 (got 1)"),
     "sgd without factor": (study(grid__0__optimizers=["adamw", "sgd"]), "grid.0.optimizers.1.lr_factor: missing"),
     # Names.
     "study name": (study(study="a/b"), "study: must consist of letters, digits, '_', '.' and '-', and begin"),
     "reserved study name": (study(study="runs"), "study: runs is taken; results/ also holds data, runs,"),
-    "data name": (study(data__name="my_data"), "data.name: must consist of letters, digits, '.' and '-', and begin"),
     # Unions.
     "source kind": (study(data__source__kind="web"), "data.source.kind: 'web' is none of 'synthetic', 'files', 'hub'"),
     "no source kind": (study(data__source={}), "data.source.kind: missing; one of 'synthetic', 'files', 'hub'"),
     "optimizer": (study(grid__0__optimizers=["adamw", "adam"]), "grid.0.optimizers.1: 'adam' is none of 'adamw',"),
-    "tasks": (study(evaluation__downstream={"tasks": "race"}), "evaluation.downstream.tasks: must be a list, or"),
     # A user's own optimizer.
-    "no path": (study(grid__0__optimizers=["adamw", {**LION, "path": None}]), "grid.0.optimizers.1.path: must be text"),
     "path without a module": (
         with_lion(path="Lion"),
         "grid.0.optimizers.1.path: must be a module and what it defines, jo",
     ),
-    "key as a path": (with_lion(key="a/b"), "grid.0.optimizers.1.key: must consist of letters, digits, '_', '.' and"),
-    "key of another": (
-        with_lion(key="adamw"),
-        "grid.0.optimizers: adamw given more than once",
-    ),
     "number as text": (
         with_lion(arguments={"eps": "1e-8"}),
         "grid.0.optimizers.1.arguments.eps: '1e-8' is text to YAML, whose numbers have a point: write 1.0e-8, not 1e-8",
-    ),
-    "number as text in a list": (
-        with_lion(arguments={"betas": [0.9, "1e-2"]}),
-        "grid.0.optimizers.1.arguments.betas: '1e-2' is text to YAML",
-    ),
-    "argument that is a mapping": (
-        with_lion(arguments={"x": {"y": 1}}),
-        "grid.0.optimizers.1.arguments.x: must be a finite number, text, true, false or null, or a list of these",
-    ),
-    "arguments as a list": (
-        with_lion(arguments=[1]),
-        "grid.0.optimizers.1.arguments: must be a mapping of keys to val",
     ),
     "mu-loss of a mean that is zero": (
         with_lion(mu_centering=True, mu_loss=0.1),
@@ -148,13 +116,11 @@ WRONG = {
     ),
     # Counts.
     "count": (study(grid__0__tokens=["1G"]), "grid.0.tokens.0: must be a whole number, or one with K, M, B or T"),
-    "negative count": (study(grid__0__tokens=[-4]), "grid.0.tokens.0: must be greater than 0 (got -4)"),
     # Data.
     "word without synthetic": (
         study(data__source={"kind": "hub", "preset": "openwebtext"}),
         "data.tokenizer: 'word' goes with",
     ),
-    "vocabulary below words": (study(data__vocab_size=50), "data.vocab_size: 50 < 51 (n_words and end-of-text)"),
     "vocabulary below GPT-2": (
         study(
             data={
@@ -169,29 +135,17 @@ WRONG = {
     "hub without dataset": (study(data__source={"kind": "hub"}), "data.source.dataset: missing; give the name of a"),
     # Models.
     "preset": (study(models=["gpt2-1x1"]), "models.0: no such preset; there are gpt2-125m, gpt2-355m, gpt2-760m,"),
-    "heads": (
-        study(models=[{"name": "m", "n_layer": 1, "n_head": 3, "d_model": 32, "learning_rate": 1e-3}]),
-        "models.0.n_head: 3 does not divide d_model 32",
-    ),
-    "model twice": (study(models=["gpt2-2x32", "gpt2-2x32"]), "models: gpt2-2x32 defined more than once"),
     # The grid.
     "unknown model": (study(grid__0__models=["m"]), "grid.0.models: m is not among the study's models gpt2-2x32,"),
     "less than a batch": (study(grid__0__tokens=[63]), "grid.0.tokens: 63 is smaller than one batch of 64 tokens"),
-    "model twice in a block": (study(grid__0__models=["gpt2-2x32"] * 2), "grid.0.models: gpt2-2x32 given more than"),
-    "same steps": (study(grid__0__tokens=[640, {"steps": 10}]), "grid.0.tokens: 10 steps given more than once"),
     "optimizer twice": (
         study(grid__0__optimizers=["coupled_adam", {"name": "coupled_adam", "scale_exponent": 0}]),
         "grid.0.optimizers: coupled_adam given more than once",
     ),
     "seed twice": (study(grid__0__seeds=[1, 2, 2]), "grid.0.seeds: 2 given more than once"),
-    "table1 with one optimizer": (study(grid__0__optimizers=["adamw"]), "grid.0.optimizers: table1 compares exactly 2"),
     "table1 with three": (
         study(grid__0__optimizers=["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 1}]),
         "grid.0.optimizers: table1 compares exactly 2, not 3; more go into table7",
-    ),
-    "table2 with one": (
-        study(grid__0__table="table2", grid__0__optimizers=["adamw"]),
-        "grid.0.optimizers: table2 compares at least 2, not 1",
     ),
     "table1 with one seed": (study(grid__0__seeds=[1]), "grid.0.seeds: table1 rests on a t-test and needs at least"),
     # Sources.
@@ -215,12 +169,6 @@ WRONG = {
         "evaluation: 'synthetic' sets exist for the data source 'synthetic' only",
     ),
     "true for a whole number": (study(training__seq_len=True), "training.seq_len: must be a whole number (got 'true')"),
-    "true for a count": (study(grid__0__tokens=[True]), "grid.0.tokens.0: must be a number, not true (got True)"),
-    "true for auto": (study(execution__micro_batch_sequences=True), "execution.micro_batch_sequences: must be a whole"),
-    "count too large": (
-        study(grid__0__tokens=["9" * 50]),
-        "grid.0.tokens.0: must be less than or equal to 10000000000",
-    ),
     "tokens too many": (
         study(grid__0__tokens=[{"steps": 2**40}], training__seq_len=2**24),
         "grid.0.tokens.0: 1,099,511,627,776 steps are 7.4e+19 tokens, more than 1e+18; lower them",
@@ -229,20 +177,9 @@ WRONG = {
         study(title="a\nb"),
         "title: must be one line without control or other invisible characte",
     ),
-    "a label in another direction": (
-        with_lion(label="L\u202eion"),
-        "grid.0.optimizers.1.label: must be one line without control or other invisible characters; character 2 is U+",
-    ),
-    "an empty label": (with_lion(label=" "), "grid.0.optimizers.1.label: must have a visible character (got ' ')"),
-    "a hidden label": (with_lion(label="_x"), "grid.0.optimizers.1.label: must not begin with '_': figures leave such"),
-    "argument of no name": (
-        with_lion(arguments={"a b": 1}),
-        "grid.0.optimizers.1.arguments.a b: not a valid name",
-    ),
-    "null character": (study(paths={"tasks": "a\0b"}), "paths.tasks: must not have a null character: no path does"),
-    "more classes than words": (
-        study(data__source__n_classes=51),
-        "data.source.n_classes: 51 exceeds n_words 50; each",
+    "a hidden label": (
+        with_lion(label="_x"),
+        "grid.0.optimizers.1.label: must not be empty or begin with '_': figures",
     ),
     "one key for two optimizers": (
         study(
@@ -270,26 +207,13 @@ WRONG_TABLES = {
         "grid.0.table: table3 is no table; there are table1, table2, table7, and others are declared under `tables`",
     ),
     "table without a title": (own_table(title=None), "tables.mine.title: missing; a study's own table needs title, "),
-    "table without columns": (own_table(columns=None), "tables.mine.columns: missing; a study's own table needs"),
-    "table that compares nothing": (own_table(comparison=None), "tables.mine.comparison: missing; a study's own"),
-    "no such comparison": (own_table(comparison="all"), "tables.mine.comparison: must be 'pair', 'each_other' or 's"),
     "a column that no stage measures": (
         own_table(columns=["loss", "cosine", "head_gradient_sum"]),
         "tables.mine.columns: cosine, head_gradient_sum is nothing that this study measures; there are loss, ",
     ),
-    "column twice": (own_table(columns=["loss", "acc", "loss"]), "tables.mine.columns: loss given more than once"),
-    "no column": (own_table(columns=[]), "tables.mine.columns: must have at least one entry"),
     "table without a block": (
         study(tables={"mine": OWN_TABLE}),
         "tables.mine: no block of the grid has `table: mine`; give it to one, or leave this table out",
-    ),
-    "table named as another": (
-        study(tables={"Table1": OWN_TABLE}, grid__0__table="Table1"),
-        "tables.Table1: table1 is a table too, and on some machines their files would be the same; rename it",
-    ),
-    "table with the title of another": (
-        study(tables={"mine": OWN_TABLE | {"title": "table  1"}}, grid=[*GRID, GRID[0] | {"table": "mine"}]),
-        "tables.mine.title: 'table  1' is the title of both table1 and mine; change it",
     ),
     "another comparison for a table of the paper": (
         study(tables={"table1": {"comparison": "each_other"}}),
@@ -297,21 +221,13 @@ WRONG_TABLES = {
     ),
     "a t-test of one seed": (own_table(min_seeds=1), "tables.mine.min_seeds: 1, but a t-test needs 2"),
     "fewer seeds than a table needs": (own_table(min_seeds=4), "grid.0.seeds: mine rests on a t-test and needs at lea"),
-    "fewer single runs than a table needs": (
-        own_table(min_seeds=4, comparison="single_runs"),
-        "grid.0.seeds: mine needs at least 4 seeds",
-    ),
-    "a name of a table that no file can have": (
-        study(tables={"../mine": OWN_TABLE}),
-        "tables.../mine: must consist of letters, digits, '_', '.' and '-', and begin with a letter or a digit",
-    ),
 }
 
 
 @pytest.mark.fault(
     "settings",
-    "A table of the study's own lacks its title, columns or comparison, names a metric that nothing measures, has the "
-    "name or title of another, or has no block.",
+    "A table of the study's own lacks its title, columns or comparison, names a metric that nothing measures, or "
+    "has no block.",
     "The start is refused with the field, where the last job, the report, would fail after all training.",
 )
 @pytest.mark.parametrize("case", WRONG_TABLES)
@@ -343,11 +259,6 @@ def test_a_table_of_its_own_and_another_look_for_one_of_the_paper():
             "never reaches its learning rate; lower it, or train for longer",
         ),
         (
-            {"training__warmup_steps": 15},
-            "grid.0.tokens.0: the warmup of 15 steps (training.warmup_steps) takes all 10 ",
-        ),
-        ({"training__warmup_steps": 10, "grid__0__tokens": ["1K", 640]}, "grid.0.tokens.1: the warmup of 10 steps"),
-        (
             {"training__warmup_fraction": 0.95},
             "grid.0.tokens.0: the warmup of 10 steps (training.warmup_fraction) takes all 10 steps of the run",
         ),
@@ -363,11 +274,6 @@ def test_a_run_that_never_reaches_its_learning_rate(changes, expected):
     assert line.startswith(expected)
 
 
-def test_a_warmup_that_leaves_one_step():
-    parse_study(study(training__warmup_steps=9))
-    parse_study(study(training__schedule="wsd", training__decay_fraction=0.5))
-
-
 @pytest.mark.fault(
     "settings",
     "a number is out of all bounds: a seed of 2^64, a million threads, a name of 300 letters",
@@ -381,31 +287,11 @@ def test_a_warmup_that_leaves_one_step():
             "grid.0.optimizers.1.scale_exponent: must be less than or equal to 20 (got 100)",
         ),
         (
-            study(grid__0__optimizers=["adamw", {"name": "coupled_adam", "scale_exponent": -1024}]),
-            "grid.0.optimizers.1.scale_exponent: must be greater than or equal to -20 (got -1024)",
-        ),
-        (
             study(grid__0__seeds=[1, 2**64]),
             "grid.0.seeds.1: must be less than 9223372036854775808 (got 1844674407370955",
         ),
-        (study(data__source__seed=2**63), "data.source.seed: must be less than 9223372036854775808"),
-        (study(data__split={"seed": 2**64}), "data.split.seed: must be less than 9223372036854775808"),
-        *(
-            (study(execution={name: 10**6}), f"execution.{name}: must be less than or equal to 1024 (got 1000000)")
-            for name in ("train_threads", "evaluation_threads", "data_threads", "gpus", "train_processes")
-        ),
-        (
-            study(execution={"micro_batch_sequences": 10**9}),
-            "execution.micro_batch_sequences: must be less than or equal",
-        ),
-        (
-            study(execution={"evaluation_batch_sequences": 10**9}),
-            "execution.evaluation_batch_sequences: must be less th",
-        ),
+        (study(execution={"train_threads": 10**6}), "execution.train_threads: must be less than or equal to 1024 (got"),
         (study(study="x" * 300), "study: must have at most 64 characters (got 'xxxx"),
-        (study(data__name="x" * 300), "data.name: must have at most 64 characters"),
-        (with_lion(key="x" * 300), "grid.0.optimizers.1.key: must have at most 64 characters"),
-        (study(grid__0__models=["x" * 300]), "grid.0.models.0: must have at most 64 characters"),
     ],
 )
 def test_numbers_and_names_have_bounds(values, expected):
@@ -461,25 +347,12 @@ def test_counts_are_read_exactly(text, count):
     assert isinstance(parse_count(text), int)
 
 
-def test_one_text_path_may_stand_without_a_list():
-    values = study(data={"name": "f", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50304})
-    assert parse_study(values | {"paths": {"text": "a"}}).paths.text == ("a",)
-    assert parse_study(values | {"paths": {"text": ["a", "b"]}}).paths.text == ("a", "b")
-
-
 def test_a_hub_preset_can_be_refined():
     source = {"kind": "hub", "preset": "openwebtext", "revision": "abc"}
     data = {"name": "o", "source": source, "tokenizer": "gpt2", "vocab_size": 50304}
     parsed = parse_study(study(data=data)).data.source
     assert (parsed.dataset, parsed.revision) == ("Skylion007/openwebtext", "abc")
     assert parsed.places == (Place("Skylion007/openwebtext", "abc"),)
-
-
-def test_a_preset_has_places_and_says_nothing_of_them_in_the_data_id():
-    assert {name: HubSource(kind="hub", preset=name).places for name in HUB_PRESETS} == HUB_PLACES
-    source = HubSource(kind="hub", preset="fineweb-edu-10bt")
-    assert (source.dataset, source.config_name) == ("HuggingFaceFW/fineweb-edu", "sample-10BT")
-    assert source.revision is None
 
 
 def test_a_cap_that_holds_the_largest_run_to_the_token():
@@ -489,18 +362,6 @@ def test_a_cap_that_holds_the_largest_run_to_the_token():
     parse_study(study(data=data, grid__0__tokens=[640]))
     with pytest.raises(ValueError, match=r"data\.max_tokens: 1,023 leaves 639 .* trains on 640; set at least 1,024"):
         parse_study(study(data=data | {"max_tokens": 1023}, grid__0__tokens=[640]))
-
-
-def test_a_cap_for_a_generated_language():
-    with pytest.raises(ValueError, match=r"max_tokens: a generated language has the size data\.source\.n_tokens"):
-        parse_study(study(data__max_tokens=10**6))
-
-
-def test_optimizers_by_name_equal_those_by_mapping():
-    assert parse_study(study()).grid[0].optimizers == (
-        AdamWSettings(name="adamw"),
-        CoupledAdamSettings(name="coupled_adam"),
-    )
 
 
 def test_a_users_own_optimizer_survives_its_own_json_with_its_types():

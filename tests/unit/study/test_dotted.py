@@ -5,7 +5,6 @@ import importlib.metadata
 import importlib.util
 import shutil
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -44,6 +43,14 @@ def test_the_code_is_the_file_and_all_that_it_imports_from_the_user_s_folders():
     modules = ["helpers.other", "helpers.signs", "my_module", "package", "package.deep", "package.near"]
     assert list(code) == modules
     assert code["helpers.signs"] == sha256_file(Path("helpers/signs.py"))
+
+
+def test_this_program_and_its_optimizer_are_no_code_of_the_user():
+    before = code_of("my_module.Mine")
+    Path("my_module.py").write_text(
+        FILES["my_module.py"] + "from coupled_adam import CoupledAdam\nimport coupled_adam_bench.optim\n"
+    )
+    assert list(code_of("my_module.Mine")) == list(before)
 
 
 @pytest.mark.parametrize("file", ["my_module.py", "helpers/other.py", "package/__init__.py", "package/near.py"])
@@ -89,16 +96,6 @@ def test_an_editable_install_is_its_files(monkeypatch):
     assert changed_code("package.deep.Mine", code) == str(Path(source, "near.py"))
 
 
-def test_what_has_no_source_is_the_file_that_is_there(monkeypatch):
-    compiled = Path(f"compiled{importlib.machinery.EXTENSION_SUFFIXES[0]}")
-    compiled.write_bytes(b"\x7fELF")
-    assert code_of("compiled.Mine") == {"compiled": sha256_file(compiled)}
-    with zipfile.ZipFile("packed.zip", "w") as archive:
-        archive.writestr("packed.py", "import my_module\n")
-    monkeypatch.syspath_prepend(str(Path("packed.zip").absolute()))
-    assert code_of("packed.Mine") == {"packed": sha256_file(Path("packed.zip"))}
-
-
 @pytest.mark.fault(
     "settings",
     "The code of a study's own optimizer is not there, has no file, is no Python, or may not be read.",
@@ -117,14 +114,14 @@ def test_what_has_no_source_is_the_file_that_is_there(monkeypatch):
 def test_code_that_cannot_be_identified_is_refused(path, message, monkeypatch):
     Path("broken.py").write_text("1 +\n")
     Path("closed.py").touch()
-    read = dotted.sha256_once
+    read = dotted.sha256_file
 
     def closed(file):
         if file.name == "closed.py":
             raise PermissionError(13, "Permission denied", file.name)
         return read(file)
 
-    monkeypatch.setattr(dotted, "sha256_once", closed)
+    monkeypatch.setattr(dotted, "sha256_file", closed)
     with pytest.raises(ValueError, match=message):
         code_of(path)
 
@@ -148,25 +145,6 @@ def test_cells_of_other_code_are_other_cells(tiny_study):
     assert [cell.optimizer.key for cell in same] == ["adamw"] * 3
     Path("package/near.py").write_text(FILES["package/near.py"])
     assert list(plan_of(tiny_study).cells) == list(plan.cells)
-
-
-def test_trunks_and_trials_of_other_code_are_others(tiny_study):
-    def names():
-        settings = tiny_study()
-        optimizer = MINE | {"lr_factor": 2.0}
-        training = settings["training"] | {"schedule": "wsd"}
-        shared = {"optimizers": [optimizer], "table": None, "seeds": [1]}
-        tune = {"seeds": [9], "grids": {"mine": {"lr_factor": [1.0, 2.0]}}}
-        grid = settings["grid"][0]
-        blocks = [grid | shared | {"tokens": [{"steps": 60}, {"steps": 80}]}, grid | shared | {"tune": tune}]
-        plan = make_plan(parse_study(settings | {"training": training, "grid": blocks[:1]}))
-        tuned = make_plan(parse_study(settings | {"grid": blocks[1:]}))
-        assert plan.trunks and tuned.tunings
-        return {*plan.trunks, *tuned.tunings, *tuned.by_job_name}
-
-    before = names()
-    Path("helpers/other.py").write_text("")
-    assert not before & names()
 
 
 def test_a_plan_is_made_without_the_code_and_has_no_cell_of_any(tiny_study):

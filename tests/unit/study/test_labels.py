@@ -26,24 +26,9 @@ def model(name: str, **changes: Any) -> dict[str, Any]:
 
 
 CLASHES: dict[str, tuple[dict[str, Any], str]] = {
-    "optimizers of one block": (
-        {"grid": [block(optimizers=["adamw", custom("a", "Lion"), custom("b", "Lion")])]},
-        "grid.0.optimizers.1 and grid.0.optimizers.2: both are printed as 'Lion'",
-    ),
     "optimizers of two blocks": (
         {"grid": [block(optimizers=[custom("a", "Lion")]), block(optimizers=["adamw", custom("b", " Lion")])]},
         "grid.0.optimizers.0 and grid.1.optimizers.1: both are printed as ' Lion'",
-    ),
-    "the key of a built-in one": (
-        {
-            "models": [model("nano"), model("wide", d_model=16)],
-            "grid": [block(), block(models=["wide"], optimizers=[custom("adamw", "Mine")])],
-        },
-        "grid.0.optimizers.0 and grid.1.optimizers.0: both are printed as 'adamw'",
-    ),
-    "the label of a built-in one": (
-        {"grid": [block(optimizers=["coupled_adam", custom("a", "Coupled  Adam")])]},
-        "grid.0.optimizers.0 and grid.0.optimizers.1: both are printed as 'Coupled  Adam'",
     ),
     "letters that look the same": (
         {"grid": [block(optimizers=[custom("a", "Lion 2"), custom("b", "Lion ②")])]},
@@ -55,13 +40,6 @@ CLASHES: dict[str, tuple[dict[str, Any], str]] = {
             "grid": [block(), block(models=["wide"])],
         },
         "grid.0.models.0 and grid.1.models.0: both are printed as 'small'",
-    ),
-    "a model without a label": (
-        {
-            "models": [model("nano"), model("wide", d_model=16, label="1.43K")],
-            "grid": [block(models=["wide", "nano"])],
-        },
-        "grid.0.models.0 and grid.0.models.1: both are printed as '1.43K'",
     ),
     "tokens": (
         {"grid": [block(tokens=[{"steps": 60, "label": "x"}, {"steps": 61, "label": "x"}])]},
@@ -87,15 +65,6 @@ def test_one_label_for_two_things(case: str, tiny_study: TinyStudy) -> None:
     assert str(raised.value).startswith(
         f"{expected}, so tables and figures could not tell them apart; give one of them"
     )
-
-
-def test_one_thing_may_stand_in_many_places(tiny_study: TinyStudy) -> None:
-    optimizers = ["adamw", "coupled_adam", custom("a", "Lion")]
-    twice = [
-        block(optimizers=optimizers),
-        block(optimizers=optimizers, tokens=[{"steps": 60}, {"steps": 70}], seeds=[2]),
-    ]
-    make_plan(parse_study(tiny_study(grid=twice)))
 
 
 def test_a_key_stays_right_after_a_built_in_optimizer_has_its_name(tiny_study: TinyStudy) -> None:

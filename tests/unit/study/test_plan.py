@@ -109,46 +109,6 @@ def test_the_study_of_cells_and_of_data(write: Any, plan_of: Make) -> None:
         plan.study_with_data("x")
 
 
-def test_the_cells_of_a_shared_trunk_keep_their_studies(write: Any, plan_of: Make) -> None:
-    write("a", training__schedule="wsd")
-    write("b", training__schedule="wsd", grid__0__tokens=[{"steps": 80}])
-    plan = plan_of("a", "b")
-    first, second = plan.studies.values()
-    assert len(plan.trunks) == 6  # one for each optimizer and seed
-    for trunk in plan.trunks.values():
-        assert [plan.cells[cell_id].study for cell_id in trunk.prefixes] == [first, second]
-
-
-def test_the_tasks_in_full_are_those_of_cells_that_the_english_study_trains(tmp_path: Path) -> None:
-    (tmp_path / "some.txt").write_text("some text")
-    plans = []
-    for name in ("english", "english_tasks"):
-        values = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
-        values.pop("stated", None)
-        plans.append(make_plan(parse_study(merged(values, {"paths__text": str(tmp_path)}))))
-    english, tasks = plans
-    assert set(tasks.cells) < set(english.cells)
-
-
-def test_two_studies_of_one_name_are_refused(write: Any, plan_of: Make, tmp_path: Path) -> None:
-    write("a")
-    (tmp_path / "b.yaml").write_text((tmp_path / "a.yaml").read_text())
-    with pytest.raises(ValueError, match="studies: two of them have the name 'a'"):
-        plan_of("a", "b")
-
-
-def test_a_plan_on_file_needs_none_of_its_parts_files(write: Any, plan_of: Make, tmp_path: Path) -> None:
-    write("a")
-    write("b", data__source__seed=5, training__seq_len=32)
-    plan = plan_of("a", "b", title="All")
-    write_sealed(tmp_path / "plan.json", plan.to_json())
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.yaml").unlink()
-    loaded = load_plan(tmp_path / "plan.json")
-    assert loaded == plan
-    assert list(plan.cells) == list(loaded.cells)
-
-
 def test_the_command_line_finds_the_parts_beside_the_file(write: Any, plan_of: Make, tmp_path: Path) -> None:
     write("a")
     write("b", training__seq_len=32)
@@ -185,16 +145,6 @@ def test_a_plan_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     write_sealed(tmp_path / "plan.json", {"study": {}, "data_id": "x", "cells": []})
     with pytest.raises(ValueError, match=r"plan\.json: not a plan of this version; write it anew"):
         load_plan(tmp_path / "plan.json")
-
-
-def test_the_description_counts_shared_cells_once(write: Any, plan_of: Make) -> None:
-    write("a")
-    write("b", grid__0__seeds=[3, 4])
-    plan = plan_of("a", "b")
-    lines = plan.describe().splitlines()
-    assert lines[0] == f"whole: 8 cells on {plan.data_ids[0]}"
-    assert [line.split()[0] for line in lines[3:11]] == list(plan.cells)
-    assert lines[12].startswith(f"together: {8 * 60 * 4 * 16:,} tokens, ")
 
 
 # What cannot stand in one results folder.
@@ -238,12 +188,6 @@ def test_a_shared_cell_is_not_measured_in_two_ways(changes: dict[str, Any], writ
     write("b", **changes)
     with pytest.raises(ValueError, match=r"a and b share cells, such as .*, and evaluate them in different ways"):
         layout_of(plan_of("a", "b"))
-
-
-def test_what_changes_no_number_may_differ(write: Any, plan_of: Make) -> None:
-    write("a")
-    write("b", title="B", models__0__label="nano", execution__train_cells_per_job=3, paths__text="elsewhere")
-    assert len(plan_of("a", "b").cells) == 6
 
 
 def test_one_folder_has_one_protocol(write: Any, plan_of: Make) -> None:

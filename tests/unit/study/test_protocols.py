@@ -1,12 +1,10 @@
 """Protocols: what each sets, that it sets nothing else, and that the ledger in the documentation says the same."""
 
-import copy
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from planned import Planned
 
 from coupled_adam_bench.study.config import EvaluationSettings, Study, Training, parse_study
@@ -15,7 +13,6 @@ from coupled_adam_bench.study.config.protocols import (
     PROTOCOLS,
     as_yaml,
     preset,
-    with_defaults,
 )
 
 
@@ -75,22 +72,6 @@ def test_what_the_study_says_wins(tiny_study, protocol):
     assert study.training.data_order == LEDGER["training.data_order"].value(protocol)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("training", [{}, {"embedding_weight_decay": 0.7}])
-def test_a_study_survives_its_own_json(tiny_study, protocol, training):
-    study = parsed(tiny_study, protocol, training=training)
-    again = parse_study(study.model_dump(mode="json"))
-    assert again == study
-    assert again.protocol_label == study.protocol_label
-
-
-def test_parsing_leaves_the_given_study_alone(tiny_study):
-    values = tiny_study(protocol="official")
-    before = copy.deepcopy(values)
-    parse_study(values)
-    assert values == before
-
-
 def test_sections_may_be_left_out_and_wrong_ones_are_refused(tiny_study):
     values = {name: section for name, section in tiny_study(protocol="official").items() if name != "evaluation"}
     assert parse_study(values).evaluation.isotropy == "eig_float32"
@@ -107,19 +88,6 @@ def test_a_batch_that_the_authors_ranks_cannot_share_is_refused(tiny_study):
     with pytest.raises(ValueError, match=r"training\.data_ranks: 4 does not divide batch_sequences 6"):
         parsed(tiny_study, "official", training={"batch_sequences": 6})
     assert parsed(tiny_study, "official", training={"batch_sequences": 6, "data_ranks": 2}).training.data_ranks == 2
-
-
-def test_fill_takes_what_is_missing_section_by_section():
-    defaults = {"a": {"x": 1, "y": {"z": 2}}, "b": 3}
-    assert with_defaults({}, defaults) == defaults
-    assert with_defaults({"a": {"y": {}}, "c": 4}, defaults) == {"a": {"x": 1, "y": {"z": 2}}, "b": 3, "c": 4}
-    assert with_defaults({"a": None, "b": {"x": 5}}, defaults) == {"a": None, "b": {"x": 5}}
-    assert defaults == {"a": {"x": 1, "y": {"z": 2}}, "b": 3}
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_study_as_its_protocol_has_just_its_name(tiny_study, protocol):
-    assert parsed(tiny_study, protocol).protocol_label == protocol
 
 
 @pytest.mark.parametrize(
@@ -182,11 +150,6 @@ def test_windows_of_a_model_that_the_study_has_not_are_refused(tiny_study):
         parsed(tiny_study, evaluation={"test_loss": {"batch_sequences_of": {"gpt2-76m": 6}}})
     with pytest.raises(ValueError, match=r"evaluation\.test_loss\.batch_sequences_of\.nano: must be greater than 0"):
         parsed(tiny_study, evaluation={"test_loss": {"batch_sequences_of": {"nano": 0}}})
-
-
-@pytest.mark.parametrize("value", [0.0, 0.1, True, False, "first_step", 2000, "0.4.3", {"gpt2-760m": 6}, {}])
-def test_values_are_printed_as_a_study_file_has_them(value):
-    assert yaml.safe_load(as_yaml(value)) == value
 
 
 def test_the_documentation_says_the_same():

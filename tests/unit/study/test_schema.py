@@ -26,11 +26,6 @@ def test_the_file_is_what_the_classes_say(tmp_path):
     assert read_json(ROOT / SCHEMA_FILE) == read_json(tmp_path / "schema.json"), "run `make schema`"
 
 
-def test_studies_are_shipped():
-    papers = {"paper", "paper_small", "paper_large", "paper_sgd", "paper_scale"}
-    assert {path.stem for path in STUDIES} >= {"demo", "local_text", *papers}
-
-
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_a_shipped_study_is_valid_twice(path, validator):
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -39,12 +34,6 @@ def test_a_shipped_study_is_valid_twice(path, validator):
     assert study.study == path.stem
     validator.validate(study.model_dump(mode="json"))
     assert parse_any_study(study.model_dump(mode="json")) == study
-
-
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_a_shipped_study_points_editors_to_the_schema(path):
-    first = path.read_text(encoding="utf-8").splitlines()[0]
-    assert first == "# yaml-language-server: $schema=../schemas/study.schema.json"
 
 
 SHORT_FORMS = (

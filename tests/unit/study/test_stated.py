@@ -89,16 +89,3 @@ def test_optimizers_that_never_meet_are_refused(tiny_study: Any, tmp_path: Path)
     ]
     with pytest.raises(ValueError, match=r"than: coupled_adam and adamw are nowhere compared at the model and tokens"):
         make_plan(parse_study(tiny_study(grid=blocks, stated=str(tmp_path / "plan.yaml"))))
-
-
-@pytest.mark.parametrize("path", ["nowhere.yaml", "/", "a" * 300, "\ud800"])
-def test_a_file_that_cannot_be_read_is_named(tiny_study: Any, path: str) -> None:
-    with pytest.raises(ValueError, match="stated: "):
-        make_plan(parse_study(tiny_study(stated=path)))
-
-
-@pytest.mark.parametrize("text", ["", "[]", "seeds: 1", "a: &a [*a]", "hypotheses: {}", "\t", "null", "42", "{}"])
-def test_a_file_that_states_nothing_is_refused(tiny_study: Any, tmp_path: Path, text: str) -> None:
-    (tmp_path / "plan.yaml").write_text(text)
-    with pytest.raises(ValueError, match="stated: "):
-        make_plan(parse_study(tiny_study(stated=str(tmp_path / "plan.yaml"))))

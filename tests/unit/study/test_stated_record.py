@@ -126,15 +126,6 @@ def test_a_seed_that_is_dropped_after_a_look(study: Study, between: list[int]) -
     assert "had begun, and the grid no longer has them" in study.said
 
 
-def test_seeds_that_never_began_may_go(study: Study) -> None:
-    study.block["seeds"] = [1, 2, 3, 4]
-    study.start()
-    study.block["seeds"] = [1, 2]
-    study.start()
-    study.begin()
-    assert study.kept()[SEEDS] == "open"
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -156,14 +147,6 @@ def test_a_text_that_changes_after_a_look(study: Study, text: Settings) -> None:
     assert "1 other text(s)" in study.said
 
 
-def test_a_seed_that_is_not_stated(study: Study) -> None:
-    study.start()
-    study.begin()
-    study.block["seeds"] = [1, 2, 9]
-    study.start()
-    assert study.kept()[SEEDS] == "no"
-
-
 @pytest.mark.parametrize("evade", ["the record is deleted", "the study is renamed"])
 def test_a_plan_that_is_seen_for_the_first_time_again(study: Study, evade: str) -> None:
     study.start()
@@ -172,17 +155,6 @@ def test_a_plan_that_is_seen_for_the_first_time_again(study: Study, evade: str) 
         (study.folder / "stated.json").unlink()
     else:
         study.settings["study"] = "other"
-    study.start()
-    assert study.kept()[ADVANCE] == "no"
-    assert "when 8 of 8 runs had begun" in study.said
-
-
-def test_tuned_runs_that_had_begun_are_counted(study: Study) -> None:
-    study.block["tune"] = TUNE
-    study.start()
-    study.choose()
-    study.begin()
-    (study.folder / "stated.json").unlink()
     study.start()
     assert study.kept()[ADVANCE] == "no"
     assert "when 8 of 8 runs had begun" in study.said

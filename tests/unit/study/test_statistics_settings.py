@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.config import parse_any_study, parse_study
-from coupled_adam_bench.study.plan import Plan, load_plan, make_plan
+from coupled_adam_bench.study.plan import Plan, make_plan
 
 Settings = Callable[..., dict[str, Any]]
 
@@ -45,13 +44,6 @@ def test_statistics_change_no_cell(tiny_study: Settings, tiny_plan: Plan) -> Non
     plan = make_plan(parse_study(tiny_study(statistics=settings)))
     assert list(plan.cells) == list(tiny_plan.cells)
     assert plan.statistics.model_dump() == settings
-
-
-def test_a_plan_from_before_the_section_is_read(tiny_plan: Plan, tmp_path: Path) -> None:
-    values = tiny_plan.to_json()
-    del values["studies"][0]["study"]["statistics"]
-    write_sealed(tmp_path / "plan.json", values)
-    assert load_plan(tmp_path / "plan.json").statistics == tiny_plan.statistics
 
 
 def test_a_folder_has_one_rule_and_one_margin_of_a_metric(tiny_study: Settings, tmp_path: Path) -> None:

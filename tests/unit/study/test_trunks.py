@@ -8,7 +8,7 @@ import pytest
 from planned import only
 
 from coupled_adam_bench.study import versions
-from coupled_adam_bench.study.cells import Cell, find_trunks, stable_prefix
+from coupled_adam_bench.study.cells import Cell, stable_prefix
 from coupled_adam_bench.study.config import Training, parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 
@@ -45,17 +45,6 @@ def test_cells_that_differ_in_d_share_the_steps_before_their_decay(wsd) -> None:
     assert (trunk.run.steps, trunk.run.training.schedule) == (49, "constant")
     assert list(plan.trunks) == [trunk.run.id]
     assert re.fullmatch(r"nano_stable_adamw_s1_[0-9a-f]{10}", trunk.run.id)
-
-
-def test_each_model_optimizer_and_seed_has_its_trunk(wsd) -> None:
-    plan = wsd(20, 40, optimizers=["adamw", "coupled_adam"], seeds=[1, 2, 3])
-    assert len(plan.trunks) == 6
-    assert sorted(cell for trunk in plan.trunks.values() for cell in trunk.prefixes) == sorted(plan.cells)
-
-
-def test_one_d_needs_no_trunk(wsd) -> None:
-    assert wsd(40, seeds=[1, 2]).trunks == {}
-    assert find_trunks([]) == {}
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
@@ -117,18 +106,3 @@ def test_model_seed_data_and_protocol_are_in_a_trunk_s_id(wsd, monkeypatch: pyte
     assert part_of(make_plan(only(plan).study.model_copy(update={"data": data}))).id != reference
     monkeypatch.setattr(versions, "TRAIN", versions.TRAIN + 1)
     assert part_of(wsd(40)).id != reference
-
-
-def test_the_plan_counts_shared_steps_once(wsd) -> None:
-    plan = wsd(20, 40, 60, seeds=[1, 2])
-    together, trained = plan.describe().splitlines()[-2:]
-    flops_per_token = next(iter(plan.cells.values())).flops / (20 * 64)  # 4 sequences of 16 tokens a step
-    steps = 49 + 3 + 7 + 11  # the trunk, and each cell's own
-    assert together == f"together: {2 * 120 * 64:,} tokens, {2 * 120 * 64 * flops_per_token:.2e} FLOPs"
-    assert trained.startswith(f"trained: {2 * steps * 64:,} tokens, {2 * steps * 64 * flops_per_token:.2e} FLOPs, ")
-    assert "trained" not in wsd(20).describe()
-
-
-def test_no_study_takes_the_folder_of_trunks(tiny_study) -> None:
-    with pytest.raises(ValueError, match="study: trunks is taken"):
-        parse_study(tiny_study(study="trunks"))

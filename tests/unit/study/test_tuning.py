@@ -1,6 +1,5 @@
 """Tunings: grids and what is wrong with them, the slots of cells that wait, and what keeps its id."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pytest
 
 from coupled_adam_bench.cli.guard import damaged_choices
-from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.config import (
     AdamWSettings,
@@ -62,21 +60,16 @@ def write_choices(plan: Plan, folder: Path, index: int) -> None:
             "coupled_adam_n-2_f3",
             "Coupled Adam, n = -2, f = 3",
         ),
-        (SgdSettings(name="sgd", lr_factor=100, momentum=0.5), "sgd_f100_m0.5", "SGD, f = 100, m = 0.5"),
-        (SgdSettings(name="sgd", lr_factor=1), "sgd_f1", "SGD, f = 1"),
         (
             AdamWSettings(name="adamw", amsgrad=True, beta1=0, beta2=0.999),
             "adamw_amsgrad_b1-0_b2-0.999",
             "Adam, AMSGrad, beta1 = 0, beta2 = 0.999",
         ),
-        (EmberSettings(name="ember"), "ember", "Ember"),
-        (AdamWSettings(name="adamw", weight_decay=0), "adamw_wd0", "Adam, wd = 0"),
         (
             EmberSettings(name="ember", beta2=0.99, eps=1e-6),
             "ember_b2-0.99_eps1e-06",
             "Ember, beta2 = 0.99, eps = 1e-06",
         ),
-        (AdamWSettings(name="adamw", mu_centering=True), "adamw_mucenter", "Adam, mu-centering"),
         (
             SgdSettings(name="sgd", lr_factor=1, mu_loss=0.1, z_loss=1e-4, soft_cap=30),
             "sgd_f1_mu0.1_z0.0001_cap30",
@@ -86,14 +79,6 @@ def write_choices(plan: Plan, folder: Path, index: int) -> None:
 )
 def test_names_tell_what_differs_from_the_defaults(optimizer, key, label):
     assert (optimizer.key, optimizer.own_key, optimizer.label) == (key, key, label)
-
-
-def test_a_row_has_names_of_its_own_and_the_same_settings():
-    optimizer = SgdSettings(name="sgd", lr_factor=100)
-    row = optimizer.in_row(*optimizer.names(leave_out=("lr_factor",)))
-    assert (row.key, row.label, row.own_key) == ("sgd", "SGD", "sgd_f100")
-    assert row.model_dump() == optimizer.model_dump()
-    assert optimizer.key == "sgd_f100"
 
 
 @pytest.mark.parametrize(
@@ -127,10 +112,8 @@ GRID = {"learning_rate": RATES}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seeds": []}, "grid.0.tune.seeds: must have at least one entry"),
         ({"seeds": [11, 11]}, "grid.0.tune.seeds: 11 given more than once"),
         ({"seeds": [11, 3, 1]}, "grid.0.tune.seeds: 1, 3 is a seed of the grid too"),
-        ({"grids": {}}, "grid.0.tune.grids: must have at least one entry"),
         ({"grids": {"adamw": {}, "coupled_adam": GRID}}, "grid.0.tune.grids.adamw: no field"),
         (
             {"grids": {"adam": GRID}},
@@ -144,7 +127,6 @@ GRID = {"learning_rate": RATES}
             {"grids": {"adamw": {"learning_rate": [0.1, -1]}}},
             "grid.0.tune.grids.adamw.learning_rate: must be greater than 0 (got -1)",
         ),
-        ({"grids": {"adamw": {"learning_rate": [True]}}}, "grid.0.tune.grids.adamw.learning_rate: must be a number"),
         (
             {"grids": {"adamw": {"learning_rate": [0.1, "1e-1"]}}},
             "grid.0.tune.grids.adamw.learning_rate: 0.1 given more than once",
@@ -153,10 +135,6 @@ GRID = {"learning_rate": RATES}
             {"grids": {"adamw": {"<script>_&%": [1]}}},
             "adamw has no such setting to tune; allowed: learning_rate, mu_centering, mu_loss, z_loss, soft_cap, "
             "weight_decay, head_lr_factor, head_weight_decay, lr_factor",
-        ),
-        (
-            {"grids": {"coupled_adam": {"name": ["adamw"]}}},
-            "lr_factor, beta1, beta2, head_beta1, head_beta2, scale_exponent, coupled",
         ),
         (
             {"grids": {"adamw": GRID, "coupled_adam": {"scale_exponent": [0.5]}}},
@@ -168,30 +146,13 @@ GRID = {"learning_rate": RATES}
         ),
         ({"tokens": {"steps": 61}}, "grid.0.tune.tokens: 61 steps are more than the 60 of the block's shortest cells"),
         ({"tokens": 63}, "grid.0.tune.tokens: 63 is smaller than one batch of 64 tokens"),
-        ({"tokens": {"steps": 5}}, "grid.0.tune.tokens: the warmup of 5 steps"),
         ({"model": "large"}, "grid.0.tune.model: large is not among the study's models nano"),
-        ({"seed": [11]}, "grid.0.tune.seed: unknown key; did you mean 'seeds'?"),
     ],
 )
 def test_what_is_wrong_with_a_trial_is_said_before_the_first_job(changes, message, tuned):
     with pytest.raises(ValueError, match="invalid setting") as error:
         parse_study(tuned(**changes))
     assert message in str(error.value)
-
-
-def test_the_split_by_which_a_tuning_chooses_is_not_the_one_that_is_reported(tuned):
-    study = tuned()
-    study["evaluation"]["test_loss"] = {"split": "val"}
-    with pytest.raises(ValueError, match=r"grid\.0\.tune: chooses by the split val, on which evaluation\.test_loss"):
-        parse_study(study)
-
-
-def test_seeds_of_another_block_are_no_seeds_of_a_tuning(tuned):
-    study = tuned()
-    other = {"models": ["nano"], "tokens": [{"steps": 30}], "optimizers": ["sgd"], "seeds": [12]}
-    study["grid"].append(other | {"optimizers": [{"name": "sgd", "lr_factor": 1}]})
-    with pytest.raises(ValueError, match=r"tune\.seeds: 12 is a seed of the grid too"):
-        parse_study(study)
 
 
 def test_a_fixed_and_a_tuned_row_of_one_name_are_told_apart(tuned):
@@ -219,37 +180,10 @@ def test_blocks_with_other_rows_share_the_choice_of_a_row(tuned):
         parse_study(study)
 
 
-def test_a_fixed_cell_keeps_its_job_if_a_choice_is_the_same_cell(tuned):
-    study = tuned(grids={"adamw": {"weight_decay": [0.0, 0.1]}})
-    study["grid"][0] |= {"optimizers": ["adamw"], "table": None}
-    fixed = {"name": "adamw", "weight_decay": 0.1}
-    (first,) = study["grid"]
-    study["grid"].append({name: first[name] for name in ("models", "tokens", "seeds")} | {"optimizers": [fixed]})
-    plan = make_plan(parse_study(study))
-    cell = plan.blocks[1].cells[0]
-    filled = choose_all(plan, 1)
-    assert any(each.id == cell.id for each in filled.blocks[0].cells)
-    assert filled.find([cell.id]) == [cell]
-    assert filled.by_job_name.keys() == plan.by_job_name.keys()
-
-
 def test_a_row_can_be_left_as_it_is_if_the_study_says_so(tuned):
     plan = make_plan(parse_study(tuned(grids={"adamw": GRID}, equal_budgets=False)))
     assert [cell.tuning is None for cell in plan.cells.values()] == 3 * [False] + 3 * [True]
     assert [cell.optimizer.label for cell in plan.cells.values()][::3] == ["Adam (tuned)", "Coupled Adam"]
-
-
-def test_a_row_of_a_tuned_setting_is_named_without_it(tuned):
-    optimizers = ["adamw", {"name": "sgd", "lr_factor": 5}, {"name": "sgd", "lr_factor": 7, "momentum": 0.5}]
-    grids = {"adamw": {"lr_factor": [1, 2]}, "sgd": {"lr_factor": [10, 20]}, "sgd_f7": {"momentum": [0.5, 0.8]}}
-    block = {"table": "table7", "optimizers": optimizers}
-    plan = make_plan(parse_study(tuned(block, grids=grids)))
-    rows = dict.fromkeys((cell.optimizer.key, cell.optimizer.label) for cell in choose_all(plan, 1).cells.values())
-    assert list(rows) == [("adamw", "Adam (tuned)"), ("sgd", "SGD (tuned)"), ("sgd_f7", "SGD, f = 7 (tuned)")]
-    both = grids | {"sgd": {"lr_factor": [1, 2], "momentum": [0.1]}}
-    del both["sgd_f7"]
-    with pytest.raises(ValueError, match="optimizers: sgd given more than once"):
-        parse_study(tuned(block, grids=both))
 
 
 # Candidates, slots and choices.
@@ -272,14 +206,6 @@ def test_candidates_are_all_combinations_with_the_seeds_of_the_trial(tuned):
     assert adam.n_tokens == coupled.n_tokens == 4 * 2 * 30 * 64
 
 
-def test_a_candidate_is_the_cell_that_a_study_without_a_trial_has(tuned, tiny_study):
-    plan = make_plan(parse_study(tuned()))
-    study = tiny_study()
-    study["models"][0]["learning_rate"] = 0.1
-    study["grid"][0]["seeds"] = [11, 12]
-    assert set(make_plan(parse_study(study)).cells) < set(plan.tuning_cells)
-
-
 def test_a_filled_slot_is_the_cell_that_a_study_without_a_trial_has(tuned, tiny_study):
     plan = make_plan(parse_study(tuned()))
     study = tiny_study()
@@ -288,15 +214,6 @@ def test_a_filled_slot_is_the_cell_that_a_study_without_a_trial_has(tuned, tiny_
     assert list(filled.cells) == list(make_plan(parse_study(study)).cells)
     assert {cell.optimizer.label for cell in filled.cells.values()} == {"Adam (tuned)", "Coupled Adam (tuned)"}
     assert [cell.job_name for cell in filled.cells.values()] == list(plan.cells)
-
-
-def test_names_of_jobs_do_not_depend_on_the_choice(tuned):
-    plan = make_plan(parse_study(tuned()))
-    one, other = choose_all(plan, 0), choose_all(plan, 1)
-    assert list(one.by_job_name) == list(other.by_job_name)
-    assert set(one.cells).isdisjoint(other.cells)
-    layouts = [layout_of(each).groups["table1"][0].cells for each in (plan, one, other)]
-    assert [list(cells) for cells in layouts] == 3 * [["adamw", "coupled_adam"]]
 
 
 def test_the_id_of_a_cell_tells_the_chosen_factor_and_results_have_one_row(tuned):
@@ -321,12 +238,6 @@ def test_another_trial_has_other_slots_and_choices(changes, tuned):
     one, other = (make_plan(parse_study(tuned(**each))) for each in ({}, changes))
     assert set(one.cells).isdisjoint(other.cells)
     assert set(one.tunings).isdisjoint(other.tunings)
-
-
-def test_places_share_a_trial_at_a_smaller_size(tuned):
-    study = tuned({"tokens": [{"steps": 60, "label": "a"}, {"steps": 90, "label": "b"}]}, tokens={"steps": 30})
-    plan = make_plan(parse_study(study))
-    assert (len(plan.tunings), len(plan.tuning_cells), len(plan.cells)) == (2, 12, 12)
 
 
 def test_a_trial_with_a_smaller_model(tuned):
@@ -364,12 +275,6 @@ def test_arguments_of_a_custom_optimizer(tuned):
     assert cell.optimizer.label == "A_$&%<script> (tuned)"
     with pytest.raises(ValueError, match="text to YAML"):
         parse_study(tuned({"optimizers": ["adamw", lion]}, grids=grids | {"ada": {"arguments.eps": ["1e-8", 2]}}))
-
-
-def test_a_study_without_a_trial_writes_the_bytes_that_it_wrote(tiny_plan):
-    assert '"tune"' not in json.dumps(tiny_plan.to_json())
-    assert (tiny_plan.tunings, tiny_plan.tuning_cells) == ({}, {})
-    assert tiny_plan.trained == tiny_plan.cells == tiny_plan.by_job_name
 
 
 # Choices on disk.

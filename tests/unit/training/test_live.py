@@ -18,7 +18,7 @@ from coupled_adam_bench.embeddings.frequency import bands_of_tokens
 from coupled_adam_bench.embeddings.metrics import embedding_metrics
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store.paths import trunk_dir
-from coupled_adam_bench.study.catalog.bands import BAND_NAMES
+from coupled_adam_bench.study.catalog.metrics import BAND_NAMES
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints

@@ -28,8 +28,7 @@ from coupled_adam_bench.report.figures.style import (
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.files import atomic_path
 from coupled_adam_bench.store.stored import Measurement, measured_cells
-from coupled_adam_bench.study.catalog.bands import BANDS
-from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS
 from coupled_adam_bench.study.cells import Cell
 
 Points = list[tuple[float, float]]

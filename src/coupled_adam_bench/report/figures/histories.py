@@ -20,8 +20,7 @@ from coupled_adam_bench.report.figures.style import (
 )
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.runs import run_history
-from coupled_adam_bench.study.catalog.bands import BANDS
-from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS
 from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS
 
 History = Sequence[Mapping[str, Any]]

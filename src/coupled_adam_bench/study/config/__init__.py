@@ -24,6 +24,7 @@ from coupled_adam_bench.study.config.evaluation import Theory as Theory
 from coupled_adam_bench.study.config.evaluation import WordSimilaritySet as WordSimilaritySet
 from coupled_adam_bench.study.config.execution import Budget as Budget
 from coupled_adam_bench.study.config.execution import Execution as Execution
+from coupled_adam_bench.study.config.execution import StatisticsSettings as StatisticsSettings
 from coupled_adam_bench.study.config.grid import GridBlock as GridBlock
 from coupled_adam_bench.study.config.optimizers import AdamWSettings as AdamWSettings
 from coupled_adam_bench.study.config.optimizers import CoupledAdamSettings as CoupledAdamSettings
@@ -31,7 +32,6 @@ from coupled_adam_bench.study.config.optimizers import CustomSettings as CustomS
 from coupled_adam_bench.study.config.optimizers import EmberSettings as EmberSettings
 from coupled_adam_bench.study.config.optimizers import Optimizer as Optimizer
 from coupled_adam_bench.study.config.optimizers import SgdSettings as SgdSettings
-from coupled_adam_bench.study.config.statistics import StatisticsSettings as StatisticsSettings
 from coupled_adam_bench.study.config.study import Study as Study
 from coupled_adam_bench.study.config.study import load_study as load_study
 from coupled_adam_bench.study.config.study import parse_study as parse_study

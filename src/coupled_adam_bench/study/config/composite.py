@@ -9,10 +9,9 @@ from pydantic import Field, model_validator
 from coupled_adam_bench.study.config.base import Line, PathText, Settings, duplicates
 from coupled_adam_bench.study.config.data import Paths
 from coupled_adam_bench.study.config.errors import validate
-from coupled_adam_bench.study.config.execution import Budget, Execution
+from coupled_adam_bench.study.config.execution import Budget, Execution, StatisticsSettings
 from coupled_adam_bench.study.config.protocols import Protocol
 from coupled_adam_bench.study.config.reading import read_study_file
-from coupled_adam_bench.study.config.statistics import StatisticsSettings
 from coupled_adam_bench.study.config.study import Study, StudyName, parse_study
 
 _FOR_ALL = {"protocol", "paths", "execution", "budget", "statistics"}

@@ -1,11 +1,11 @@
-"""The sections ``execution`` and ``budget`` of a study: how the work is done, and what ``plan`` computes with."""
+"""The sections of a study that change no run: how the work is done, what ``plan`` computes with, and what is tested."""
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from coupled_adam_bench.machine.gpus import GPUS
-from coupled_adam_bench.study.config.base import MAX_SEQUENCES, MAX_STEPS, Label, Settings
+from coupled_adam_bench.study.config.base import MAX_SEQUENCES, MAX_STEPS, Label, Settings, Term, not_bool
 
 _MAX_THREADS = 1024
 """Largest number of threads, processes or GPUs; it stops a typing error from overloading the machine."""
@@ -114,3 +114,24 @@ class Budget(Settings):
     price_per_gpu_hour: float | None = Field(None, ge=0, le=10**6)
     """Price of a GPU for an hour; without one there is no cost."""
     currency: Annotated[Label, Field(max_length=10)] = "USD"
+
+
+BoldRule = Literal["paper", "paired", "holm"]
+
+
+class StatisticsSettings(Settings):
+    """How optimizers are compared. No setting here changes a run or what is measured in it.
+
+    All studies of a results folder have the same ``bold`` and ``target_loss``.
+    """
+
+    bold: BoldRule = "paper"
+    """What decides whether a value is bold in tables with a test. ``paper``: Student's t-test with pooled variance, p <
+    0.05 [P]; ``paired``: the t-test of the differences between runs of the same seed; ``holm``: the paper's test,
+    two-sided, after Holm's correction for all pairs of optimizers of the table."""
+    margins: dict[Term, Annotated[float, Field(gt=0), BeforeValidator(not_bool)]] = Field({})
+    """By metric, in its unit, the difference that does not matter, such as ``loss: 0.01``. Two optimizers are then
+    tested for being equivalent: for a difference within it. Metrics that are not named are not tested so."""
+    target_loss: Annotated[float, Field(gt=0), BeforeValidator(not_bool)] | None = None
+    """A validation loss in nats per token. The report then says after how many tokens each run reached it, and tests
+    whether the runs of an optimizer end below it, as speedruns accept a record. It needs ``execution.eval_every``."""

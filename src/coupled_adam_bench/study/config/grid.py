@@ -3,7 +3,6 @@
 A study's own tables need no code.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -82,13 +81,9 @@ def table_errors(own: Mapping[str, TableSettings], metrics: Collection[str], use
 
     ``metrics`` are the names of what the study measures, ``used`` those of the tables that its blocks name.
     """
-    folded = Counter(name.casefold() for name in {*TABLES, *own})
     for name, settings in own.items():
         place, paper = f"tables.{name}", TABLES.get(name)
-        if folded[name.casefold()] > 1:
-            other = next(each for each in (*TABLES, *own) if each != name and each.casefold() == name.casefold())
-            yield f"{place}: {other} is a table too, and on some machines their files would be the same; rename it"
-        if name.casefold() in SETUP_TABLES:
+        if name in SETUP_TABLES:
             yield f"{place}: the table of the study's settings has this name; allowed is any other; rename it"
         missing = [field for field in _NEEDED if getattr(settings, field) is None]
         if paper is None and missing:
@@ -111,16 +106,6 @@ def table_errors(own: Mapping[str, TableSettings], metrics: Collection[str], use
             yield f"{place}.min_seeds: {table.min_seeds}, but a t-test needs {table.rules.min_seeds}"
         if name not in used:
             yield f"{place}: no block of the grid has `table: {name}`; give it to one, or leave this table out"
-    yield from _equal_titles([table for table in all_tables(own).values() if table.name in used], own)
-
-
-def _equal_titles(tables: list[Table], own: Mapping[str, TableSettings]) -> Iterator[str]:
-    first: dict[str, str] = {}
-    for table in tables:
-        other = first.setdefault(" ".join(table.title.casefold().split()), table.name)
-        if other != table.name:
-            name = table.name if table.name in own else other
-            yield f"tables.{name}.title: {table.title!r} is the title of both {other} and {table.name}; change it"
 
 
 def _table(name: str, settings: TableSettings) -> Table:

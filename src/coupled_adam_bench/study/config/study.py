@@ -23,7 +23,7 @@ from coupled_adam_bench.study.config.base import (
 from coupled_adam_bench.study.config.data import CONTINUATION_WORDS, Data, Paths
 from coupled_adam_bench.study.config.errors import validate
 from coupled_adam_bench.study.config.evaluation import EvaluationSettings
-from coupled_adam_bench.study.config.execution import Budget, Execution
+from coupled_adam_bench.study.config.execution import Budget, Execution, StatisticsSettings
 from coupled_adam_bench.study.config.grid import GridBlock, TableName, TableSettings, all_tables, table_errors
 from coupled_adam_bench.study.config.protocols import (
     PROTOCOLS,
@@ -34,7 +34,6 @@ from coupled_adam_bench.study.config.protocols import (
     with_defaults,
 )
 from coupled_adam_bench.study.config.reading import read_study_file
-from coupled_adam_bench.study.config.statistics import StatisticsSettings
 from coupled_adam_bench.study.config.training import ModelOrPreset, Training
 from coupled_adam_bench.study.presets import MODEL_PRESETS
 

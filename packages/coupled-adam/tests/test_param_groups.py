@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-import transformers
 from torch import nn
 
-from coupled_adam_bench.models.gpt2 import GPT2
-from coupled_adam_bench.optim import CoupledAdam, coupled_param_groups
+from coupled_adam import CoupledAdam, coupled_param_groups
+
+transformers = pytest.importorskip("transformers")
 
 SMALL = {"vocab_size": 64, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 GPT2_SMALL = {"vocab_size": 64, "n_positions": 64, "n_embd": 8, "n_layer": 1, "n_head": 2}
@@ -17,7 +17,8 @@ def coupled_names(model, **settings):
     names = {parameter: name for name, parameter in model.named_parameters()}
     groups = coupled_param_groups(model, **settings)
     everything = [parameter for group in groups for parameter in group["params"]]
-    assert len(everything) == len(set(everything)) == len(names), "a parameter is missing or there twice"
+    trainable = [parameter for parameter in names if parameter.requires_grad]
+    assert len(everything) == len(set(everything)) == len(trainable), "a parameter is missing or there twice"
     CoupledAdam(groups)
     return [names[parameter] for group in groups if group["coupled"] for parameter in group["params"]]
 
@@ -60,21 +61,6 @@ def test_positions_biases_and_norms_have_their_groups_and_decay():
     assert {names[parameter].split(".")[-1] for parameter in matrices["params"]} == {"weight"}
     assert {parameter.ndim for parameter in vectors["params"]} == {1}
     assert coupled_param_groups(model, weight_decay=0.1, decay_vectors=True)[2]["weight_decay"] == 0.1
-
-
-def test_a_plain_module_is_searched():
-    model = GPT2(vocab_size=29, seq_len=7, n_layer=1, n_head=2, d_model=6, d_ffn=8, tied=False)
-    assert coupled_names(model) == ["embedding.weight", "head.weight"]
-    assert {id(parameter) for parameter in model.embedding_parameters()} == {
-        id(parameter) for parameter in coupled_param_groups(model)[0]["params"]
-    }
-
-
-def test_a_head_that_is_no_module_leaves_two_embeddings_to_choose_from():
-    model = GPT2(vocab_size=29, seq_len=7, n_layer=1, n_head=2, d_model=6, d_ffn=8, tied=True)
-    with pytest.raises(ValueError, match=r"candidates are embedding.weight \(29 x 6\), positions.weight \(7 x 6\)"):
-        coupled_param_groups(model)
-    assert coupled_names(model, embeddings=["embedding.weight"]) == ["embedding.weight"]
 
 
 class Plain(nn.Module):
@@ -133,6 +119,26 @@ def test_frozen_parameters_are_left_out():
     model.head.requires_grad_(False)
     with pytest.raises(ValueError, match=r"^embeddings: all token embeddings are frozen"):
         coupled_param_groups(model)
+
+
+@pytest.mark.filterwarnings("ignore")  # PEFT and transformers say what is of no matter here
+@pytest.mark.parametrize(
+    ("saved", "expected"),
+    [
+        (["wte"], ["transformer.wte"]),
+        (["wte", "lm_head"], ["transformer.wte", "lm_head"]),
+        (["lm_head"], ["lm_head"]),
+    ],
+)
+def test_the_copies_that_peft_trains_are_found(saved, expected):
+    peft = pytest.importorskip("peft")
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2_SMALL, tie_word_embeddings=False))
+    config = peft.LoraConfig(target_modules=["c_attn"], modules_to_save=saved, r=2, fan_in_fan_out=True)
+    wrapped = peft.get_peft_model(model, config)
+    assert coupled_names(wrapped) == [f"base_model.model.{name}.modules_to_save.default.weight" for name in expected]
+    wrapped.add_adapter("other", config)
+    wrapped.set_adapter("other")
+    assert coupled_names(wrapped) == [f"base_model.model.{name}.modules_to_save.other.weight" for name in expected]
 
 
 def test_a_vision_model_has_no_token_embeddings():

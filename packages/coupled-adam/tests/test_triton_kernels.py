@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="Triton is for Linux on x86-64")
 # In processes of their own: Triton reads at its import whether it interprets.
 EQUAL = """
 import torch
-from coupled_adam_bench.optim.coupled_adam import CoupledAdam, triton_kernels, update
+from coupled_adam import CoupledAdam, triton_kernels, update
 
 calls = []
 real = triton_kernels.update
@@ -55,7 +55,7 @@ import triton.language as tl
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from coupled_adam_bench.optim.coupled_adam import triton_kernels as kernels
+from coupled_adam import triton_kernels as kernels
 
 def build(kernel, dtype, architecture):
     types = {"grad_ptr": dtype, "exp_avg_ptr": dtype, "parameter_ptr": dtype}

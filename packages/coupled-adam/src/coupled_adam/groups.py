@@ -23,8 +23,8 @@ def coupled_param_groups(
     third the biases and the weights of norms. These two are updated as by AdamW. Empty groups are left out.
 
     A transformers model declares its token embeddings with ``get_input_embeddings()`` and ``get_output_embeddings()``.
-    In any other module, they are an ``nn.Embedding`` and the ``nn.Linear`` that shares its weight or has as many
-    outputs as the embedding has rows.
+    If PEFT has them in ``modules_to_save``, they are the copies that it trains. In any other module, they are an
+    ``nn.Embedding`` and the ``nn.Linear`` that shares its weight or has as many outputs as the embedding has rows.
 
     Args:
         model: any module, with or without ``DistributedDataParallel`` or ``fully_shard`` around it.
@@ -79,16 +79,26 @@ def _declared(model: nn.Module) -> list[Tensor]:
         embedding = model.get_input_embeddings()  # type: ignore[operator]
     except (AttributeError, NotImplementedError):  # transformers raises the second for models without tokens
         return []
+    embedding = _trained(embedding)
     if not isinstance(embedding, nn.Embedding):
         return []
     find_head = getattr(model, "get_output_embeddings", None)
-    head = find_head() if find_head is not None else None
+    head = _trained(find_head()) if find_head is not None else None
     if head is None:
         return [embedding.weight]
     weight = getattr(head, "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2:
         raise _undecided(model, f"the output embedding is a {type(head).__name__} without a matrix of its own")
     return _unique([embedding.weight, weight])
+
+
+def _trained(module: Any) -> Any:
+    """Return the copy that PEFT trains in place of a module in ``modules_to_save``; return any other one unchanged."""
+    copies = getattr(module, "modules_to_save", None)
+    if not isinstance(copies, nn.ModuleDict):
+        return module
+    active = [module.active_adapter] if isinstance(module.active_adapter, str) else module.active_adapter
+    return next((copies[name] for name in active if name in copies), module.original_module)
 
 
 def _searched(model: nn.Module) -> list[Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from coupled_adam_bench.optim.coupled_adam.saved_state import step_device
+from coupled_adam.saved_state import step_device
 
 State = MutableMapping[Tensor, dict[str, Any]]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from coupled_adam_bench.optim.coupled_adam.update import exact_dtype
+from coupled_adam.update import exact_dtype
 
 _SHARED_WITH_ADAMW = ("params", "param_names", "initial_lr", "lr", "betas", "eps", "weight_decay", "maximize")
 

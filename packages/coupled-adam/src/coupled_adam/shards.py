@@ -1,4 +1,4 @@
-"""Matrices in shards: this process's slice of a row, sums over a sharded dimension, and a number for each row."""
+"""Matrices in shards: this process's slice of a row, and sums over a sharded dimension."""
 
 import torch
 from torch import Tensor
@@ -34,23 +34,6 @@ def part_of_row(parameter: Tensor, row: Tensor, dim: int) -> Tensor:
     mesh = parameter.device_mesh
     whole = DTensor.from_local(row, mesh, [Replicate()] * mesh.ndim)
     return whole.redistribute(placements=[_without(place, dim) for place in parameter.placements]).to_local()
-
-
-def zero_per_row(parameter: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a column of zeros with an entry for each row of a matrix, in shards as the matrix is.
-
-    Raises ``ValueError`` for a matrix whose rows are divided between processes.
-    """
-    if not isinstance(parameter, DTensor):
-        return torch.zeros(len(parameter), 1, dtype=dtype, device=parameter.device)
-    if any(place.is_shard(1) for place in parameter.placements):
-        raise ValueError(
-            f"params: a parameter of shape {tuple(parameter.shape)} is in shards of columns; shard its rows"
-        )
-    column = local(parameter).new_zeros(len(local(parameter)), 1, dtype=dtype)
-    return DTensor.from_local(
-        column, parameter.device_mesh, parameter.placements, shape=torch.Size((len(parameter), 1)), stride=(1, 1)
-    )
 
 
 def _without(place: Placement, dim: int) -> Placement:

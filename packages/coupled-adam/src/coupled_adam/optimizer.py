@@ -3,19 +3,19 @@
 The paper is *Better Embeddings with Coupled Adam*, https://arxiv.org/abs/2502.08441.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import ParamsT
 
-from coupled_adam_bench.optim.coupled_adam.adamw import adamw_step, dense
-from coupled_adam_bench.optim.coupled_adam.saved_state import saved_group, saved_step_and_moment, step_device
-from coupled_adam_bench.optim.coupled_adam.shards import local, part_of_row, placed_as, sums_over_shards
-from coupled_adam_bench.optim.coupled_adam.update import Scalar, sums_of_squares, update
+from coupled_adam.adamw import adamw_step, dense
+from coupled_adam.saved_state import saved_group, saved_step_and_moment, step_device
+from coupled_adam.shards import local, part_of_row, placed_as, sums_over_shards
+from coupled_adam.update import Scalar, sums_of_squares, update
 
 
 class CoupledAdam(torch.optim.Optimizer):
@@ -37,7 +37,7 @@ class CoupledAdam(torch.optim.Optimizer):
 
     Each parameter is coupled separately. Sharded parameters (``DTensor``) are updated as if they were whole, with one
     reduction of the column sums per step. One inf or NaN element in a gradient makes its whole column NaN, where AdamW
-    loses only the element: clip, or check the norm, before the step. See README.md in this folder.
+    loses only the element: clip, or check the norm, before the step.
 
     Args:
         params: parameters or parameter groups. A coupled parameter must be a matrix of real numbers with a row for
@@ -55,9 +55,11 @@ class CoupledAdam(torch.optim.Optimizer):
             operations. These also serve what the CUDA kernels do not support: another coupled dimension and tensors
             that are not contiguous. In a group that is not coupled, ``True`` selects torch's fused AdamW and any other
             value torch's default.
+        amsgrad, foreach, differentiable: as in torch.optim.AdamW, and off: code that gives AdamW's own defaults works.
 
     Raises:
-        ValueError: if a setting is out of range, or a coupled parameter is not a matrix or is complex.
+        TypeError: if ``params`` is a module.
+        ValueError: if a setting is out of range or not supported, or a coupled parameter is not a matrix or is complex.
     """
 
     def __init__(
@@ -73,7 +75,16 @@ class CoupledAdam(torch.optim.Optimizer):
         maximize: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        amsgrad: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
     ) -> None:
+        if isinstance(params, nn.Module):
+            raise TypeError(
+                f"params: got a module, {type(params).__name__}; split its parameters into groups: "
+                "CoupledAdam(coupled_param_groups(model), lr=...)"
+            )
+        _refuse({"amsgrad": amsgrad, "foreach": foreach, "differentiable": differentiable})
         if not isinstance(params, Tensor):  # torch refuses a single tensor itself
             params = list(params)  # type: ignore[assignment]
         marked = any(isinstance(group, dict) and "coupled" in group for group in params)
@@ -250,7 +261,22 @@ def _sums(parameter: Tensor, grad: Tensor, group: dict[str, Any]) -> Tensor:
     return sums_over_shards(sums_of_squares(local(placed), dim, group["fused"]), placed, dim)
 
 
+# Options of torch.optim.AdamW, and what to write instead.
+_ONLY_ADAMW = {
+    "amsgrad": "leave it out",
+    "foreach": "leave it out: torch chooses it by itself for groups that are not coupled, and `fused` is for all",
+    "differentiable": "leave it out: no gradient flows through a step",
+}
+
+
+def _refuse(settings: Mapping[str, Any]) -> None:
+    for name, instead in _ONLY_ADAMW.items():
+        if settings.get(name):
+            raise ValueError(f"{name}: {settings[name]} is not supported by CoupledAdam; {instead}")
+
+
 def _check(group: dict[str, Any]) -> None:
+    _refuse(group)
     for name, allowed, what in (
         ("lr", group["lr"] >= 0, "at least 0"),
         ("betas", all(0 <= beta < 1 for beta in group["betas"]), "at least 0 and below 1, both"),

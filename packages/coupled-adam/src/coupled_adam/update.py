@@ -27,7 +27,7 @@ def sums_of_squares(tensor: Tensor, dim: int, fused: bool | None = None) -> Tens
     """Return the sums of squares over ``dim``; the result has no ``dim`` and is float32 or better."""
     dtype = exact_dtype(tensor.dtype)
     if _for_triton(fused, dim, tensor):
-        from coupled_adam_bench.optim.coupled_adam import triton_kernels
+        from coupled_adam import triton_kernels
 
         return triton_kernels.column_sums_of_squares(tensor.flatten(1)).view(tensor.shape[1:])
     if tensor.device.type != "cpu" or tensor.numel() == 0:
@@ -61,7 +61,7 @@ def update(
 ) -> None:
     """Update a parameter and its first moment in place; ``row`` has their shape without ``dim``."""
     if _for_triton(fused, dim, parameter, exp_avg, grad):
-        from coupled_adam_bench.optim.coupled_adam import triton_kernels
+        from coupled_adam import triton_kernels
 
         triton_kernels.update(
             parameter.flatten(1), exp_avg.flatten(1), grad.flatten(1), row.flatten(), beta1, gain, keep
