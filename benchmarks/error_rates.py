@@ -18,8 +18,7 @@ from scipy import stats
 
 from coupled_adam_bench.statistics.compare import compare_all, correct
 from coupled_adam_bench.statistics.paired import paired_test
-from coupled_adam_bench.statistics.student import ALPHA, equivalence_p
-from coupled_adam_bench.statistics.t_test import t_test
+from coupled_adam_bench.statistics.t_test import ALPHA, equivalence_p, t_test
 from coupled_adam_bench.study.catalog.metrics import METRICS
 
 Floats = NDArray[np.float64]

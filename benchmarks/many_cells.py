@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from coupled_adam_bench.evaluation.kept import DOCUMENTS, Document, pack_documents
-from coupled_adam_bench.results.collect import results_frame, write_results
+from coupled_adam_bench.results.collect import results_frame
+from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.stored import beside, measured_cells
 from coupled_adam_bench.study.catalog.metrics import METRICS
@@ -63,7 +64,7 @@ def write_drawn_results(plan: Plan, path: Path) -> None:
         for cell in plan.cells.values()
         for task, name, unit in columns
     )
-    write_results(results_frame(plan, rows), path)
+    write_csv(results_frame(plan, rows), path)
 
 
 @cache

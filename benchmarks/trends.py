@@ -1,10 +1,9 @@
-"""How often the intervals of ``trend.csv`` and ``crossings.csv`` hold, and the power of a slope, by simulation.
+"""How often the intervals of ``trend.csv`` hold, and the power of a slope, by simulation.
 
     python benchmarks/trends.py [--studies 10000]
 
 A study has the grid of the paper's Table 1, three numbers of tokens and three sizes, and S seeds. Differences have
-normal noise with standard deviation 1 and lines that cross 0 at the middle number of tokens. The interval of a crossing
-holds it if that of the fitted difference there holds 0 (Fieller).
+normal noise with standard deviation 1 and lines that cross 0 at the middle number of tokens.
 """
 
 import argparse
@@ -14,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from coupled_adam_bench.statistics.regression import PARAMETERS, TOKENS, Trend, fit_line, t_quantile, upper_tail
-from coupled_adam_bench.statistics.student import ALPHA
+from coupled_adam_bench.statistics.t_test import ALPHA, t_quantile
+from coupled_adam_bench.statistics.trend import PARAMETERS, TOKENS, Trend, fit_line, upper_tail
 from coupled_adam_bench.study.catalog.metrics import METRICS
 
 Floats = NDArray[np.float64]
@@ -47,7 +46,7 @@ def draw(noise: str, n_seeds: int, slope: float, rng: np.random.Generator) -> Fl
 
 
 def found(values: Floats, slope: float) -> tuple[bool, bool, bool, bool]:
-    """Tell whether the intervals of the centre, the slope and the crossing hold these, and whether a slope is found."""
+    """Tell whether the intervals of centre, slope and fitted difference hold these, and whether a slope is found."""
     there = [place for place in np.ndindex(*values.shape) if not math.isnan(values[place])]
     fit = fit_line(
         [float(values[place]) for place in there],
@@ -57,11 +56,11 @@ def found(values: Floats, slope: float) -> tuple[bool, bool, bool, bool]:
     half = [t_quantile(fit.df) * fit.standard_error(index) for index in (0, 1)]
     at_centre = slope * fit.centre[0]
     trend = Trend((), METRICS["acc"], "", "", (TOKENS, PARAMETERS), fit, len(there), values.size - len(there))
-    at_crossing, around = trend.predicted(2 ** LOG_SIZES[-1], 1.0)
+    at_middle, around = trend.predicted(2 ** LOG_SIZES[-1], 1.0)
     return (
         abs(fit.estimates[0] - at_centre) <= half[0],
         abs(fit.estimates[1] - slope) <= half[1],
-        abs(at_crossing) <= around,
+        abs(at_middle) <= around,
         upper_tail(fit.estimates[1], fit.standard_error(1), fit.df) < ALPHA,
     )
 
@@ -85,7 +84,7 @@ def main() -> None:
     options.add_argument("--studies", type=int, default=10_000)
     n_studies = options.parse_args().studies
     rng = np.random.default_rng(0)
-    print("| seeds | noise | centre | slope | crossing | p < 5 % without a slope | power |\n|" + "---|" * 7)
+    print("| seeds | noise | centre | slope | difference | p < 5 % without a slope | power |\n|" + "---|" * 7)
     for n_seeds in (3, 5):
         for noise in NOISES:
             *covered, power = rates(noise, n_seeds, SLOPE, n_studies, rng)

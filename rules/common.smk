@@ -72,7 +72,7 @@ STUDY_DIR = paths.study_dir(PLAN.name)
 PLAN_FILE = paths.plan_file(PLAN.name)
 TEMPLATES = f"{workflow.basedir}/templates"
 CELLS = list(PLAN.cells)
-JOBS = Jobs(PLAN, lambda rule, wildcards: str(getattr(rules, rule).log[0]).format(**wildcards))
+JOBS = Jobs(PLAN)
 MEASUREMENTS = JOBS.measurements
 
 # What is missing stops only a run that has jobs which need it: see rules/start.smk.

@@ -32,7 +32,7 @@ rule prepare:
         STUDY_DIR / "logs" / "{data}.prepare.tsv"
     threads: JOBS.execution("data_threads")
     resources:
-        mem_mb=JOBS.memory(4000),
+        mem_mb=JOBS.growing(4000),
         runtime=JOBS.by_study(lambda study: study.execution.train_minutes or LONGEST_MINUTES),
     params:
         version=versions.DATA,

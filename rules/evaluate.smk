@@ -44,7 +44,7 @@ for stage in STAGES.values():
             STUDY_DIR / "logs" / f"{{batch}}.{stage.name}.tsv"
         threads: JOBS.execution("train_threads" if trains else "evaluation_threads")
         resources:
-            mem_mb=JOBS.training_memory if trains else JOBS.memory("evaluation_mem_mb"),
+            mem_mb=JOBS.training_memory if trains else JOBS.growing("evaluation_mem_mb"),
             runtime=JOBS.training_minutes if trains else JOBS.growing("evaluation_minutes"),
             gpu=ONE_GPU if stage.gpu else 0,
             nodes=1,

@@ -29,12 +29,13 @@ onstart:
         # For jobs, on a cluster too: what another job has written may be visible late.
         os.environ[LATENCY_WAIT] = str(workflow.execution_settings.latency_wait)
         start.write_plan(JOBS)
-    for trial in start.trials(JOBS, planned, workflow.local_exec):
+    if trial := start.trial(JOBS, planned, workflow.local_exec):
         shell("{PYTHON:q} -m coupled_adam_bench " + trial)
     LIVE_IMPORTS.append(start.start_live_import(JOBS, planned))
     work = [(job.rule.name, job.wildcards_dict) for job in jobs]
     said = start.planned_work(JOBS, work, next(map(os.path.relpath, log), ""))
-    logger.info(f"{PLAN.name}: {len(jobs)} jobs", extra={"coupled_adam_bench_workflow": said})
+    if not {"plan", "rehearse", "fetch"} & planned:  # these print, and the line would stand between
+        logger.info(f"{PLAN.name}: {len(jobs)} jobs", extra={"coupled_adam_bench_workflow": said})
 
 
 onsuccess:

@@ -50,7 +50,7 @@ rule try_tasks:
         STUDY_DIR / "logs" / "try_tasks.log",
     threads: 1
     resources:
-        mem_mb=JOBS.memory(8000),
+        mem_mb=JOBS.growing(8000),
         runtime=120,
     params:
         settings=[
@@ -146,7 +146,7 @@ rule choose:
         tuning="|".join(map(re.escape, PLAN.tunings)) or "none",
     threads: JOBS.execution("evaluation_threads")
     resources:
-        mem_mb=JOBS.memory("evaluation_mem_mb"),
+        mem_mb=JOBS.growing("evaluation_mem_mb"),
         runtime=JOBS.growing("evaluation_minutes"),
         gpu=ONE_GPU,
         nodes=1,

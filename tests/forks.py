@@ -34,7 +34,7 @@ _PIPELINE = (
     "coupled_adam_bench.cli",
     "coupled_adam_bench.evaluation.stage",
     "coupled_adam_bench.report.figures",
-    "coupled_adam_bench.report.page",
+    "coupled_adam_bench.report.make",
     "coupled_adam_bench.results.collect",
     "coupled_adam_bench.training.jobs",
 )

@@ -238,7 +238,7 @@ def run_through(settings: dict[str, Any], everything: bool, said: Callable[[], s
     folder = paths.study_dir(plan.name)
     given = ["--plan", str(folder / "plan.json")]
     write_sealed(folder / "plan.json", plan.to_json())
-    before = [["try-optimizers"], ["prepare"]]
+    before = [["try-code"], ["prepare"]]
     study = next(iter(plan.studies.values()))
     if study.execution.try_tasks and study.evaluation.downstream.tasks != "synthetic":
         before.append(["try-tasks", "--out", str(folder / "training" / "tasks.json")])

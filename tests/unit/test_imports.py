@@ -121,13 +121,13 @@ HEAVY = ("torch", "lm_eval", "mlflow", "snakemake", "transformers", "datasets", 
 
 
 def test_what_a_dry_run_needs_is_light():
-    modules = [*modules_of("", *BASE, "cli"), "tracking.importing", "tracking.records"]
+    modules = [*modules_of("", *BASE, "cli"), "tracking.importing", "tracking.place"]
     modules += ["evaluation.settings", "training.checks", "data.check", "report.figures"]
     assert loaded_by(modules, (*HEAVY, "numpy", "scipy", "pandas", "pyarrow", "jinja2")) == ""
 
 
 def test_tables_and_tests_need_no_torch():
-    modules = [*modules_of("results", "statistics", "report"), "tools.theory.toy"]
+    modules = modules_of("results", "statistics", "report")
     drawing = {module for module in modules if module.startswith("report.figures.")}
     assert loaded_by([module for module in modules if module not in drawing], HEAVY) == ""
     assert loaded_by(sorted(drawing), tuple(library for library in HEAVY if library != "matplotlib")) == ""

@@ -6,18 +6,18 @@ the workflow that does this has the lock of the study's folder: there is no othe
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from coupled_adam_bench.cli.jobs import Jobs
 from coupled_adam_bench.data.check import META, data_is_damaged, mark_damaged
-from coupled_adam_bench.store.files import move_aside, read_json, read_sealed
-from coupled_adam_bench.store.locks import LOCK
-from coupled_adam_bench.store.paths import RESULTS, RunFiles
+from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import move_aside, read_json
 from coupled_adam_bench.store.runs import cell_damage, finished_run, run_damage
 from coupled_adam_bench.store.stored import Measurement
-from coupled_adam_bench.study.tuning import Tuning, choice_file, read_choice
+from coupled_adam_bench.study.tuning import read_choice
+
+_MADE_ANEW = "it is made anew when a job needs it"
 
 
 def check_readable(folders: Iterable[Path]) -> None:
@@ -28,7 +28,7 @@ def check_readable(folders: Iterable[Path]) -> None:
         if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
             raise ValueError(
                 f"{folder}: you may not read this folder. Where a group works in one results folder, its owner types "
-                f"`chmod -R g+rwX {RESULTS}`, and each user types `umask 002` before a start"
+                f"`chmod -R g+rwX {paths.RESULTS}`, and each user types `umask 002` before a start"
             )
 
 
@@ -53,38 +53,11 @@ def remove_stale_locks(snakemake_dir: Path, study_dir: Path, left_by: str) -> st
     return f"{snakemake_dir / 'locks'}: an earlier run was killed and left its locks; they are removed"
 
 
-def bring_to_present(study_dir: Path) -> str | None:
-    """Give the files of a study whose time lies in the future the present one, and return a sentence that says so.
-
-    Snakemake fails a job with an input that is newer than its output, as after a clock that was ahead. The present is
-    the file system's own: the lock of the folder, which the caller holds, has just been written.
-    """
-    now = (study_dir / LOCK).stat().st_mtime_ns
-    n_early = 0
-    for path in study_dir.rglob("*"):
-        with suppress(OSError):  # it is gone, or belongs to somebody who lets nobody write it
-            if path.is_file() and path.stat().st_mtime_ns > now:
-                os.utime(path)
-                n_early += 1
-    return f"{study_dir}: {n_early} files had a time in the future; they have the present one now" if n_early else None
-
-
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:  # its run has ended
         return ""
-
-
-_MADE_ANEW = "it is made anew when a job needs it"
-
-
-@dataclass(frozen=True)
-class Damage:
-    """A file that is not what was written, and why that is known."""
-
-    path: Path
-    reason: str
 
 
 def remove_outdated(study_dir: Path, made_for: str) -> None:
@@ -101,72 +74,56 @@ def remove_outdated(study_dir: Path, made_for: str) -> None:
         manifest.unlink(missing_ok=True)
 
 
-def edited_plan(path: Path) -> Iterator[Damage]:
-    """Find out whether the plan of the last start is there and is not what was written."""
-    if path.exists():
-        try:
-            read_sealed(path)
-        except ValueError as error:
-            yield Damage(path, str(error))
-
-
-def unprepared(markers: Mapping[Path, Path]) -> Iterator[Damage]:
-    """Find the markers of prepared data that are there although the data are not."""
-    for marker, folder in markers.items():
-        if marker.exists() and not (folder / META).is_file():
-            yield Damage(marker, f"{folder / META}: no such file")
-
-
-def untrained(markers: Mapping[Path, list[str]], runs: Path) -> Iterator[Damage]:
-    """Find the markers of training jobs that are there although a run of theirs is missing or damaged.
+def untrained(run_dir: Path) -> str | None:
+    """Return a sentence if a cell is not trained, or its run damaged.
 
     Training such a cell again goes on from its last checkpoint, and ends with the same files.
     """
-    for marker, cell_ids in markers.items():
-        if marker.exists():
-            for cell_id in cell_ids:
-                folder = runs / cell_id
-                damage = cell_damage(folder)
-                if finished_run(folder) is None:
-                    damage = run_damage(folder) or f"{RunFiles(folder).record}: no such file"
-                if damage is not None:
-                    yield Damage(marker, damage)
-                    break
+    if (damage := run_damage(run_dir)) is None and finished_run(run_dir) is None:
+        return f"{run_dir.name} is not trained yet; it will be"
+    damage = damage or cell_damage(run_dir)
+    return damage and f"{damage}; {_MADE_ANEW}"
 
 
-def unmeasured(markers: Mapping[Path, tuple[Measurement, list[str]]]) -> Iterator[Damage]:
-    """Find the markers of evaluation jobs that are there although an evaluation of theirs is missing or damaged."""
-    for marker, (measurement, cell_ids) in markers.items():
-        if marker.exists():
-            for cell_id in cell_ids:
-                if (damage := measurement.damage(cell_id)) is not None:
-                    yield Damage(marker, damage)
-                    break
+def unmeasured(measurement: Measurement, cell_id: str) -> str | None:
+    """Return a sentence if a cell is not measured, or its evaluation damaged."""
+    if (damage := measurement.damage(cell_id)) is None:
+        return None
+    record = measurement.files(cell_id).record
+    if not record.exists() or (finished_run(record.parent) and not measurement.is_there(cell_id)):
+        return f"{cell_id} has no {measurement.stage.name} yet; it will be measured"
+    return f"{damage}; {_MADE_ANEW}"
 
 
-def damaged_choices(tunings: Iterable[Tuning], folder: Path) -> Iterator[Damage]:
-    """Find the choices of tunings that are there and are not what was written."""
-    for tuning in tunings:
-        path = choice_file(folder, tuning.id)
-        if path.exists():
+def set_aside_damage(jobs: Jobs) -> Iterator[str]:
+    """Remove the markers of jobs whose products are missing or damaged, so that they run again; yield sentences.
+
+    Damaged data and choices of tunings are set aside.
+    """
+    for folder in map(paths.data_dir, jobs.plan.data_ids):
+        if damage := data_is_damaged(folder):
+            advice = mark_damaged(folder)
+            yield f"{damage}; {advice if (folder / META).exists() else _MADE_ANEW}"
+    for tuning in jobs.plan.tunings.values():
+        if (path := jobs.choice(tuning.id)).exists():
             try:
                 read_choice(path, tuning)
             except ValueError as error:
-                yield Damage(path, str(error))
+                yield f"{error}; kept as {move_aside(path).name} and made anew"
+    for marker, problems in _products(jobs):
+        if marker.exists() and (problem := next(filter(None, problems), None)):
+            marker.unlink(missing_ok=True)  # a start of another study with the same run may be faster
+            yield problem
 
 
-def set_aside(damage: Damage) -> str:
-    """Move a damaged file or folder out of the way, an empty file is removed, and return a sentence that says so."""
-    path = damage.path
-    if path.is_file() and path.stat().st_size == 0:
-        path.unlink()
-        return f"{damage.reason}; {_MADE_ANEW}"
-    return f"{damage.reason}; kept as {move_aside(path).name} and made anew"
-
-
-def mark_damaged_data(folder: Path) -> str | None:
-    """Mark the data of a folder if they are damaged, so that nobody reads them, and return a sentence that says so."""
-    if (damage := data_is_damaged(folder)) is None:
-        return None
-    advice = mark_damaged(folder)
-    return f"{damage}; {advice if (folder / META).exists() else _MADE_ANEW}"
+def _products(jobs: Jobs) -> Iterator[tuple[Path, Iterator[str | None]]]:
+    """Yield the markers of jobs, from the data to the evaluations, each with what is wrong with its products."""
+    for data in jobs.plan.data_ids:
+        meta = paths.data_dir(data) / META
+        yield jobs.prepared(data), iter([None if meta.is_file() else f"{meta}: no such file; {_MADE_ANEW}"])
+    for job, cells in jobs.training.items():
+        yield jobs.trained(job), (untrained(paths.run_dir(cell)) for cell in jobs.ids(cells))
+    for batch, cells in jobs.evaluation.items():
+        for (stage, study), measurement in jobs.measurements.items():
+            if measurement is not None and study == jobs.plan.cells[cells[0]].study.name:
+                yield jobs.measured(batch, stage), (unmeasured(measurement, cell) for cell in jobs.ids(cells))

@@ -27,8 +27,7 @@ Resource = Callable[..., Any]
 class Jobs:
     """The jobs of a plan. Those that train have one cell each, or several where starting takes longer than the work."""
 
-    def __init__(self, plan: Plan, log_of: Callable[[str, Wildcards], str]) -> None:
-        """``log_of`` returns the log of a job, given its rule and its wildcards."""
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.study_dir = paths.study_dir(plan.name)
         self.choices = self.study_dir / paths.TUNING
@@ -56,7 +55,6 @@ class Jobs:
         }
         """By stage and study; None where files that belong to them cannot be read."""
         self._speeds = read_speeds(self.chosen().trained.values(), paths.RUNS)  # for the time limits of other runs
-        self._log_of = log_of
 
     def _batches(
         self, cells_per_job: str, cells_of: Callable[[Study], Iterable[Cell]], name: str
@@ -189,28 +187,17 @@ class Jobs:
         """Return this setting of all studies, or the function that gives that of a job's study."""
         return self.by_study(lambda study: getattr(study.execution, setting))
 
-    def growing(self, setting: str) -> Resource:
-        """Return the function that gives this setting of a job's study, times the number of the attempt."""
-        return lambda wildcards, attempt: attempt * getattr(self.study_of(wildcards).execution, setting)
+    def growing(self, setting: str | int) -> Resource:
+        """Return the function that gives a number, or this setting of a job's study, times the number of the attempt.
 
-    def _kills(self, rulename: str, wildcards: Wildcards, attempt: int) -> int:
-        """Return how many attempts at a job were killed without a word, by what :func:`watched` has noted.
-
-        An attempt that the cluster refused has noted nothing. Before a job fails for the first time in this run of the
-        workflow, none counts: one that a killed run has left may still be alive.
+        It is at most three times as much: a training on a cluster without requeuing takes many attempts.
         """
-        note = Path(f"{self._log_of(rulename, wildcards)}.attempts")
-        words = note.read_text().split() if note.is_file() else []
-        return min(attempt - 1, words.count("begun") - words.count("ended"))
 
-    def memory(self, mb: int | str) -> Resource:
-        """Return the function of a job's memory: ``mb`` or the setting of that name, as much again for each kill."""
+        def grown(wildcards: Wildcards, attempt: int) -> int:
+            least = setting if isinstance(setting, int) else getattr(self.study_of(wildcards).execution, setting)
+            return min(attempt, 3) * int(least)
 
-        def mem_mb(wildcards: Wildcards, attempt: int, rulename: str) -> int:
-            least = mb if isinstance(mb, int) else int(getattr(self.study_of(wildcards).execution, mb))
-            return (1 + self._kills(rulename, wildcards, attempt)) * least
-
-        return mem_mb
+        return grown
 
     def parts(self, wildcards: Wildcards) -> list[Cell]:
         """Return what a job trains, or an evaluation that trains its cells once more: cells and their steps."""
@@ -222,10 +209,10 @@ class Jobs:
             case _:
                 return [self.own_parts[cell] for cell in self.training[wildcards.job]]
 
-    def training_memory(self, wildcards: Wildcards, attempt: int, rulename: str) -> int:
-        """Return the memory of a job that trains, half as much again for each kill."""
+    def training_memory(self, wildcards: Wildcards, attempt: int) -> int:
+        """Return the memory of a job that trains, half as much again in the second and in the third attempt."""
         least = max(train_mem_mb(part, self.study_of(wildcards).execution) for part in self.parts(wildcards))
-        return round(least * 1.5 ** self._kills(rulename, wildcards, attempt))
+        return round(least * 1.5 ** (min(attempt, 3) - 1))
 
     def training_minutes(self, wildcards: Wildcards, attempt: int) -> int:
         """Return the time limit of a job that trains."""
@@ -241,18 +228,13 @@ class Jobs:
 
 
 def watched(command: str, setting: str | None) -> str:
-    """Return a job's command with its log, and a note beside it of each attempt that begins and that ends in order.
-
-    An attempt that was killed without a word has not ended; the log says so, and names a ``setting`` of execution.
-    """
+    """Return a job's command with its log, in which one that was killed names a ``setting`` of execution."""
     said = "killed, most likely for lack of memory" + (f" (execution.{setting})" if setting else "")
+    # SIGTERM goes to all processes of a job. Without a trap Bash would end at once, SLURM would end what is left, and
+    # training could not write its checkpoint.
     return (
-        # SIGTERM goes to all processes of a job. Without a trap Bash would end at once, and SLURM ends what is left of
-        # a job: training could not write its checkpoint, and the attempt would count as killed.
-        "trap : TERM; echo begun >> {log:q}.attempts; "
-        + command
-        + " > {log:q} 2>&1 && rm -f {log:q}.attempts || {{ status=$?; if [ $status = 137 ]; then"
-        + f" echo {said!r} >> {{log:q}}; else echo ended >> {{log:q}}.attempts; fi; exit $status; }}}}"
+        f"trap : TERM; {command} > {{log:q}} 2>&1"
+        f" || {{{{ status=$?; [ $status != 137 ] || echo {said!r} >> {{log:q}}; exit $status; }}}}"
     )
 
 

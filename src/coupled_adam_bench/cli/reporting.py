@@ -20,15 +20,13 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def _track(arguments: argparse.Namespace) -> None:
     from coupled_adam_bench.store.files import write_json
-    from coupled_adam_bench.tracking.importing import end_live_import, import_study
-    from coupled_adam_bench.tracking.uri import ServerError
+    from coupled_adam_bench.tracking.importing import import_study
+    from coupled_adam_bench.tracking.place import TrackingError
 
     plan = plan_of(arguments)
-    study_dir = paths.study_dir(plan.name)
-    end_live_import(study_dir)
     try:
-        summary = import_study(plan, arguments.uri, study_dir=study_dir)
-    except ServerError as error:
+        summary = import_study(plan, arguments.uri, study_dir=paths.study_dir(plan.name))
+    except TrackingError as error:
         if not arguments.may_wait:
             raise
         summary = {NOT_IMPORTED: str(error)}
@@ -53,7 +51,7 @@ def add_commands(add: AddCommand) -> None:
     sub.add_argument("--svg-only", action="store_true", help="draw only what the report shows, in a third of the time")
     sub = add("track", rarely_collected()(_track), "import the study into MLflow")
     sub.add_argument("--uri", help="tracking server or database (default: MLFLOW_TRACKING_URI, else results/mlflow.db)")
-    sub.add_argument("--may-wait", action="store_true", help="exit status 0 where a server does not take the import")
+    sub.add_argument("--may-wait", action="store_true", help="exit status 0 where MLflow does not take the import")
     sub.add_out("summary of the import, JSON")
     sub = add("follow", _follow, "import the study into MLflow while it trains, until standard input ends")
     sub.add_argument("--seconds", type=float, required=True, help="between two imports")

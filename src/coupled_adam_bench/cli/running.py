@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coupled_adam_bench.cli.command import AddCommand, Handler, plan_of, positive
+from coupled_adam_bench.cli.command import AddCommand, Handler, plan_of
 from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS, Stage
@@ -17,23 +17,15 @@ if TYPE_CHECKING:
     from coupled_adam_bench.study.config import Execution
 
 
-def _try_optimizers(arguments: argparse.Namespace) -> None:
+def _try_code(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.evaluation.embedding_geometry import try_metrics
+    from coupled_adam_bench.machine.device import check_gpus
     from coupled_adam_bench.training.trial import try_optimizers
 
+    if arguments.gpus:
+        check_gpus(arguments.gpus)
     for study in plan_of(arguments).studies.values():
         try_optimizers(study)
-
-
-def _try_gpus(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.machine.device import check_gpus
-
-    check_gpus(arguments.count)
-
-
-def _try_metrics(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.evaluation.embedding_geometry import try_metrics
-
-    for study in plan_of(arguments).studies.values():
         try_metrics(study)
 
 
@@ -168,10 +160,9 @@ def _choose(arguments: argparse.Namespace) -> int:
 
 def add_commands(stage: AddCommand) -> None:
     """Add the commands of this module to the command line."""
-    stage("try-optimizers", _try_optimizers, "try a study's own optimizers on small matrices, before the first job")
-    summary = "see that torch can use as many GPUs as a job takes, before the first job"
-    stage("try-gpus", _try_gpus, summary, plan=False).add_argument("count", type=positive)
-    stage("try-metrics", _try_metrics, "try a study's own metrics on a small matrix, before the first job")
+    summary = "try a study's own optimizers and metrics on small matrices, before the first job"
+    sub = stage("try-code", _try_code, summary)
+    sub.add_argument("--gpus", type=int, default=0, help="see that torch can use so many")
     sub = stage("prepare", _prepare, "turn text into token bins under results/data/")
     sub.add_argument("--data", nargs="+", help="data ids (default: all of the study)")
     sub.add_argument("--workers", type=int, default=1, help="processes (default: %(default)s)")

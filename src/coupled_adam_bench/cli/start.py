@@ -6,69 +6,39 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
-from coupled_adam_bench.cli.guard import (
-    Damage,
-    bring_to_present,
-    damaged_choices,
-    edited_plan,
-    mark_damaged_data,
-    remove_outdated,
-    remove_stale_locks,
-    set_aside,
-    unmeasured,
-    unprepared,
-    untrained,
-)
+from coupled_adam_bench.cli.guard import remove_outdated, remove_stale_locks, set_aside_damage
 from coupled_adam_bench.cli.jobs import Jobs
 from coupled_adam_bench.cli.status import Part, Workflow
 from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import seal, write_sealed
+from coupled_adam_bench.store.files import read_sealed, seal, write_sealed
 from coupled_adam_bench.store.locks import FolderLock
 from coupled_adam_bench.store.paths import IMPORT_SUMMARY, not_imported
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.plan import PLAN_SHA256
 from coupled_adam_bench.study.stated import note_stated
 from coupled_adam_bench.tools.estimate.cell import trunk_part
-from coupled_adam_bench.tracking.records import run_name
-from coupled_adam_bench.tracking.uri import destination
+from coupled_adam_bench.tracking.importing import run_name
+from coupled_adam_bench.tracking.place import tracking_uri
 from coupled_adam_bench.training.checks import custom_optimizers
 
 TRAINING_RULES = {"train_cells", "train_trunk"}
 
 
-def find_damage(jobs: Jobs) -> Iterator[Damage]:
-    """Yield the files that differ from what was written, from the data to the evaluations."""
-    measured = {
-        jobs.measured(batch, stage): (measurement, jobs.ids(cells))
-        for batch, cells in jobs.evaluation.items()
-        for (stage, study), measurement in jobs.measurements.items()
-        if measurement is not None and study == jobs.plan.cells[cells[0]].study.name
-    }
-    trained_jobs = {jobs.trained(job): jobs.ids(cells) for job, cells in jobs.training.items()}
-    yield from edited_plan(paths.plan_file(jobs.plan.name))
-    yield from unprepared({jobs.prepared(data): paths.data_dir(data) for data in jobs.plan.data_ids})
-    yield from damaged_choices(jobs.plan.tunings.values(), jobs.choices)
-    yield from untrained(trained_jobs, paths.RUNS)
-    yield from unmeasured(measured)
-
-
 def mend(jobs: Jobs, made_for: str, left_by: str) -> Iterator[str]:
     """Set aside the files that differ from what was written, and remove the locks of a killed run; yield sentences."""
-    yield from filter(None, map(mark_damaged_data, map(paths.data_dir, jobs.plan.data_ids)))
-    for damage in find_damage(jobs):
-        with suppress(FileNotFoundError):  # a start of another study with the same run was faster
-            yield set_aside(damage)
+    yield from set_aside_damage(jobs)
     remove_outdated(jobs.study_dir, made_for)
     if not_imported(jobs.study_dir):
         (jobs.study_dir / IMPORT_SUMMARY).unlink()
-    said = (bring_to_present(jobs.study_dir), remove_stale_locks(Path(".snakemake"), jobs.study_dir, left_by))
-    yield from filter(None, said)
+    if said := remove_stale_locks(Path(".snakemake"), jobs.study_dir, left_by):
+        yield said
     plan_file = paths.plan_file(jobs.plan.name)
-    if not plan_file.exists():  # also where no job will run
+    try:
+        read_sealed(plan_file)
+    except ValueError:  # there is none, or it is damaged; written here too, since it may be that no job will run
         write_sealed(plan_file, jobs.plan.to_json())
 
 
@@ -111,7 +81,7 @@ def check_start(jobs: Jobs, planned: Collection[str], is_local: bool, missing: M
         for threads in {execution.evaluation_threads for execution in executions}:
             check_threads("execution.evaluation_threads", threads)
     if "track" in planned:
-        destination()
+        tracking_uri()
 
 
 def write_plan(jobs: Jobs) -> None:
@@ -127,18 +97,16 @@ def write_plan(jobs: Jobs) -> None:
         note_stated(plan, jobs.study_dir)
 
 
-def trials(jobs: Jobs, planned: Collection[str], is_local: bool) -> Iterator[str]:
-    """Yield the commands that try GPUs and own code, each in a process of its own, since they import torch or numpy."""
+def trial(jobs: Jobs, planned: Collection[str], is_local: bool) -> str | None:
+    """Return the command that tries GPUs and own code, in a process of its own, since it imports torch; if needed."""
     training = TRAINING_RULES & {*planned}
     studies = jobs.plan.studies.values()
-    n_gpus = max(study.execution.gpus for study in studies)
-    uses_gpus = training or any(STAGES[name].gpu for name in STAGES.keys() & {*planned})
-    if is_local and n_gpus and uses_gpus:  # what submits to a cluster needs no GPU itself
-        yield f"try-gpus {n_gpus if training else 1}"
-    if training and any(list(custom_optimizers(study)) for study in studies):
-        yield "try-optimizers --plan {PLAN_FILE:q}"
-    if (training or "embeddings" in planned) and any(study.evaluation.metrics for study in studies):
-        yield "try-metrics --plan {PLAN_FILE:q}"
+    n_gpus = max(study.execution.gpus for study in studies) if is_local else 0  # what submits to a cluster needs none
+    if not training:
+        n_gpus = min(n_gpus, 1) if any(STAGES[name].gpu for name in STAGES.keys() & {*planned}) else 0
+    optimizers = training and any(list(custom_optimizers(study)) for study in studies)
+    metrics = (training or "embeddings" in planned) and any(study.evaluation.metrics for study in studies)
+    return f"try-code --plan {{PLAN_FILE:q}} --gpus {n_gpus}" if n_gpus or optimizers or metrics else None
 
 
 def start_live_import(jobs: Jobs, planned: Collection[str]) -> subprocess.Popen[bytes] | None:

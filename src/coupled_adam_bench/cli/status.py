@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from coupled_adam_bench.study.cells import readable_count
 from coupled_adam_bench.tools.estimate.text import hours
@@ -35,6 +35,13 @@ class Part:
     is_cell: bool
     """Whether it is a cell of the study, and not a trunk or a candidate of a tuning."""
 
+    def share(self) -> float:
+        """Return how much of it is trained, 1 once its record is there."""
+        if self.record.exists():
+            return 1.0
+        share: float = (last_row(self.history).get("step", self.start) - self.start) / (self.end - self.start)
+        return min(max(share, 0.0), 0.999)  # its evaluation and export are left
+
 
 @dataclass(frozen=True)
 class Workflow:
@@ -56,23 +63,14 @@ class Workflow:
     """The function that returns what a job trains, given its rule and its wildcards."""
 
 
-class Row(NamedTuple):
-    """What is shown of a row of a history."""
-
-    step: int
-    loss: float
-    tokens_per_second: float
-
-
-def last_row(history: Path) -> Row | None:
-    """Return the last whole row of a history, ``None`` if there is none that can be read."""
+def last_row(history: Path) -> dict[str, Any]:
+    """Return the last whole row of a history, an empty one if there is none that can be read."""
     try:
         with history.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            row = json.loads(file.read().rpartition(b"\n")[0].rpartition(b"\n")[2])
-        return Row(int(row["step"]), float(row["loss"]), float(row["tokens_per_second"] or 0))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+            return dict(json.loads(file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 @dataclass
@@ -96,7 +94,7 @@ class Status:
         self._running[job] = rule, parts
         for part in parts:
             if part not in self._shares:  # this is no second attempt
-                self._shares[part] = _share(part)
+                self._shares[part] = part.share()
                 self._flops_before += part.flops * self._shares[part]
         if parts and self._start is None:
             self._start = self.clock()
@@ -107,52 +105,30 @@ class Status:
         self._n_done += done
 
     def line(self) -> str:
-        """Return the line: cells, jobs, time left, and what runs."""
-        self._shares |= {part: _share(part) for part, share in self._shares.items() if share < 1}
+        """Return the line: cells, jobs, time left, what trains with loss and speed, and the rules of other jobs."""
+        self._shares |= {part: part.share() for part, share in self._shares.items() if share < 1}
         workflow = self.workflow
         trained = workflow.n_trained + sum(share == 1 for part, share in self._shares.items() if part.is_cell)
-        jobs = f"{self._n_done} of {workflow.n_jobs} jobs"
-        left = self._seconds_left()
-        counts = [f"{trained} of {workflow.n_cells} cells trained", jobs]
-        counts += [] if left is None else [f"{hours(left)} of training left"]
-        return " | ".join([f"{workflow.study}: {', '.join(counts)}", *self._training(), *self._others()])
+        counts = f"{workflow.study}: {trained} of {workflow.n_cells} cells trained"
+        counts += f", {self._n_done} of {workflow.n_jobs} jobs{self._time_left()}"
+        # A job trains its cells one after the other: the first that has not ended.
+        open_parts = [[part for part in parts if self._shares[part] < 1][:1] for _, parts in self._running.values()]
+        rows = [(part.label, last_row(part.history)) for first in open_parts for part in first]
+        said = [f"{label}: loss {row['loss']:.3f}" if row else f"{label} starts" for label, row in rows[:_SHOWN_RUNS]]
+        said += [f"{len(rows) - _SHOWN_RUNS} more"] if len(rows) > _SHOWN_RUNS else []
+        speed = sum(row.get("tokens_per_second") or 0 for _, row in rows)
+        said += [f"{readable_count(round(speed))} tokens/s"] if speed else []
+        rules = Counter(rule for first, (rule, _) in zip(open_parts, self._running.values(), strict=True) if not first)
+        others = [f"{count} {rule}" if count > 1 else rule for rule, count in rules.items()]
+        return " | ".join(filter(None, (counts, ", ".join(said), ", ".join(others))))
 
-    def _seconds_left(self) -> float | None:
-        """Return how long training takes at its speed in this run; ``None`` while that is unknown, and at its end."""
+    def _time_left(self) -> str:
+        """Return how long training takes at its speed in this run; empty while that is unknown, and at its end."""
         flops = sum(part.flops * share for part, share in self._shares.items())
         if self._start is None or flops <= self._flops_before or flops >= self.workflow.flops:
-            return None
-        seconds = self.clock() - self._start
-        return (self.workflow.flops - flops) * seconds / (flops - self._flops_before)
-
-    def _training(self) -> list[str]:
-        """Return what trains, with its loss, and the speed of all together; empty if nothing does."""
-        # A job trains its cells one after the other: the first that has not ended.
-        open_parts = ([part for part in parts if self._shares[part] < 1][:1] for _, parts in self._running.values())
-        rows = [(part.label, last_row(part.history)) for first in open_parts for part in first]
-        said = [f"{label}: loss {row.loss:.3f}" if row else f"{label} starts" for label, row in rows[:_SHOWN_RUNS]]
-        if len(rows) > _SHOWN_RUNS:
-            said.append(f"{len(rows) - _SHOWN_RUNS} more")
-        if speed := sum(row.tokens_per_second for _, row in rows if row):
-            said.append(f"{readable_count(round(speed))} tokens/s")
-        return [", ".join(said)] if said else []
-
-    def _others(self) -> list[str]:
-        """Return the other jobs that run, by their rules, with those that have trained all; empty if there are none."""
-        rules = Counter(
-            rule for rule, parts in self._running.values() if all(self._shares[part] == 1 for part in parts)
-        )
-        said = [f"{count} {rule}" if count > 1 else rule for rule, count in rules.items()]
-        return [", ".join(said)] if said else []
-
-
-def _share(part: Part) -> float:
-    """Return how much of a part is trained, 1 once its record is there."""
-    if part.record.exists():
-        return 1.0
-    row = last_row(part.history)
-    share = (row.step - part.start) / (part.end - part.start) if row else 0.0
-    return min(max(share, 0.0), 0.999)  # its evaluation and export are left
+            return ""
+        seconds = (self.clock() - self._start) / (flops - self._flops_before) * (self.workflow.flops - flops)
+        return f", {hours(seconds)} of training left"
 
 
 def describe_failure(
@@ -163,22 +139,11 @@ def describe_failure(
     Facts are such as the job's number on a cluster.
     """
     job = ", ".join(wildcards)
-    lines = [f"Error in rule {rule}" + (f" ({job})" if job else "") + (":" if logs or facts or said else "")]
-    lines += [f"  {_cut(line)}" for line in (said or "").splitlines()]
+    lines = [f"Error in rule {rule}" + (f" ({job})" if job else "")]
+    lines += [f"  {line}" for line in (said or "").splitlines()]
     lines += [f"  {name}: {value}" for name, value in facts.items()]
-    for log in logs:
-        lines += [f"  {log} ends with:", *(f"    {line}" for line in _end_of(Path(log)))]
+    for log in map(Path, logs):
+        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else "(there is none)"
+        end = text.splitlines()[-_LOG_LINES:] or ["(it is empty)"]
+        lines += [f"  {log} ends with:", *(f"    {line[:_LINE_CHARACTERS]}" for line in end)]
     return "\n".join(lines)
-
-
-def _end_of(log: Path) -> list[str]:
-    """Return the last lines of a log, cut where they are very long."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        return [f"({error.strerror})"]
-    return [_cut(line) for line in lines[-_LOG_LINES:]] or ["(it is empty)"]
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _LINE_CHARACTERS else f"{line[:_LINE_CHARACTERS]} ..."

@@ -84,8 +84,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     if arguments.figure is not None and arguments.figure.suffix not in _FIGURE_ENDINGS:
         raise ValueError(f"--figure: {arguments.figure} must end in {' or '.join(_FIGURE_ENDINGS)}")
     lists = model.read_word_lists(arguments.word_similarity, Path(Paths().word_similarity))
-    counts = None if arguments.counts is None else model.read_counts(arguments.counts)
-    models, failed = compare.measure_models(arguments.models, lists, arguments.text, counts)
+    models, failed = compare.measure_models(arguments.models, lists, arguments.text)
     if models:
         print(compare.table_of(models), end="")
         if arguments.json is not None:
@@ -140,9 +139,8 @@ def add_commands(stage: AddCommand) -> None:
     )
     sub = stage("measure", _measure, summary, plan=False)
     sub.add_argument("models", nargs="+", metavar="MODEL", help="the folder of a model, or its name on the hub")
-    frequencies = sub.add_mutually_exclusive_group()
-    frequencies.add_argument("--text", nargs="+", type=Path, default=[], help="text files, for the counts of tokens")
-    frequencies.add_argument("--counts", type=Path, help="the counts of tokens, as results/data/<data id>/unigram.npy")
+    what = "text files, for the counts of tokens (default: those of the data of a cell)"
+    sub.add_argument("--text", nargs="+", type=Path, default=[], help=what)
     lists = "a list of word pairs, or a folder with the paper's lists"
     sub.add_argument("--word-similarity", type=Path, help=f"{lists} (default: what fetch has written, if it is there)")
     sub.add_argument("--json", type=Path, help="where to write all numbers, spectra and curves")

@@ -16,52 +16,77 @@ from coupled_adam_bench.report.blocks import (
     Part,
     metric_column,
     place_of,
-    symbol,
     symbols,
     with_arrow,
 )
-from coupled_adam_bench.report.figures import largest_size
 from coupled_adam_bench.report.formats import MISSING, fixed, p_value, with_interval
 from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.contrasts import Contrast, Contrasts, Question, contrasts
+from coupled_adam_bench.statistics.corrections import holm
 from coupled_adam_bench.statistics.declared import Material, Section
-from coupled_adam_bench.statistics.scores import Verdict, scorecards, verdicts
-from coupled_adam_bench.statistics.student import ALPHA, interval
-from coupled_adam_bench.statistics.t_test import summarize
-from coupled_adam_bench.store.runs import run_history
+from coupled_adam_bench.statistics.paired import PairedTest, paired_test
+from coupled_adam_bench.statistics.scores import Verdict, verdicts
+from coupled_adam_bench.statistics.t_test import ALPHA, interval, summarize
 from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
-from coupled_adam_bench.study.cells import readable_count
 
 CALIBRATION = METRICS[RAREST.pooled_calibration]
-ANISOTROPIC = 0.5
-"""Below this isotropy the section calls an embedding anisotropic; a choice of ours."""
 
 
-def _cell(question: Question, answer: Contrast) -> Cell:
-    test = answer.test
+CENTERED = "embeddings_centered"
+"""The task under which ``results.csv`` has the metrics of an embedding minus its mean, which costs nothing."""
+Question = tuple[Metric, bool]
+"""Is a metric better than the reference's, of which the mean is subtracted after training if the second is true?"""
+QUESTIONS: tuple[Question, ...] = (
+    *((METRICS[name], False) for name in ("loss", "loss_rarest", "isotropy", "r_bar")),
+    (METRICS["r_bar"], True),
+)
+Answers = dict[Question, dict[str, tuple[PairedTest, float]]]
+"""For each question and optimizer the test against the reference, and its p-value after Holm's correction."""
+
+
+def contrasts(study: StudyResults, group: Group, reference: str, centered: bool) -> Answers:
+    """Return all other optimizers of a group against ``reference``, by seed; all their tests are corrected together.
+
+    Questions about a reference minus its mean are asked if ``centered``. One without any value is left out.
+    """
+    values = {False: study.values, True: study.values_of({"r_bar": CENTERED})}
+    tests: dict[Question, dict[str, PairedTest]] = {}
+    for metric, is_centered in QUESTIONS:
+        theirs = group.by_seed(values[is_centered], metric)[reference]
+        found = {
+            key: paired_test(ours, theirs, metric.higher_is_better)
+            for key, ours in study.by_seed(group, metric).items()
+            if key != reference
+        }
+        if is_centered <= centered and any(test.n >= 2 for test in found.values()):
+            tests[metric, is_centered] = found
+    corrected = iter(holm([test.p_value for found in tests.values() for test in found.values()]))
+    return {
+        question: {key: (test, next(corrected)) for key, test in found.items()} for question, found in tests.items()
+    }
+
+
+def _cell(metric: Metric, test: PairedTest, p: float) -> Cell:
     if math.isnan(test.difference):
         return Cell(MISSING)
-    text = with_interval(test.difference, test.low, test.high, question.metric.digits + 1)
-    tone = "win" if answer.p_holm < ALPHA else ""
-    return Cell(text, tone, f"p after Holm's correction: {p_value(answer.p_holm)}")
+    text = with_interval(test.difference, test.low, test.high, metric.digits + 1)
+    return Cell(text, "win" if p < ALPHA else "", f"p after Holm's correction: {p_value(p)}")
 
 
-def _heading(question: Question) -> str:
-    arrowed = with_arrow(question.metric)
-    return arrowed + Markup(" <sup>†</sup>") if question.centered else arrowed
-
-
-def _grid(title: str, found: Contrasts) -> Grid[Any]:
-    group, labels = found.group, found.group.optimizer_labels
+def _grid(title: str, group: Group, reference: str, answers: Answers) -> Grid[Any]:
+    labels = group.optimizer_labels
     columns: list[Column[Any]] = [Column("Optimizer", itemgetter(0), "row")]
-    for number, question in enumerate(found.questions, 1):
-        columns.append(metric_column(question.metric, itemgetter(number), _heading(question)))
-    lines = [[labels[key], *map(_cell, found.questions, answers)] for key, answers in found.answers.items()]
-    reference = labels[found.reference]
-    label = f"In short, {title}, D = {group.tokens_label}, N = {group.model_label}, against {reference}"
-    caption = Markup("{}, {}: minus {}").format(title, place_of(group), reference)
+    for index, (metric, centered) in enumerate(answers, 1):
+        heading = with_arrow(metric) + Markup(" <sup>†</sup>" if centered else "")
+        columns.append(metric_column(metric, itemgetter(index), heading))
+    lines = [
+        [labels[key], *(_cell(metric, *found[key]) for (metric, _), found in answers.items())]
+        for key in labels
+        if key != reference
+    ]
+    label = f"In short, {title}, D = {group.tokens_label}, N = {group.model_label}, against {labels[reference]}"
+    caption = Markup("{}, {}: minus {}").format(title, place_of(group), labels[reference])
     return Grid(label, columns, lines, caption=caption, dense=True)
 
 
@@ -105,56 +130,21 @@ def reaches(study: StudyResults, verdict: Verdict) -> Iterator[tuple[Group, dict
         numbers = [group.tokens_label for group in groups]
         metrics: dict[str, list[Metric]] = {}
         for metric in study.columns(name):
-            holds = [
-                any(
-                    row["optimizer"] == verdict.coupled_adam and row["p_holm"] < ALPHA
-                    for row in study.comparisons_of(group, metric)
-                )
-                for group in groups
-            ]
+            rows = [study.comparisons_of(group, metric)[0] for group in groups]  # a verdict is of two optimizers
+            holds = [row["optimizer"] == verdict.coupled_adam and row["p_holm"] < ALPHA for row in rows]
             metrics.setdefault(_words(numbers, holds), []).append(metric)
         yield last, metrics
 
 
-def _onset(histories: list[dict[int, float]]) -> str:
-    """Say by how many tokens the isotropy, a mean over seeds, was below ``ANISOTROPIC``."""
-    common = sorted(set[int].intersection(*map(set, histories)))
-    below = [sum(values[tokens] for values in histories) / len(histories) < ANISOTROPIC for tokens in common]
-    if not any(below):
-        return f"not within {readable_count(common[-1])} tokens" if common else "not known"
-    place = below.index(True)
-    since = f", and not yet at {readable_count(common[place - 1])}" if place else ", when it was first measured"
-    return f"by {readable_count(common[place])} tokens{since}"
-
-
-def _onsets(material: Material) -> Iterator[str]:
-    shown = largest_size(material.study.layout)
-    histories: dict[str, list[dict[int, float]]] = {}
-    for cell in shown.cells:
-        rows = [row for row in run_history(material.runs / cell.id) if "isotropy" in row]
-        if rows:
-            histories.setdefault(cell.optimizer.label, []).append({row["tokens"]: row["isotropy"] for row in rows})
-    if histories:
-        yield Markup(
-            "<strong>When does anisotropy arise?</strong> ({}.) {} is below {}, the mean over seeds: {}."
-        ).format(
-            shown.title,
-            symbol(METRICS["isotropy"]),
-            f"{ANISOTROPIC:g}",
-            "; ".join(f"{label}: {_onset(of_seeds)}" for label, of_seeds in histories.items()),
-        )
-
-
 def _items(material: Material, groups: dict[str, list[Group]]) -> Iterator[str]:
     study = material.study
-    for verdict in verdicts(study, scorecards(study)):
+    for verdict in verdicts(study):
         for group, metrics in reaches(study, verdict):
             said = Markup("; ").join(Markup("{}: {}").format(words, symbols(of)) for words, of in metrics.items())
             yield Markup(
                 "<strong>From which <i>D</i> on is Coupled Adam better than Adam?</strong> ({}, <i>N</i> = {}; "
                 "two-sided <i>p</i> &lt; 0.05 after Holm's correction of the table's tests.) {}."
             ).format(verdict.table.title, group.model_label, said)
-    yield from _onsets(material)
     for name, of_table in groups.items():
         for group in of_table:
             if texts := calibrations(study, group):
@@ -174,7 +164,7 @@ def _blocks(material: Material) -> Iterator[Block]:
             references = [keys[kind] for kind in (ADAM, COUPLED_ADAM) if kind in keys]
             for reference in references if len(group.cells) > 2 else references[:1]:
                 if found := contrasts(study, group, reference, centered=reference == keys.get(ADAM)):
-                    grids.append(_grid(table.title, found))
+                    grids.append(_grid(table.title, group, reference, found))
                     if reference == references[0]:
                         answered.setdefault(name, []).append(group)
     if grids:

@@ -4,7 +4,7 @@ Plain text is escaped where it is printed; :class:`markupsafe.Markup` is HTML al
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Generic, Literal, TypeVar
@@ -17,6 +17,15 @@ from coupled_adam_bench.study.catalog.metrics import Metric
 R = TypeVar("R")
 Kind = Literal["text", "wrap", "number", "row", "rows"]
 """Text, long text, numbers, the name of a row, and the name of neighbouring rows that have it in common."""
+
+
+class Block:
+    """What the template section.html.j2 shows, by its class."""
+
+    @property
+    def block(self) -> str:
+        """The name by which the template knows it."""
+        return type(self).__name__.lower()
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Grid(Generic[R]):
+class Grid(Block, Generic[R]):
     """A table with a line for each row; ``label`` is read aloud, a ``tall`` one scrolls, a ``dense`` one is tight."""
 
     label: str
@@ -62,7 +71,6 @@ class Grid(Generic[R]):
     caption: str = ""
     tall: bool = False
     dense: bool = False
-    block: str = field(default="grid", init=False)
 
     def head(self) -> list[list[Head]]:
         """Return the lines of headings: two where some head several columns."""
@@ -77,103 +85,88 @@ class Grid(Generic[R]):
 
     def bodies(self) -> list[list[list[tuple[Kind, Cell]]]]:
         """Return the lines of cells in parts, between which the table has a rule: by the names of several rows."""
-        cells = [
-            [
-                (column.kind, text if isinstance(text := column.text(row), Cell) else Cell(text))
-                for column in self.columns
-            ]
-            for row in self.rows
-        ]
+        cells = [[(column.kind, _cell(column.text(row))) for column in self.columns] for row in self.rows]
         names = [index for index, column in enumerate(self.columns) if column.kind == "rows"]
         bodies = []
         for _, lines in groupby(cells, key=lambda line: [line[index][1].text for index in names]):
             body = list(lines)
             rest = [[cell for cell in line if cell[0] != "rows"] for line in body[1:]]
-            first = [(kind, _over(cell, len(body)) if kind == "rows" else cell) for kind, cell in body[0]]
+            first = [(kind, replace(cell, span=len(body)) if kind == "rows" else cell) for kind, cell in body[0]]
             bodies.append([first, *rest])
         return bodies
 
 
-def _over(cell: Cell, n_rows: int) -> Cell:
-    return Cell(cell.text, cell.tone, cell.title, cell.padding, n_rows)
+def _cell(text: str | Cell) -> Cell:
+    return text if isinstance(text, Cell) else Cell(text)
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(Block):
     """A paragraph; a ``small`` one is a note."""
 
     text: str
     small: bool = False
-    block: str = field(default="text", init=False)
 
 
 @dataclass(frozen=True)
-class Heading:
+class Heading(Block):
     """A heading within a section."""
 
     text: str
     level: int = 3
-    block: str = field(default="heading", init=False)
 
 
 @dataclass(frozen=True)
-class Items:
+class Items(Block):
     """A list; a ``small`` one is of notes."""
 
     items: Sequence[str]
     small: bool = False
-    block: str = field(default="items", init=False)
 
 
 @dataclass(frozen=True)
-class Terms:
+class Terms(Block):
     """A list of names with what they stand for; a line without a name belongs to the one before."""
 
     terms: Sequence[tuple[str, str]]
-    block: str = field(default="terms", init=False)
 
 
 @dataclass(frozen=True)
-class Code:
+class Code(Block):
     """Text that is shown as it is."""
 
     text: str
-    block: str = field(default="code", init=False)
 
 
 @dataclass(frozen=True)
-class Figures:
+class Figures(Block):
     """Figures of the study by name; one that the study does not have is left out."""
 
     names: Iterable[str]
-    block: str = field(default="figures", init=False)
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(Block):
     """What a template of its own shows, given ``variables``."""
 
     template: str
     variables: Mapping[str, Any] = field(default_factory=dict)
-    block: str = field(default="part", init=False)
 
 
 @dataclass(frozen=True)
-class Fold:
+class Fold(Block):
     """Blocks behind a line that opens them."""
 
     summary: str
-    blocks: "Sequence[Block]"
+    blocks: Sequence[Block]
     is_open: bool = False
-    block: str = field(default="fold", init=False)
 
 
 @dataclass(frozen=True)
-class Beside:
+class Beside(Block):
     """Blocks beside each other, as far as the page is wide."""
 
-    blocks: "Sequence[Block]"
-    block: str = field(default="beside", init=False)
+    blocks: Sequence[Block]
 
 
 PLACE: tuple[tuple[str, Kind], ...] = ((Markup("<i>D</i>"), "text"), (Markup("<i>N</i>"), "text"))
@@ -184,7 +177,6 @@ PLACE_COLUMNS: tuple[Column[Any], ...] = (
     Column(PLACE[1][0], lambda each: each.group.model_label),
 )
 """The columns of a place, for rows that have a ``group``."""
-Block = Grid[Any] | Text | Heading | Items | Terms | Code | Figures | Part | Fold | Beside
 
 
 def symbol(metric: Metric) -> Markup:

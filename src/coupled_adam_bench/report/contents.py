@@ -16,47 +16,27 @@ from coupled_adam_bench.report.blocks import (
     Figures,
     Fold,
     Grid,
-    Heading,
     Items,
     Kind,
     Part,
     Terms,
     Text,
     listed,
-    symbols,
 )
 from coupled_adam_bench.report.figures import FIGURES, figures_of
 from coupled_adam_bench.report.formats import MISSING, fixed, plural
 from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.table import build_tables
+from coupled_adam_bench.statistics import scores
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
-from coupled_adam_bench.statistics.scores import (
-    CLAIMED,
-    CONSISTENT,
-    NOT_JUDGED,
-    NOT_REPRODUCED,
-    PARTLY,
-    REPRODUCED,
-    SEEN,
-    Scorecard,
-    scorecards,
-    verdicts,
-)
 from coupled_adam_bench.store.stored import named
 from coupled_adam_bench.study.catalog.contents import CONTENTS, STATISTICS, StatisticFile
-from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.plan import Plan
 
 TABLE_FILES = {
     "tex": "LaTeX", "tabular.tex": "LaTeX, rows alone", "html": "HTML", "md": "Markdown", "csv": "CSV",
 }  # fmt: skip
 """What the page calls each format of ``TABLE_ENDINGS``."""
-_TONES = {REPRODUCED: "good", PARTLY: "middle", NOT_REPRODUCED: "bad"}
-VERDICT_TONES = (
-    _TONES
-    | {SEEN[word]: tone for word, tone in _TONES.items()}
-    | dict.fromkeys((NOT_JUDGED, *CONSISTENT.values()), "open")
-)
 
 
 def _environments(cells: list[dict[str, Any]]) -> dict[str, list[str]]:
@@ -92,31 +72,11 @@ def study_files(plan: Plan) -> dict[str, str]:
     return {f"{name}.yaml": yaml.safe_dump(values, sort_keys=False, width=100) for name, values in files.items()}
 
 
-def _verdict(material: Material) -> Iterator[Block]:
-    judged = verdicts(material.study, scorecards(material.study))
-    claimed = symbols([METRICS[name] for name in CLAIMED], last=" and ")
-    yield Part("verdict.html.j2", {"verdicts": judged, "claimed": claimed, "tones": VERDICT_TONES})
-
-
 def _tables(material: Material) -> Iterator[Block]:
     tables = build_tables(material.study)
     yield Part("tables.html.j2", {"tables": tables, "table_files": TABLE_FILES})
-    if cards := scorecards(material.study):
-        yield Fold("How often each optimizer is best", [block for card in cards for block in _scores(card)])
-
-
-def _scores(card: Scorecard) -> Iterator[Block]:
-    best = "significantly best" if card.table.rules.tested else "best"
-    lines: list[list[str | Cell]] = [
-        [label, *(Cell(str(score.wins[key]), "win" if score.wins[key] else "zero") for score in card.scores)]
-        for key, label in card.labels.items()
-    ]
-    for name, label in (("undecided", "none"), ("untestable", "not comparable")):
-        lines.append([label, *(str(getattr(score, name)) for score in card.scores)])
-    caption = f"How often an optimizer has the {best} value, of {plural(card.n_groups, 'block')} (D, N)"
-    columns = listed(("Best", "row"), *(score.metric for score in card.scores))
-    yield Heading(card.table.title)
-    yield Grid(f"Scores of {card.table.title}", columns, lines, caption=caption)
+    if tables:
+        yield Fold("How often each optimizer is best", list(scores.score_blocks(material.study)))
 
 
 def _figures(material: Material) -> Iterator[Block]:
@@ -183,7 +143,7 @@ def _from_tools(declaration: str) -> Callable[[Material], Iterable[Block]]:
 _SECTIONS = {
     section.id: section
     for section in (
-        Section("verdict", "Did it reproduce?", _verdict),
+        scores.SECTION,
         answers.SECTION,
         Section("tables", "Tables", _tables),
         Section("figures", "Figures", _figures),

@@ -1,23 +1,30 @@
 """The reporting of a study in one go: results, statistics, tables, figures, the record behind them, and the page."""
 
+import base64
+import hashlib
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from coupled_adam_bench.report.contents import statistics_of
+from markupsafe import Markup
+
+from coupled_adam_bench.report.contents import sections, statistics_of
 from coupled_adam_bench.report.figures import FIGURE_ENDINGS as FIGURE_ENDINGS
-from coupled_adam_bench.report.figures import write_figures
+from coupled_adam_bench.report.figures import figures_of, write_figures
+from coupled_adam_bench.report.formats import plural
 from coupled_adam_bench.report.manifest import write_manifest
-from coupled_adam_bench.report.page import write_report
-from coupled_adam_bench.report.render import write_tables
-from coupled_adam_bench.results.collect import collect, read_results, write_results
+from coupled_adam_bench.report.render import html_environment, write_tables
+from coupled_adam_bench.results.collect import collect, read_results
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.statistics.compare import STATISTIC as TESTS
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.files import write_text
 from coupled_adam_bench.study.plan import Plan
 
 Only = Literal["tables", "figures"]
@@ -41,10 +48,43 @@ def material_of(plan: Plan, places: Places, partial: bool = False) -> Material:
     What is not evaluated yet is NaN if ``partial``, and ``ValueError`` otherwise.
     """
     results = collect(plan, places.runs, partial) if places.results is None else read_results(places.results)
-    write_results(results, places.study_dir / "results.csv")
+    write_csv(results, places.study_dir / "results.csv")
     layout = layout_of(plan)
     tests = compare(StudyResults(layout, results))
     return Material(StudyResults(layout, results, tests), places.runs, places.study_dir)
+
+
+def _figure(path: Path) -> str:
+    """Return an SVG file as a data URI: its ids then cannot collide with those of the others on the page."""
+    try:
+        svg = path.read_bytes()
+    except FileNotFoundError:
+        raise ValueError(f"{path}: missing; draw the figures first") from None
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+
+
+def write_report(material: Material, templates_dir: Path) -> None:
+    """Write ``report/index.html`` from the material of a study, whose figures and manifest are in its folder."""
+    plan, folder = material.plan, material.study_dir
+    environment = html_environment(templates_dir)
+    environment.filters["plural"] = plural
+    environment.globals["figures"] = {
+        name: (_figure(folder / "figures" / f"{name}.svg"), text) for name, text in figures_of(plan).items()
+    }
+    environment.globals["render"] = lambda template, values: Markup(environment.get_template(template).render(**values))
+    environment.globals["show"] = environment.get_template("section.html.j2").module.show  # type: ignore[attr-defined]
+    script = (templates_dir / "html" / "page.js").read_text(encoding="utf-8")
+    shown = [(section, list(section.blocks(material))) for section in sections()]
+    page = environment.get_template("report.html.j2").render(
+        plan=plan,
+        generated=any(study.data.source.kind == "synthetic" for study in plan.studies.values()),
+        manifest=material.manifest,
+        statuses=Counter(cell["status"] for cell in material.manifest["cells"]),
+        sections=[(section, blocks) for section, blocks in shown if blocks],
+        script=script,
+        script_hash="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+    write_text(folder / "report" / "index.html", page)
 
 
 def report(

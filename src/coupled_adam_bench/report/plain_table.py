@@ -2,10 +2,9 @@
 
 import html
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from coupled_adam_bench.report.table import PrintedTable, SizeRows, TableRow, TokensRows, Value
+from coupled_adam_bench.report.table import PrintedTable, Value
 from coupled_adam_bench.results.tidy import typed_frame
 from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.study.catalog.metrics import Metric
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
 _MENTION = {"@": "&#64;"}  # GitHub links what follows a backslash and @ too
 _MARKED = re.compile(r"[\\`*_\[\]#|~$]|[&<>@]|\s+")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def markdown_escape(text: str) -> str:
@@ -35,18 +33,6 @@ def _symbol(metric: Metric) -> str:
     return "*".join(markdown_escape(html.unescape(part)) for part in parts)
 
 
-def csv_text(text: str) -> str:
-    """Return plain text that no spreadsheet computes: behind an apostrophe if it begins like a formula (OWASP)."""
-    return f"'{text}" if text.startswith(_FORMULA) else text
-
-
-def _rows(table: PrintedTable) -> Iterator[tuple[TokensRows, SizeRows, TableRow]]:
-    for group in table.groups:
-        for size in group.sizes:
-            for row in size.rows:
-                yield group, size, row
-
-
 def _cell(value: Value) -> str:
     return f"**{value.text}**" if value.bold else value.text
 
@@ -58,10 +44,7 @@ def markdown(table: PrintedTable) -> str:
     lines = [
         ["*D*", "*N*", "Optimizer", *map(" ".join, zip(symbols, arrows, strict=True))],
         ["---", "---", "---", *("---:" for _ in table.columns)],
-        *(
-            [*map(markdown_escape, (group.label, size.label, row.label)), *map(_cell, row.cells)]
-            for group, size, row in _rows(table)
-        ),
+        *([*map(markdown_escape, (row.tokens, row.size, row.label)), *map(_cell, row.cells)] for row in table.rows),
     ]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     notes = "".join(f"\n- {markdown_escape(note)}" for note in table.notes)
@@ -79,10 +62,10 @@ def numbers(table: PrintedTable) -> "DataFrame":
     kinds: dict[str, type] = {"mean": float, "sd": float, "n": int, "bold": bool}
     columns |= {f"{metric.name}.{name}": kind for metric in table.columns for name, kind in kinds.items()}
     records = []
-    for group, size, row in _rows(table):
-        labels = dict(zip(("D", "N", "optimizer"), map(csv_text, (group.label, size.label, row.label)), strict=True))
+    for row in table.rows:
         record: dict[str, Any] = {
-            **labels, "n_tokens": group.n_tokens, "n_params": size.n_params, "optimizer_key": row.optimizer,
+            "D": row.tokens, "N": row.size, "optimizer": row.label, "n_tokens": row.n_tokens, "n_params": row.n_params,
+            "optimizer_key": row.optimizer,
         }  # fmt: skip
         for metric, value in zip(table.columns, row.cells, strict=True):
             sample = summarize(value.values)

@@ -1,7 +1,7 @@
 """The section on statistics: what survives corrections, what is equal, the same text under two models, all tests."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import isnan
 from typing import Any
 
@@ -24,14 +24,12 @@ from coupled_adam_bench.report.blocks import (
     symbol,
 )
 from coupled_adam_bench.report.formats import MISSING, interval, p_value, plural, significant
-from coupled_adam_bench.results.comparisons import ALL_SEEDS, AVERAGE, BETTER, DOCUMENTS, HELD_OUT
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics import compare, paired_text
-from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section
-from coupled_adam_bench.statistics.stated_plan import is_exploratory
-from coupled_adam_bench.statistics.student import ALPHA
+from coupled_adam_bench.statistics.declared import ALL_SEEDS, Material, Placed, Row, Section
+from coupled_adam_bench.statistics.paired_text import AVERAGE, DOCUMENTS, HELD_OUT
+from coupled_adam_bench.statistics.t_test import ALPHA
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
-from coupled_adam_bench.study.config.execution import BoldRule
 
 TESTS = {
     "p_value": "Student's t-test, as in the paper",
@@ -41,11 +39,6 @@ TESTS = {
     "p_paired_holm": "paired t-test, two-sided, after Holm",
 }
 """The label of each p-value whose findings are counted."""
-RULES: dict[BoldRule, str] = {
-    "paper": "Student's t-test, the paper's",
-    "paired": "the paired t-test",
-    "holm": "Student's t-test, two-sided, after Holm's correction for all pairs of optimizers of the table",
-}
 
 
 def _p(value: float) -> Cell:
@@ -89,43 +82,6 @@ def _survivors(study: StudyResults, name: str, comparisons: Sequence[Placed]) ->
     caption = Markup("Comparisons with <i>p</i> &lt; 0.05, by test and metric")
     columns = listed(("Test", "row"), *metrics, ("all", "number"))
     yield Grid(f"What survives, {title}", columns, lines, caption=caption)
-
-
-def _within(row: Mapping[Any, Any]) -> str:
-    if row["p_equivalence"] < ALPHA:
-        return "yes"
-    if row["p_equivalence_paired"] < ALPHA:
-        return "by pairs only"
-    return "not tested" if row["reason"] else "not shown"
-
-
-def _compared(study: StudyResults) -> list[Column[Placed]]:
-    return [
-        Column("Table", lambda c: study.tables[c.group.table].title),
-        *PLACE_COLUMNS,
-        Column("Metric", lambda c: symbol(c.metric), "row"),
-        Column("Better", lambda c: c.label("optimizer")),
-        Column("than", lambda c: c.label("reference")),
-    ]
-
-
-def _equivalence(study: StudyResults, comparisons: Sequence[Placed]) -> Iterator[Block]:
-    yield Heading("Equivalence")
-    yield Text(
-        Markup(
-            "Is a difference smaller than the margin that the study has set before? Two one-sided tests say so if "
-            "<i>p</i> &lt; 0.05. The worse optimizer is then no worse than the margin. A larger <i>p</i> shows nothing."
-        )
-    )
-    columns: list[Column[Placed]] = [
-        *_compared(study),
-        Column("difference", lambda c: _sure(c.row), "number"),
-        Column("margin", lambda c: significant(c.row["margin"]), "number"),
-        Column(Markup("<i>p</i>, pooled"), lambda c: _p(c.row["p_equivalence"]), "number"),
-        Column(Markup("<i>p</i>, paired"), lambda c: _p(c.row["p_equivalence_paired"]), "number"),
-        Column("Within", lambda c: _within(c.row)),
-    ]
-    yield Grid("Equivalence", columns, comparisons, tall=True)
 
 
 _TEXT: tuple[tuple[str, Kind] | Metric, ...] = (
@@ -175,56 +131,64 @@ def _same_text(material: Material) -> Iterator[Block]:
             yield Grid(f"The same text, {table.title}", listed(*_TEXT), lines, tall=True)
 
 
-def _numbers(material: Material) -> list[Column[Placed]]:
-    exploratory = is_exploratory(material)
+def _number(heading: str, column: str) -> Column[Placed]:
+    return Column(heading, lambda c: significant(c.row[column]), "number")
 
-    def significance(c: Placed) -> str:
-        says = "not tested" if c.row["rule"] == BETTER else "yes" if c.row["significant"] else "no"
-        pair = (c.row["optimizer"], c.row["reference"])
-        return f"{says} (exploratory)" if exploratory(c.group, c.metric, *pair) else says
 
-    def number(heading: str, column: str) -> Column[Placed]:
-        return Column(heading, lambda c: significant(c.row[column]), "number")
+def _p_column(heading: str, column: str) -> Column[Placed]:
+    return Column(Markup("<i>p</i>{}").format(heading), lambda c: _p(c.row[column]), "number")
 
-    def p(heading: str, column: str) -> Column[Placed]:
-        return Column(Markup("<i>p</i>{}").format(heading), lambda c: _p(c.row[column]), "number")
 
-    def ends(heading: str, of: str) -> Column[Placed]:
-        return Column(heading, lambda c: _interval(c.row, of), "number")
+def _ends(heading: str, of: str) -> Column[Placed]:
+    return Column(heading, lambda c: _interval(c.row, of), "number")
 
-    return [
-        number("difference", "difference"),
-        ends("95 % interval", ""),
-        number(Markup("<i>t</i>"), "t"),
-        p("", "p_value"),
-        p(", B.-H.", "p_bh"),
-        p(", Holm", "p_holm"),
-        p(", Welch", "p_welch"),
-        Column("pairs", lambda c: str(c.row["n_pairs"]), "number"),
-        p(", paired", "p_paired"),
-        ends("95 % interval, paired", "paired_"),
-        p(", sign flips", "p_permutation"),
-        ends("bootstrap", "bootstrap_"),
-        number(Markup("Hedges <i>g</i>"), "hedges_g"),
-        Column("Significant", significance),
-        Column("Remark", lambda c: c.row["reason"], "wrap"),
-    ]
+
+def _significance(c: Placed) -> str:
+    return "not tested" if c.row["rule"] == compare.BETTER else "yes" if c.row["significant"] else "no"
+
+
+_NUMBERS: tuple[Column[Placed], ...] = (
+    *PLACE_COLUMNS,
+    Column("Metric", lambda c: symbol(c.metric), "row"),
+    Column("Better", lambda c: c.label("optimizer")),
+    Column("than", lambda c: c.label("reference")),
+    _number("difference", "difference"),
+    _ends("95 % interval", ""),
+    _number(Markup("<i>t</i>"), "t"),
+    _p_column("", "p_value"),
+    _p_column(", B.-H.", "p_bh"),
+    _p_column(", Holm", "p_holm"),
+    _p_column(", Welch", "p_welch"),
+    Column("pairs", lambda c: str(c.row["n_pairs"]), "number"),
+    _p_column(", paired", "p_paired"),
+    _ends("95 % interval, paired", "paired_"),
+    _p_column(", sign flips", "p_permutation"),
+    _ends("bootstrap", "bootstrap_"),
+    _number(Markup("Hedges <i>g</i>"), "hedges_g"),
+    Column("Significant", _significance),
+    Column("Remark", lambda c: c.row["reason"], "wrap"),
+)
+_EQUIVALENCE: tuple[Column[Placed], ...] = (
+    _number("margin", "margin"),
+    _p_column(", within the margin", "p_equivalence"),
+    _p_column(", within the margin, paired", "p_equivalence_paired"),
+)
+"""Columns of a study with margins: two one-sided tests that a difference is smaller than the margin."""
 
 
 def _blocks(material: Material) -> Iterator[Block]:
     study = material.study
-    yield Part("statistics.html.j2", {"rule": RULES[material.plan.statistics.bold]})
+    yield Part("statistics.html.j2", {"rule": compare.RULES[material.plan.statistics.bold].says})
     every = []
     for name in study.tables:
         comparisons = material.placed(compare.STATISTIC, name)
         if study.tables[name].rules.tested and comparisons:
             yield from _survivors(study, name, comparisons)
         every += comparisons
-    if with_margin := [c for c in every if not isnan(c.row["margin"])]:
-        yield from _equivalence(study, with_margin)
     yield from _same_text(material)
     yield Heading("All comparisons over seeds")
-    columns = [*_compared(study), *_numbers(material)]
+    title = Column[Placed]("Table", lambda c: study.tables[c.group.table].title)
+    columns = [title, *_NUMBERS, *(_EQUIVALENCE if material.plan.statistics.margins else ())]
     yield Fold(plural(len(every), "comparison"), [Grid("Tests", columns, every, tall=True)])
 
 

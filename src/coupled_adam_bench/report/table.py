@@ -1,19 +1,22 @@
 """The content of a printed table as plain text, which all renderers share."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from math import isnan, nan
 
 from coupled_adam_bench.report.blocks import Cell
 from coupled_adam_bench.report.formats import MISSING, Shorthand, paddings, shorthand, significant
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.student import ALPHA
-from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.statistics.compare import RULES
+from coupled_adam_bench.statistics.t_test import ALPHA, summarize
+from coupled_adam_bench.statistics.tuning import edges_of
 from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS, HELD_OUT_SIZES, Metric
 from coupled_adam_bench.study.catalog.tables import Table
 from coupled_adam_bench.study.config.execution import BoldRule
 from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.tuning import chosen_settings
 
 
 @dataclass(frozen=True)
@@ -49,35 +52,16 @@ class Value:
 
 
 @dataclass(frozen=True)
-class TableRow:
-    """An optimizer, by its key and its label, and its value in every column."""
+class Row:
+    """A line: tokens, size and optimizer as they are printed and as what they are, and the value in every column."""
 
-    optimizer: str
-    label: str
-    cells: tuple[Value, ...]
-
-
-@dataclass(frozen=True)
-class SizeRows:
-    """Rows with the same number of parameters."""
-
-    label: str
-    n_params: int
-    rows: tuple[TableRow, ...]
-
-
-@dataclass(frozen=True)
-class TokensRows:
-    """Rows with the same number of tokens."""
-
+    tokens: str
+    size: str
     label: str
     n_tokens: int
-    sizes: tuple[SizeRows, ...]
-
-    @property
-    def n_rows(self) -> int:
-        """The number of rows of all sizes."""
-        return sum(len(size.rows) for size in self.sizes)
+    n_params: int
+    optimizer: str
+    cells: tuple[Value, ...]
 
 
 @dataclass(frozen=True)
@@ -90,8 +74,16 @@ class PrintedTable:
     study: str
     caption: str
     columns: tuple[Metric, ...]
-    groups: tuple[TokensRows, ...]
+    rows: tuple[Row, ...]
     notes: tuple[str, ...]
+
+    @property
+    def groups(self) -> list[list[list[Row]]]:
+        """The rows of as many tokens together, and among these those of a size."""
+        return [
+            [list(of_size) for _, of_size in groupby(of_tokens, key=lambda row: row.size)]
+            for _, of_tokens in groupby(self.rows, key=lambda row: row.n_tokens)
+        ]
 
 
 def aligned(rows: Sequence[Sequence[Value]]) -> list[tuple[Value, ...]]:
@@ -139,18 +131,11 @@ def _seed_note(groups: tuple[Group, ...]) -> str:
     return f"Mean and sample standard deviation over {seeds} seeds: 0.123 (4) means 0.123 ± 0.004."
 
 
-_LEVELS: dict[BoldRule, str] = {
-    "paper": "one-sided Student's t-test of the unrounded values, pooled variance",
-    "paired": "one-sided t-test of the unrounded differences between runs of the same seed",
-    "holm": "two-sided Student's t-test of the unrounded values, pooled variance, Holm's correction over the table",
-}
-
-
 def _bold_note(table: Table, rule: BoldRule) -> str:
     others = table.rules.bold_beats
     if not table.rules.tested:
         return f"Bold: better than {others}; no test."
-    return f"Bold: significantly better than {others} ({_LEVELS[rule]}, p < {ALPHA:g})."
+    return f"Bold: significantly better than {others} ({RULES[rule].says}, p < {ALPHA:g})."
 
 
 def _missing_notes(study: StudyResults, name: str, shown: list[Value]) -> list[str]:
@@ -190,40 +175,42 @@ def _held_out_notes(study: StudyResults, name: str) -> list[str]:
     return [f"Losses are over {n_tokens} tokens of {n_documents} held-out documents{few}."]
 
 
-def _tokens_rows(groups: tuple[Group, ...], values: Iterable[tuple[Value, ...]]) -> tuple[TokensRows, ...]:
-    """Put the values, which are in the order of groups and optimizers, into rows, those of as many tokens together."""
-    remaining = iter(values)
-    sizes: dict[int, list[SizeRows]] = {}
-    labels: dict[int, str] = {}
+def _edge_notes(study: StudyResults, name: str) -> list[str]:
+    """Warn of settings that a trial chose at the edge of what it tried."""
+    tunings, groups, found = study.plan.tunings, study.groups[name], []
     for group in groups:
-        rows = tuple(TableRow(key, label, next(remaining)) for key, label in group.optimizer_labels.items())
-        size = SizeRows(group.model_label, group.setup.n_params, rows)
-        sizes.setdefault(group.n_tokens, []).append(size)
-        labels.setdefault(group.n_tokens, group.tokens_label)
-    return tuple(TokensRows(labels[n_tokens], n_tokens, tuple(members)) for n_tokens, members in sizes.items())
+        place = f" at D = {group.tokens_label}, N = {group.model_label}" if len(groups) > 1 else ""
+        for cell, *_ in group.cells.values():
+            if cell.tuning is not None and cell.id != cell.slot:
+                tuning = tunings[cell.tuning]
+                for text, end in edges_of(tuning, chosen_settings(tuning, cell)):
+                    found.append(f"{cell.optimizer.label}{place} ({text}, the {end})")
+    return (
+        [f"Warning: chosen at the edge of what was tried, beyond which better settings may lie: {', '.join(found)}."]
+        if found
+        else []
+    )
 
 
 def _build(study: StudyResults, declaration: Table) -> PrintedTable:
     name, plan = declaration.name, study.plan
     groups = study.groups[name]
-    rows = aligned([_values(study, group, key) for group in groups for key in group.cells])
+    values = iter(aligned([_values(study, group, key) for group in groups for key in group.cells]))
+    rows = tuple(
+        Row(group.tokens_label, group.model_label, label, group.n_tokens, group.setup.n_params, key, next(values))
+        for group in groups
+        for key, label in group.optimizer_labels.items()
+    )
     notes = (
         _seed_note(groups),
         _bold_note(declaration, plan.statistics.bold),
+        *_edge_notes(study, name),
         *_held_out_notes(study, name),
-        *_missing_notes(study, name, [value for row in rows for value in row]),
+        *_missing_notes(study, name, [value for row in rows for value in row.cells]),
         f"Protocol: {plan.protocol_label}.",
     )
-    return PrintedTable(
-        declaration,
-        name,
-        declaration.title,
-        plan.name,
-        _caption(plan, groups),
-        study.columns(name),
-        _tokens_rows(groups, rows),
-        notes,
-    )
+    caption = _caption(plan, groups)
+    return PrintedTable(declaration, name, declaration.title, plan.name, caption, study.columns(name), rows, notes)
 
 
 def build_tables(study: StudyResults) -> tuple[PrintedTable, ...]:

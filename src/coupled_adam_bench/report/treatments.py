@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from coupled_adam_bench.report.answers import CENTERED
 from coupled_adam_bench.report.blocks import (
     Beside,
     Block,
@@ -20,7 +21,6 @@ from coupled_adam_bench.report.blocks import (
 from coupled_adam_bench.report.formats import MISSING
 from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
 from coupled_adam_bench.results.groups import Group, Values
-from coupled_adam_bench.statistics.contrasts import CENTERED
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.names import SUBWORDS
@@ -100,12 +100,10 @@ def _similarities(group: Group, values: Mapping[tuple[str, str, str], float], ti
 
 def _word_similarity(material: Material) -> Iterator[Block]:
     study = material.study
-    columns = (study.results[name].tolist() for name in ("cell", "task", "metric", "value"))
-    values = {(cell, task, metric): value for cell, task, metric, value in zip(*columns, strict=True)}
     shown: dict[str, Sequence[Block]] = {}
     for name, groups in study.groups.items():
         title = study.tables[name].title
-        if grids := [grid for group in groups if (grid := _similarities(group, values, title)).rows]:
+        if grids := [grid for group in groups if (grid := _similarities(group, study.measured, title)).rows]:
             shown[title] = grids
     if shown:
         yield Part("word_similarity.html.j2")

@@ -1,11 +1,11 @@
 """The evaluations of all cells of a study as one long table, ``results.csv``."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from pandas import DataFrame
 
-from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
+from coupled_adam_bench.results.tidy import read_csv, typed_frame
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import await_files
 from coupled_adam_bench.store.stored import Measurement, measured_cells
@@ -18,47 +18,29 @@ _TYPES: dict[str, type] = {name: int if name in _INTEGERS else str for name in R
 _KEY = ("study", "cell", "task", "metric")
 
 
-CellRow = tuple[str, str, float, str]
-"""Task, metric, value and unit."""
+Found = dict[tuple[str, str], tuple[float, str]]
+"""Value and unit by task and metric."""
 
 
-def _cell_rows(cell: Cell, measurements: list[Measurement], partial: bool) -> tuple[list[CellRow], bool]:
-    """Return the rows of one cell, and whether it has all of them, which a diverged cell has not.
+def _measured(cell: Cell, measurements: list[Measurement], partial: bool) -> tuple[Found, bool]:
+    """Return what was measured of a cell, and whether that is all, which a diverged cell has not.
 
     What the stages always measure is NaN in a cell that has not all.
     """
-    rows: list[CellRow] = []
-    diverged = missing = False
-    for measurement in measurements:
-        if partial and not measurement.is_there(cell.id):
-            missing = True
-            continue
-        record = measurement.read(cell.id)
-        diverged |= record["status"] == "diverged"
-        rows += [(row["task"], row["metric"], row["value"], row["unit"]) for row in record["results"]]
-    measured = {row[:2] for row in rows}
+    there = [measurement for measurement in measurements if not partial or measurement.is_there(cell.id)]
+    records = [measurement.read(cell.id) for measurement in there]
+    whole = there == measurements and all(record["status"] != "diverged" for record in records)
+    rows = [row for record in records for row in record["results"]]
+    found: Found = {(row["task"], row["metric"]): (row["value"], row["unit"]) for row in rows}
     for measurement in measurements:
         for task, name, unit in measurement.columns:
-            if (task, name) not in measured:
-                if not (diverged or missing):
-                    raise ValueError(
-                        f"{measurement.find(cell.id)}: no {task} {name}; delete this file and start again: it is "
-                        "measured anew"
-                    )
-                rows.append((task, name, float("nan"), unit))
-    return rows, not (diverged or missing)
-
-
-def _same_rows(found: dict[str, tuple[Cell, list[CellRow], bool]]) -> Iterator[tuple[Cell, str, str, float, str]]:
-    """Yield the rows of all cells; a cell that has not all gets NaN for what the other cells of its study have."""
-    of_study: dict[str, dict[tuple[str, str], str]] = {}
-    for cell, rows, _ in found.values():
-        of_study.setdefault(cell.study.name, {}).update({row[:2]: row[3] for row in rows})
-    for cell, rows, whole in found.values():
-        measured = {row[:2] for row in rows}
-        others = of_study[cell.study.name].items()
-        lacking = [] if whole else [(*key, float("nan"), unit) for key, unit in others if key not in measured]
-        yield from ((cell, *row) for row in (*rows, *lacking))
+            if whole and (task, name) not in found:
+                raise ValueError(
+                    f"{measurement.find(cell.id)}: no {task} {name}; delete this file and start again: it is measured "
+                    "anew"
+                )
+            found.setdefault((task, name), (float("nan"), unit))
+    return found, whole
 
 
 def collect(plan: Plan, runs: Path = paths.RUNS, partial: bool = False) -> DataFrame:
@@ -72,8 +54,16 @@ def collect(plan: Plan, runs: Path = paths.RUNS, partial: bool = False) -> DataF
     if not partial:
         await_files(paths.RunFiles(runs / cell.id).record for cell, _ in measured)
         await_files(measurement.find(cell.id) for cell, measurements in measured for measurement in measurements)
-    found = {cell.id: (cell, *_cell_rows(cell, measurements, partial)) for cell, measurements in measured}
-    return results_frame(plan, _same_rows(found))
+    cells = [(cell, *_measured(cell, measurements, partial)) for cell, measurements in measured]
+    of_study: dict[str, Found] = {}
+    for cell, found, _ in cells:
+        of_study.setdefault(cell.study.name, {}).update(found)
+    for cell, found, whole in cells:
+        if not whole:
+            lacking = {key: (float("nan"), unit) for key, (_, unit) in of_study[cell.study.name].items()}
+            found |= lacking | found
+    rows = ((cell, *key, *value) for cell, found, _ in cells for key, value in found.items())
+    return results_frame(plan, rows)
 
 
 def results_frame(plan: Plan, rows: Iterable[tuple[Cell, str, str, float, str]]) -> DataFrame:
@@ -85,11 +75,6 @@ def results_frame(plan: Plan, rows: Iterable[tuple[Cell, str, str, float, str]])
         row = (*settings, task, metric, float(value), unit, *names)
         records.append(dict(zip(RESULT_COLUMNS, row, strict=True)))
     return typed_frame(records, _TYPES)
-
-
-def write_results(results: DataFrame, path: Path) -> None:
-    """Write ``results.csv`` atomically, in full precision."""
-    write_csv(results, path)
 
 
 def read_results(path: Path) -> DataFrame:

@@ -18,8 +18,11 @@ Values = Mapping[tuple[str, str], float]
 """Values of metrics by the id of a cell and the name of a metric."""
 
 
-GROUP_COLUMNS = ("table", "n_params", "n_tokens", "model", "data", "recipe")
+PLACE: dict[str, type] = {
+    "table": str, "n_params": int, "n_tokens": int, "model": str, "data": str, "recipe": str,
+}  # fmt: skip
 """The columns of tests.csv that tell groups apart."""
+GROUP_COLUMNS = tuple(PLACE)
 
 
 # The settings of a study that can change a number, data, models and optimizers left out.
@@ -62,6 +65,11 @@ class Group:
         """The values of ``GROUP_COLUMNS``, which identify the group."""
         setup = self.setup
         return (self.table, setup.n_params, self.n_tokens, setup.model, setup.data, setup.recipe)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The values of ``GROUP_COLUMNS`` by name."""
+        return dict(zip(GROUP_COLUMNS, self.place, strict=True))
 
     @property
     def optimizer_labels(self) -> dict[str, str]:

@@ -1,24 +1,23 @@
-"""The results of a study as tables, figures and report need them, made once for all of these."""
+"""The results of a study as tables, figures and report need them, and pairs of optimizers seed by seed."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
-from pathlib import Path
 from typing import Any
 
 from pandas import DataFrame
 
-from coupled_adam_bench.results.collect import read_results
-from coupled_adam_bench.results.comparisons import read_tests
-from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, Layout, Values, layout_of
+from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, Layout, Values
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.catalog.tables import Table
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan
 
-Place = tuple[Any, ...]
-"""The values of ``GROUP_COLUMNS``, which identify a group."""
+
+def records(frame: DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a frame."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 @dataclass(frozen=True)
@@ -50,18 +49,19 @@ class StudyResults:
         return self.layout.groups
 
     @cached_property
+    def measured(self) -> dict[tuple[str, str, str], float]:
+        """All values by cell, task and metric."""
+        columns = (self.results[name].tolist() for name in ("cell", "task", "metric", "value"))
+        return {(cell, task, metric): value for cell, task, metric, value in zip(*columns, strict=True)}
+
+    @cached_property
     def values(self) -> Values:
         """The values of the metrics that tables can show."""
         return self.values_of({name: metric.task for name, metric in self.layout.metrics.items()})
 
     def values_of(self, tasks: Mapping[str, str]) -> Values:
         """Return the values of metrics, given for the name of each the task under which ``results.csv`` has it."""
-        columns = (self.results[name].tolist() for name in ("cell", "task", "metric", "value"))
-        return {
-            (cell, metric): value
-            for cell, task, metric, value in zip(*columns, strict=True)
-            if tasks.get(metric) == task
-        }
+        return {(cell, name): value for (cell, task, name), value in self.measured.items() if tasks.get(name) == task}
 
     def value(self, cell: Cell, metric: str) -> float:
         """Return a metric's value in a cell, given the metric's name; NaN if it is not there."""
@@ -84,29 +84,31 @@ class StudyResults:
         return group.by_seed(self.values, metric)
 
     @cached_property
-    def comparisons(self) -> dict[tuple[Place, str], list[dict[Hashable, Any]]]:
-        """The rows of ``tests.csv`` by group and name of the metric."""
+    def comparisons(self) -> dict[tuple[tuple[Any, ...], str], list[dict[str, Any]]]:
+        """The rows of ``tests.csv`` by place and name of the metric."""
         assert self.tests is not None, "these results were made without tests"
-        rows: dict[tuple[Place, str], list[dict[Hashable, Any]]] = {}
-        for row in self.tests.to_dict("records"):
+        rows: dict[tuple[tuple[Any, ...], str], list[dict[str, Any]]] = {}
+        for row in records(self.tests):
             rows.setdefault((tuple(row[name] for name in GROUP_COLUMNS), row["metric"]), []).append(row)
         return rows
 
-    def comparisons_of(self, group: Group, metric: Metric) -> list[dict[Hashable, Any]]:
-        """Return the rows of ``tests.csv`` on a group and metric; ``ValueError`` if there are none."""
-        if rows := self.comparisons.get((group.place, metric.name)):
-            return rows
-        raise ValueError(
-            f"tests.csv: no row for {group.table}, {group.setup.n_params} parameters, {group.n_tokens} tokens, "
-            f"{metric.name}; run the tests of this results.csv again"
-        )
+    def comparisons_of(self, group: Group, metric: Metric) -> list[dict[str, Any]]:
+        """Return the rows of ``tests.csv`` on a group and metric."""
+        return self.comparisons[group.place, metric.name]
 
     def bold(self, group: Group, metric: Metric) -> str | None:
         """Return the key of the optimizer whose value is printed bold, or None."""
         return next((str(row["optimizer"]) for row in self.comparisons_of(group, metric) if row["bold"]), None)
 
 
-def load_results(plan: Plan, results_csv: Path, tests_csv: Path | None = None) -> StudyResults:
-    """Read the results of a plan and, where they are needed, its tests."""
-    results = read_results(results_csv)
-    return StudyResults(layout_of(plan), results, None if tests_csv is None else read_tests(tests_csv))
+def rivals(group: Group) -> Iterator[tuple[str, str]]:
+    """Yield (optimizer, reference): each optimizer of a group and its first one, Adam in the paper's tables."""
+    reference, *others = group.cells
+    yield from ((key, reference) for key in others)
+
+
+def paired_differences(study: StudyResults, group: Group, metric: Metric, one: str, other: str) -> dict[int, float]:
+    """Return a metric's differences of two optimizers by every seed that either has, NaN where a value is missing."""
+    by_seed = study.by_seed(group, metric)
+    first, second = by_seed[one], by_seed[other]
+    return {seed: first.get(seed, nan) - second.get(seed, nan) for seed in dict.fromkeys((*first, *second))}

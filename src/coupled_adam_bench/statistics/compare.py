@@ -19,21 +19,60 @@ from being bold, since nothing shows that they are better; one without any value
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from pandas import DataFrame
 
-from coupled_adam_bench.results.comparisons import BETTER, DECIDING, RULES, TEST_COLUMNS
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
-from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.results.study_results import StudyResults, records
 from coupled_adam_bench.results.tidy import typed_frame
 from coupled_adam_bench.statistics.corrections import benjamini_hochberg, holm
-from coupled_adam_bench.statistics.declared import PLACE, Field, Material, Statistic, records
+from coupled_adam_bench.statistics.declared import Statistic
 from coupled_adam_bench.statistics.paired import paired_test
-from coupled_adam_bench.statistics.student import ALPHA, equivalence_p, two_sided_p
-from coupled_adam_bench.statistics.t_test import Sample, summarize, t_test
+from coupled_adam_bench.statistics.t_test import ALPHA, Sample, equivalence_p, summarize, t_test, two_sided_p
 from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.config.execution import BoldRule
+
+TEST_COLUMNS: dict[str, type] = {
+    "table": str, "n_params": int, "n_tokens": int, "metric": str, "optimizer": str, "reference": str,
+    "n": int, "n_reference": int, "mean": float, "mean_reference": float, "sd": float, "sd_reference": float,
+    "difference": float, "t": float, "df": float, "p_value": float, "significant": bool, "p_holm": float,
+    "hedges_g": float, "p_welch": float, "rule": str, "reason": str, "bold": bool, "model": str, "data": str,
+    "recipe": str, "low": float, "high": float, "p_bh": float, "n_pairs": int, "paired_difference": float,
+    "t_paired": float, "p_paired": float, "paired_low": float, "paired_high": float, "p_paired_holm": float,
+    "p_permutation": float, "p_permutation_min": float, "bootstrap_low": float, "bootstrap_high": float,
+    "margin": float, "p_equivalence": float, "p_equivalence_paired": float, "paired_reason": str,
+}  # fmt: skip
+"""Columns of tests.csv; ``bold`` says whether tables print the value of ``optimizer`` bold (docs/statistics.md)."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What decides in a tested table: its name in tests.csv, the column of its p-value, and its name in print."""
+
+    name: str
+    column: str
+    says: str
+
+
+RULES: dict[BoldRule, Rule] = {
+    "paper": Rule("t-test", "p_value", "one-sided Student's t-test of the unrounded values, pooled variance"),
+    "paired": Rule(
+        "paired t-test", "p_paired", "one-sided t-test of the unrounded differences between runs of the same seed"
+    ),
+    "holm": Rule(
+        "t-test, Holm",
+        "p_holm",
+        "two-sided Student's t-test of the unrounded values, pooled variance, Holm's correction over the table",
+    ),
+}
+"""The rule of a tested table by the setting ``statistics.bold``."""
+DECIDING = {rule.name: rule.column for rule in RULES.values()}
+"""The column whose p-value decides, by ``rule``; without a test there is none."""
+BETTER = "better"
+"""The value of ``rule`` of a table without a test."""
 
 Row = dict[str, Any]
 Side = tuple[str, dict[int, float], Sample]
@@ -64,10 +103,11 @@ def _described(first: Side, second: Side) -> Row:
 
 
 def _untested(first: Side, second: Side) -> Row:
-    """Return the other columns of a comparison without a test: no number of a test."""
-    missing = [key for key, _, sample in (first, second) if math.isnan(sample.mean)]
-    texts = {"rule": BETTER, "reason": "; ".join(f"{key}: missing" for key in missing), "paired_reason": ""}
-    return dict.fromkeys(_NUMBERS, math.nan) | texts | {"n_pairs": len(first[1].keys() & second[1].keys())}
+    """Return the other columns of a comparison without a test: no number of a test, which is NaN in the file."""
+    missing = [f"{key}: missing" for key, _, sample in (first, second) if math.isnan(sample.mean)]
+    texts = {"rule": BETTER, "reason": "; ".join(missing), "paired_reason": ""}
+    n_pairs = len(first[1].keys() & second[1].keys())
+    return texts | {"n_pairs": n_pairs, _UNPAIRED: math.nan, _PAIRED: math.nan}
 
 
 def _tested(first: Side, second: Side, metric: Metric, margin: float) -> Row:
@@ -91,10 +131,6 @@ def _tested(first: Side, second: Side, metric: Metric, margin: float) -> Row:
 _UNPAIRED, _PAIRED = "two-sided", "two-sided, paired"
 """The p-values that are corrected, which are no columns of tests.csv."""
 _OF_PAIRS = ("p_permutation", "p_permutation_min", "bootstrap_low", "bootstrap_high")
-_NUMBERS = (
-    "t", "df", "p_value", "hedges_g", "p_welch", "low", "high", "paired_difference", "t_paired", "p_paired",
-    "paired_low", "paired_high", *_OF_PAIRS, "margin", "p_equivalence", "p_equivalence_paired", _UNPAIRED, _PAIRED,
-)  # fmt: skip
 
 
 def _is_bold(rows: list[Row]) -> bool:
@@ -139,59 +175,14 @@ def compare(study: StudyResults) -> DataFrame:
         correct([row for _, rows in pairs for row in rows])
         for group, rows in pairs:
             of_best = [row for row in rows if row["optimizer"] == rows[0]["optimizer"]]
-            _decide(of_best, RULES[settings.bold])
-            shown += [dict(zip(GROUP_COLUMNS, group.place, strict=True)) | row for row in of_best]
+            _decide(of_best, RULES[settings.bold].name)
+            shown += [group.columns | row for row in of_best]
     return typed_frame(shown, TEST_COLUMNS)
 
 
-def _rows(material: Material) -> list[dict[str, Any]]:
-    tests = material.study.tests
-    return records(compare(material.study) if tests is None else tests)
-
-
-_TEXTS = {
-    "metric": "name of the metric",
-    "optimizer": "key of the optimizer with the best mean",
-    "reference": "key of the other one",
-    "n": "values of the optimizer",
-    "n_reference": "values of the other one",
-    "mean": "mean of the optimizer",
-    "mean_reference": "mean of the other one",
-    "sd": "standard deviation of the optimizer",
-    "sd_reference": "standard deviation of the other one",
-    "difference": "difference of the means",
-    "t": "t of Student's test",
-    "df": "its degrees of freedom",
-    "p_value": "its one-sided p, in the direction of the data",
-    "significant": "whether the rule's p is below 5 %",
-    "p_holm": "two-sided p, after Holm's correction",
-    "hedges_g": "Hedges's g",
-    "p_welch": "one-sided p of Welch's test",
-    "rule": "how the comparison was made",
-    "reason": "why a number is missing",
-    "bold": "whether tables print the value bold",
-    "low": "lower end of the difference's 95 % interval",
-    "high": "its upper end",
-    "p_bh": "two-sided p, after Benjamini-Hochberg's correction",
-    "n_pairs": "seeds that both have",
-    "paired_difference": "mean difference of the pairs",
-    "t_paired": "t of the paired test",
-    "p_paired": "its one-sided p",
-    "paired_low": "lower end of its 95 % interval",
-    "paired_high": "its upper end",
-    "p_paired_holm": "its two-sided p, after Holm's correction",
-    "p_permutation": "one-sided p of all flips of the pairs' signs",
-    "p_permutation_min": "the least that it can be",
-    "bootstrap_low": "lower end of the bootstrap's 95 % interval",
-    "bootstrap_high": "its upper end",
-    "margin": "the study's margin of equivalence",
-    "p_equivalence": "p of two one-sided tests within the margin",
-    "p_equivalence_paired": "the same over pairs",
-    "paired_reason": "why a number over pairs is missing",
-}
 STATISTIC = Statistic(
     file="tests.csv",
-    columns={name: PLACE[name] if name in PLACE else Field(kind, _TEXTS[name]) for name, kind in TEST_COLUMNS.items()},
+    columns=TEST_COLUMNS,
     key=(*GROUP_COLUMNS, "metric", "optimizer", "reference"),
-    rows=_rows,
+    rows=lambda material: records(compare(material.study) if material.study.tests is None else material.study.tests),
 )

@@ -10,38 +10,15 @@ from pandas import DataFrame
 
 from coupled_adam_bench.report.blocks import Block
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
-from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.results.tidy import read_csv, typed_frame, write_csv
+from coupled_adam_bench.results.study_results import StudyResults, records
+from coupled_adam_bench.results.tidy import typed_frame, write_csv
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.study.catalog.metrics import Metric
 
 Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Field:
-    """A column of a CSV file: the type of its values, what they say, and their unit if they have one."""
-
-    kind: type
-    text: str
-    unit: str = ""
-
-
-def records(frame: DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a frame."""
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
-
-
-PLACE: dict[str, Field] = {
-    "table": Field(str, "name of the table"),
-    "n_params": Field(int, "parameters of the model"),
-    "n_tokens": Field(int, "tokens of training"),
-    "model": Field(str, "name of the model"),
-    "data": Field(str, "id of the data"),
-    "recipe": Field(str, "study whose way to train and evaluate it is"),
-}
-"""The columns that tell groups apart, ``GROUP_COLUMNS``."""
+ALL_SEEDS = "all"
+"""A value of ``seed``: all of them together."""
 
 
 @dataclass(frozen=True)
@@ -59,37 +36,16 @@ class Section:
 
 @dataclass(frozen=True)
 class Statistic:
-    """A CSV file of a study: what it is called, its columns and key, what computes its rows.
+    """A CSV file of a study: what it is called, its columns with the types of their values, key, and rows.
 
     ``section`` shows it in the report. The catalogue says what it is about, and which studies have it.
     """
 
     file: str
-    columns: Mapping[str, Field]
+    columns: Mapping[str, type]
     key: tuple[str, ...]
     rows: Callable[["Material"], Iterable[Row]]
     section: Section | None = None
-
-    @property
-    def kinds(self) -> dict[str, type]:
-        """The type of each column."""
-        return {name: column.kind for name, column in self.columns.items()}
-
-    def frame(self, rows: Iterable[Row]) -> DataFrame:
-        """Return rows with the types of the columns; ``ValueError`` if two have the same key."""
-        frame = typed_frame([dict(row) for row in rows], self.kinds)
-        twice = frame.duplicated(list(self.key))
-        if twice.any():
-            raise ValueError(f"{self.file}: two rows of {frame.loc[twice, list(self.key)].to_dict('records')[0]}")
-        return frame
-
-    def read(self, path: Path) -> DataFrame:
-        """Read the file; ``ValueError`` for a wrong column, a value of the wrong type or a duplicate row."""
-        return read_csv(path, self.kinds, self.key)
-
-    def read_rows(self, path: Path) -> list[dict[str, Any]]:
-        """Read the file as :meth:`read` does, row by row."""
-        return records(self.read(path))
 
 
 @dataclass(frozen=True)
@@ -127,9 +83,12 @@ class Material:
         return manifest
 
     def frame(self, statistic: Statistic) -> DataFrame:
-        """Return a statistic, which is computed once."""
+        """Return a statistic, which is computed once; ``ValueError`` if two of its rows have the same key."""
         if statistic.file not in self._frames:
-            self._frames[statistic.file] = statistic.frame(statistic.rows(self))
+            frame = typed_frame(statistic.rows(self), statistic.columns)
+            if (twice := frame.duplicated(list(statistic.key))).any():
+                raise ValueError(f"{statistic.file}: two rows of {records(frame[twice])[0]}")
+            self._frames[statistic.file] = frame
         return self._frames[statistic.file]
 
     def rows(self, statistic: Statistic) -> list[dict[str, Any]]:

@@ -14,20 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coupled_adam_bench.data.bins import UNIGRAM
-from coupled_adam_bench.report.blocks import Block, Column, Grid, Text
+from coupled_adam_bench.report.blocks import Block, Grid, Kind, Text, listed
 from coupled_adam_bench.report.formats import MISSING
-from coupled_adam_bench.statistics.declared import Field, Material, Row, Section, Statistic
+from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Training
 from coupled_adam_bench.study.schedule import learning_rate_factor
 
-_PAPER = {
-    "name": "Table 1 of the paper",
-    "tokens_per_row": (97_700.0, 391_000.0),
-    "share_of_rows_forgotten": (0.053, 0.053),
-    "sum_of_rates": (16.5, 66.0),
-}
+_PAPER = ["Table 1 of the paper", "97,700 to 391,000", "5.3", "16.5 to 66"]
 """4.92 to 19.66 B tokens in 50,304 rows; rows of OpenWebText's unigram counts in the authors' code [C]; 6e-4 with the
 paper's schedule over 50,000 to 200,000 steps."""
 
@@ -79,23 +74,16 @@ def _range(*ends: float) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def _line(name: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return what a set of rows ranges over, as ``_PAPER`` says it of the paper."""
-    columns = ("tokens_per_row", "share_of_rows_forgotten", "sum_of_rates")
-    values = {column: [row[column] for row in rows if not math.isnan(row[column])] or [math.nan] for column in columns}
-    return {"name": name} | {column: (min(found), max(found)) for column, found in values.items()}
+_HEADS: tuple[tuple[str, Kind], ...] = (
+    ("regime", "row"), ("training tokens for each row", "number"),
+    ("rows that Adam's memory sees less than once, %", "number"), ("sum of learning rates", "number"),
+)  # fmt: skip
 
 
-_COLUMNS: tuple[Column[dict[str, Any]], ...] = (
-    Column("regime", lambda each: each["name"], "row"),
-    Column("training tokens for each row", lambda each: _range(*each["tokens_per_row"]), "number"),
-    Column(
-        "rows that Adam's memory sees less than once, %",
-        lambda each: _range(*(100 * share for share in each["share_of_rows_forgotten"])),
-        "number",
-    ),
-    Column("sum of learning rates", lambda each: _range(*each["sum_of_rates"]), "number"),
-)
+def _ends(rows: Sequence[Row], column: str, scale: float = 1.0) -> str:
+    """Return what a column of the study ranges over."""
+    values = [scale * row[column] for row in rows if not math.isnan(row[column])] or [math.nan]
+    return _range(min(values), max(values))
 
 
 def _blocks(material: Material) -> Iterator[Block]:
@@ -104,19 +92,18 @@ def _blocks(material: Material) -> Iterator[Block]:
         "What drives a row of the embedding is how often its token comes, and how far the learning rates can carry it. "
         "A result of another regime says little about the paper's."
     )
-    yield Grid("Regime of the study", _COLUMNS, [_line("this study", rows), _PAPER])
+    forgotten = _ends(rows, "share_of_rows_forgotten", 100)
+    ours = ["this study", _ends(rows, "tokens_per_row"), forgotten, _ends(rows, "sum_of_rates")]
+    yield Grid("Regime of the study", listed(*_HEADS), [ours, _PAPER])
 
 
 STATISTIC = Statistic(
     file="occupancy.csv",
     columns={
-        "cell": Field(str, "id of the cell"),
-        "batch_tokens": Field(int, "tokens of a step"),
-        "tokens_per_row": Field(float, "training tokens for each row of the embedding"),
-        "share_of_rows_forgotten": Field(float, "share of tokens that come less than once in 1 / (1 - beta2) steps"),
-        "sum_of_rates": Field(float, "learning rates of the embedding, summed over the steps"),
+        "cell": str, "batch_tokens": int, "tokens_per_row": float, "share_of_rows_forgotten": float,
+        "sum_of_rates": float,
     },
     key=("cell",),
     rows=_rows,
     section=Section("regime", "How far from the paper's regime", _blocks, "Regime"),
-)
+)  # fmt: skip

@@ -11,10 +11,8 @@ from itertools import combinations_with_replacement, product
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import permutation_test
 
-from coupled_adam_bench.statistics.student import LEVEL, interval, one_sided_p, statistic
-from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.statistics.t_test import LEVEL, interval, one_sided_p, statistic, summarize
 
 Floats = NDArray[np.float64]
 
@@ -35,17 +33,17 @@ class PairedTest:
     """
 
     n: int
-    difference: float
-    standard_error: float
-    t: float
-    p_value: float
-    low: float
-    high: float
-    p_permutation: float
-    p_permutation_min: float
-    bootstrap_low: float
-    bootstrap_high: float
-    reason: str
+    difference: float = math.nan
+    standard_error: float = math.nan
+    t: float = math.nan
+    p_value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    p_permutation: float = math.nan
+    p_permutation_min: float = math.nan
+    bootstrap_low: float = math.nan
+    bootstrap_high: float = math.nan
+    reason: str = ""
 
 
 def paired_test(first: Mapping[int, float], second: Mapping[int, float], higher_is_better: bool) -> PairedTest:
@@ -63,8 +61,7 @@ def paired_test(first: Mapping[int, float], second: Mapping[int, float], higher_
     elif finite < 2:
         reason = f"{finite} seed(s) in common, pairs need 2"
     if reason:
-        nan = math.nan
-        return PairedTest(finite, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, reason)
+        return PairedTest(finite, reason=reason)
     sample = summarize(differences)
     error = sample.sd / math.sqrt(finite)
     t = statistic(sample.mean, error)
@@ -83,27 +80,23 @@ def paired_test(first: Mapping[int, float], second: Mapping[int, float], higher_
     )
 
 
-@cache
-def _signs(n: int) -> Floats:
-    """Return all choices of ``n`` signs, one a row, of shape (2^n, n)."""
-    return np.array(list(product((1.0, -1.0), repeat=n)))
-
-
 def sign_flip_p(differences: Sequence[float]) -> float:
     """Return the one-sided p-value of a permutation test: how often random signs give a sum as large as ours.
 
     Under the null hypothesis each difference is as likely as its negative. Up to ``MAX_FLIPPED`` seeds, every choice of
-    signs is counted; beyond, ``N_DRAWN`` are drawn.
+    signs is counted; beyond, ``N_DRAWN`` are drawn, and ours with them.
     """
     values = np.array(differences)
-    if len(values) > MAX_FLIPPED:
-        drawn = permutation_test(
-            (values,), np.sum, permutation_type="samples", alternative="greater", n_resamples=N_DRAWN,
-            rng=np.random.default_rng(RANDOM_SEED), vectorized=True,
-        )  # fmt: skip
-        return float(drawn.pvalue)
     rounding = 1e-14 * float(np.abs(values).sum())  # sums in another order differ by so much, and are ties
     return float(np.mean(_signs(len(values)) @ values >= values.sum() - rounding))
+
+
+@cache
+def _signs(n: int) -> Floats:
+    """Return all choices of ``n`` signs, or some and no change of any, one a row, of shape (choices, n)."""
+    if n <= MAX_FLIPPED:
+        return np.array(list(product((1.0, -1.0), repeat=n)))
+    return np.vstack([np.random.default_rng(RANDOM_SEED).choice((1.0, -1.0), (N_DRAWN, n)), np.ones(n)])
 
 
 @cache

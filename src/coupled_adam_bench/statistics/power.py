@@ -16,12 +16,10 @@ from scipy.special import nctdtr, stdtrit
 
 from coupled_adam_bench.report.blocks import PLACE_COLUMNS, Block, Column, Fold, Grid, Heading, Text, symbol
 from coupled_adam_bench.report.formats import MISSING, plural, significant
-from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
-from coupled_adam_bench.results.pairs import paired_values, rivals
-from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.declared import PLACE, Field, Material, Placed, Row, Section, Statistic
-from coupled_adam_bench.statistics.student import ALPHA
-from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.results.groups import GROUP_COLUMNS, PLACE, Group
+from coupled_adam_bench.results.study_results import StudyResults, paired_differences, rivals
+from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section, Statistic
+from coupled_adam_bench.statistics.t_test import ALPHA, summarize
 from coupled_adam_bench.study.catalog.metrics import Metric
 
 POWER = 0.8
@@ -65,10 +63,10 @@ def seeds_needed(effect: float, design: str, power: float = POWER, alpha: float 
 def _row(study: StudyResults, group: Group, metric: Metric, pair: tuple[str, str], design: str) -> dict[str, Any]:
     seeds, reason = math.nan, ""
     if design == PAIRED:
-        paired = paired_values(study, group, metric, *pair)
-        samples = [summarize([a - b for a, b in zip(paired.firsts, paired.seconds, strict=True)])]
-        if paired.n_missing:
-            reason = f"{paired.n_missing} of {len(paired.seeds)} seeds without both values"
+        differences = list(paired_differences(study, group, metric, *pair).values())
+        samples = [summarize(differences)]
+        if n_missing := sum(map(math.isnan, differences)):
+            reason = f"{n_missing} of {len(differences)} seeds without both values"
     else:
         values = study.samples(group, metric)
         samples = [summarize(values[key]) for key in pair]
@@ -85,7 +83,7 @@ def _row(study: StudyResults, group: Group, metric: Metric, pair: tuple[str, str
     elif not reason:
         seeds = seeds_needed(abs(difference) / sd, design)
         reason = f"more than {MOST_SEEDS:,} seeds" if math.isnan(seeds) else ""
-    return dict(zip(GROUP_COLUMNS, group.place, strict=True)) | {
+    return group.columns | {
         "metric": metric.name, "optimizer": pair[0], "reference": pair[1], "design": design, "n": n,
         "difference": difference, "sd": sd, "detectable": detectable_effect(n, design) * sd, "seeds": seeds,
         "reason": reason,
@@ -142,18 +140,10 @@ STATISTIC = Statistic(
     file="power.csv",
     columns=PLACE
     | {
-        "metric": Field(str, "name of the metric"),
-        "optimizer": Field(str, "key of the optimizer"),
-        "reference": Field(str, "key of the optimizer that it is compared with"),
-        "design": Field(str, "unpaired, as the paper tests, or paired by seed"),
-        "n": Field(int, "seeds; unpaired, of the optimizer that has fewer"),
-        "difference": Field(float, "the difference seen", "the metric's"),
-        "sd": Field(float, "standard deviation of an optimizer's values; paired, of the differences", "the metric's"),
-        "detectable": Field(float, "the difference that so many seeds find with a probability of 80 %", "the metric's"),
-        "seeds": Field(float, "seeds of each optimizer that find the difference seen, if the spread is sd"),
-        "reason": Field(str, "why a number is missing"),
+        "metric": str, "optimizer": str, "reference": str, "design": str, "n": int, "difference": float, "sd": float,
+        "detectable": float, "seeds": float, "reason": str,
     },
     key=(*GROUP_COLUMNS, "metric", "optimizer", "reference", "design"),
     rows=lambda material: power_rows(material.study),
     section=Section("power", "How many seeds?", _blocks),
-)
+)  # fmt: skip

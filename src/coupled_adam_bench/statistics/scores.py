@@ -1,12 +1,16 @@
 """How often each optimizer is best in the tables, and whether that reproduces what the paper claims."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isnan
 
-from coupled_adam_bench.results.comparisons import DECIDING
+from coupled_adam_bench.report.blocks import Block, Cell, Grid, Heading, Part, listed, symbols
+from coupled_adam_bench.report.formats import plural
 from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.statistics.compare import DECIDING
+from coupled_adam_bench.statistics.declared import Material, Section
+from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.catalog.tables import Table
 
@@ -38,58 +42,47 @@ class Scorecard:
     plain: dict[str, str]
     scores: tuple[Score, ...]
 
-    @property
-    def coupled_adam(self) -> str | None:
-        """The key of Coupled Adam, at whatever learning rate, if it is in the table."""
-        return self.plain.get(COUPLED_ADAM)
 
-    def headline(self, key: str) -> list[tuple[int, list[Metric]]]:
-        """Return (wins, metrics) of an optimizer, the most wins first, metrics with as many wins together."""
-        by_wins: dict[int, list[Metric]] = {}
-        for score in self.scores:
-            by_wins.setdefault(score.wins[key], []).append(score.metric)
-        return sorted(by_wins.items(), reverse=True)
-
-
-REPRODUCED, PARTLY, NOT_REPRODUCED = "Reproduced", "Partly reproduced", "Not reproduced"
-SEEN = {
-    REPRODUCED: "Mechanism seen",
-    PARTLY: "Mechanism partly seen",
-    NOT_REPRODUCED: "Mechanism not seen",
-}
+TONES = ("bad", "middle", "good")
+WORDS = ("Not reproduced", "Partly reproduced", "Reproduced")
+SEEN = ("Mechanism not seen", "Mechanism partly seen", "Mechanism seen")
 """The words for a generated language, which can show the mechanism and not the paper's result."""
-CONSISTENT = {
-    REPRODUCED: "Consistent with the paper (not tested)",
-    PARTLY: "Partly consistent with the paper (not tested)",
-    NOT_REPRODUCED: "Not consistent with the paper (not tested)",
-}
+CONSISTENT = (
+    "Not consistent with the paper (not tested)",
+    "Partly consistent with the paper (not tested)",
+    "Consistent with the paper (not tested)",
+)
 """The words for a table of single runs: no test stands behind it, so it shows no more than this."""
 NOT_JUDGED = "Not judged: nothing could be compared"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The paper's claim in one table, for the keys of its Adam and its Coupled Adam.
+    """The paper's claim in one table, for the keys of its Adam and its Coupled Adam, in a ``word`` and its ``tone``.
 
     ``holds`` counts the comparisons of embeddings, of ``total``, in which Coupled Adam is better. ``loss`` has the
-    losses of all blocks, None if the table has no loss. ``loss_kept`` counts the blocks at the most tokens of each
+    losses of all ``groups``, None if the table has no loss. ``loss_kept`` counts the groups at the most tokens of each
     size, of ``n_longest``, in which Adam's loss is not better: at fewer tokens the paper's Coupled Adam is slightly
-    worse too. ``seeds`` are the fewest and the most seeds of an optimizer in a block.
+    worse too.
     """
 
     table: Table
     adam: str
     coupled_adam: str
     word: str
+    tone: str
     holds: int
     total: int
-    n_groups: int
+    groups: tuple[Group, ...]
     loss: Score | None
     loss_kept: int
     n_longest: int
-    n_sizes: int
-    n_token_counts: int
-    seeds: tuple[int, int]
+
+    @property
+    def seeds(self) -> tuple[int, int]:
+        """The fewest and the most seeds of an optimizer in a group."""
+        counts = [len(cells) for group in self.groups for cells in group.cells.values()]
+        return min(counts), max(counts)
 
 
 def _is_untestable(study: StudyResults, group: Group, metric: Metric) -> bool:
@@ -119,15 +112,6 @@ def scorecards(study: StudyResults) -> tuple[Scorecard, ...]:
     return tuple(cards)
 
 
-def _word(holds: int, total: int, loss_holds: bool, comparable: bool, tested: bool, generated: bool) -> str:
-    if not comparable:
-        return NOT_JUDGED
-    word = NOT_REPRODUCED if not holds else REPRODUCED if holds == total and loss_holds else PARTLY
-    if not tested:
-        return CONSISTENT[word]
-    return SEEN[word] if generated else word
-
-
 def _pair(card: Scorecard) -> tuple[str, str] | None:
     """Return the keys of Adam and Coupled Adam if the table compares just these; each may have a rate of its own."""
     if len(card.labels) == 2 and card.plain.keys() == {ADAM, COUPLED_ADAM}:
@@ -136,42 +120,53 @@ def _pair(card: Scorecard) -> tuple[str, str] | None:
 
 
 def _judge(study: StudyResults, card: Scorecard, scores: dict[str, Score], adam: str, coupled_adam: str) -> Verdict:
-    groups = study.groups[card.table.name]
+    groups, tested = study.groups[card.table.name], card.table.rules.tested
     longest, loss = longest_groups(groups), scores.get(LOSS)
     kept = 0
     if loss is not None:
         there = [group for group in longest if not _is_untestable(study, group, loss.metric)]
         kept = sum(study.bold(group, loss.metric) != adam for group in there)
-    holds, total = sum(scores[name].wins[coupled_adam] for name in CLAIMED), len(CLAIMED) * card.n_groups
-    missing = sum(scores[name].untestable for name in CLAIMED)
-    counts = [len(cells) for group in groups for cells in group.cells.values()]
-    loss_holds = loss is not None and kept == len(longest)
+    holds, total = sum(scores[name].wins[coupled_adam] for name in CLAIMED), len(CLAIMED) * len(groups)
+    level = 0 if not holds else 2 if holds == total and loss is not None and kept == len(longest) else 1
     generated = any(group.first.study.data.source.kind == "synthetic" for group in groups)
-    return Verdict(
-        card.table,
-        adam,
-        coupled_adam,
-        _word(holds, total, loss_holds, missing < total, card.table.rules.tested, generated),
-        holds,
-        total,
-        card.n_groups,
-        loss,
-        kept,
-        len(longest),
-        len({group.setup for group in groups}),
-        len({group.n_tokens for group in groups}),
-        (min(counts), max(counts)),
-    )
+    word, tone = ((SEEN if generated else WORDS)[level], TONES[level]) if tested else (CONSISTENT[level], "open")
+    if sum(scores[name].untestable for name in CLAIMED) == total:
+        word, tone = NOT_JUDGED, "open"
+    return Verdict(card.table, adam, coupled_adam, word, tone, holds, total, groups, loss, kept, len(longest))
 
 
-def verdicts(study: StudyResults, cards: tuple[Scorecard, ...]) -> tuple[Verdict, ...]:
+def verdicts(study: StudyResults) -> tuple[Verdict, ...]:
     """Judge the paper's claim in every table that compares just Adam and Coupled Adam in all that it is about.
 
     Their learning rates of the embedding may differ: the claim is the same when each has the rate that suits it.
     """
     judged = []
-    for card in cards:
+    for card in scorecards(study):
         scores = {score.metric.name: score for score in card.scores}
         if scores.keys() >= set(CLAIMED) and (pair := _pair(card)):
             judged.append(_judge(study, card, scores, *pair))
     return tuple(judged)
+
+
+def _verdict(material: Material) -> Iterator[Block]:
+    claimed = symbols([METRICS[name] for name in CLAIMED], last=" and ")
+    yield Part("verdict.html.j2", {"verdicts": verdicts(material.study), "claimed": claimed})
+
+
+SECTION = Section("verdict", "Did it reproduce?", _verdict)
+
+
+def score_blocks(study: StudyResults) -> Iterator[Block]:
+    """Yield for each table how often each of its optimizers is best."""
+    for card in scorecards(study):
+        lines: list[list[str | Cell]] = [
+            [label, *(Cell(str(score.wins[key]), "win" if score.wins[key] else "zero") for score in card.scores)]
+            for key, label in card.labels.items()
+        ]
+        lines.append(["none", *(str(score.undecided) for score in card.scores)])
+        lines.append(["not comparable", *(str(score.untestable) for score in card.scores)])
+        best = "significantly best" if card.table.rules.tested else "best"
+        caption = f"How often an optimizer has the {best} value, of {plural(card.n_groups, 'block')} (D, N)"
+        columns = listed(("Best", "row"), *(score.metric for score in card.scores))
+        yield Heading(card.table.title)
+        yield Grid(f"Scores of {card.table.title}", columns, lines, caption=caption)

@@ -6,20 +6,15 @@ from collections.abc import Iterator, Sequence
 from markupsafe import Markup
 
 from coupled_adam_bench.report.blocks import Block, Text
-from coupled_adam_bench.statistics.declared import Field, Material, Row, Section, Statistic
+from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.training.seed_overlap import audit
 
 WORTH_SAYING = 0.05
 """Correlation from which on the section warns: 3 % of the standard deviation over seeds."""
-_PLACE = {
-    "data": Field(str, "id of the data"),
-    "data_order": Field(str, "how training draws its windows"),
-    "streams": Field(int, "generators that draw"),
-    "batch_sequences": Field(int, "windows of a step"),
-    "seq_len": Field(int, "tokens of a window"),
-    "n_tokens": Field(int, "tokens of training"),
-    "steps": Field(int, "steps of training"),
-}
+_PLACE: dict[str, type] = {
+    "data": str, "data_order": str, "streams": int, "batch_sequences": int, "seq_len": int, "n_tokens": int,
+    "steps": int,
+}  # fmt: skip
 """The columns that say which runs two seeds are compared in."""
 
 
@@ -46,15 +41,10 @@ STATISTIC = Statistic(
     file="seeds.csv",
     columns=_PLACE
     | {
-        "seed": Field(int, "a seed"),
-        "other_seed": Field(int, "another seed"),
-        "shared_in_step": Field(float, "share of windows that both read in the same step"),
-        "shared_anywhere": Field(float, "share of windows that both read; computed unless all steps are read"),
-        "correlation": Field(float, "correlation that the text gives to the two runs"),
-        "steps_read": Field(int, "steps that are counted"),
-        "reason": Field(str, "why a number is missing"),
+        "seed": int, "other_seed": int, "shared_in_step": float, "shared_anywhere": float, "correlation": float,
+        "steps_read": int, "reason": str,
     },
     key=(*_PLACE, "seed", "other_seed"),
     rows=lambda material: audit(material.plan, material.runs.parent),
     section=Section("seeds", "Seeds", _blocks),
-)
+)  # fmt: skip

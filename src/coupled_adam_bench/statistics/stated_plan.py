@@ -1,7 +1,7 @@
 """A stated plan before and after its runs: what it is about, what ``plan`` says of it, and whether it was kept."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,7 +10,6 @@ from coupled_adam_bench.results.groups import Group, Layout
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.power import PAIRED, POWER, UNPAIRED, power_of, seeds_needed
-from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.stated import Hypothesis, StatedPlan, is_meant, read_record
 
 Record = Sequence[Mapping[str, Any]]
@@ -118,20 +117,6 @@ def plan_checks(material: Material) -> tuple[Check, ...]:
 def in_advance(found: tuple[Check, ...]) -> bool:
     """Tell whether the record says that the plan was there before the first of its runs had begun."""
     return found[0].kept == "yes"
-
-
-def is_exploratory(material: Material) -> Callable[[Group, Metric, str, str], bool]:
-    """Return what tells whether a study with a stated plan did not state a comparison in advance."""
-    stated = material.plan.stated
-    if stated is None:
-        return lambda *_: False
-    meant = {
-        (group.place, each.metric, frozenset((each.better, each.than)))
-        for each in stated.plan.hypotheses
-        for group in meant_groups(material.study.layout, each)
-    }
-    is_kept = in_advance(plan_checks(material))
-    return lambda group, metric, *pair: not is_kept or (group.place, metric.name, frozenset(pair)) not in meant
 
 
 def _planned(plan: StatedPlan, each: Hypothesis) -> tuple[str, str, str]:

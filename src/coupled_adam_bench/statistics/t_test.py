@@ -1,11 +1,57 @@
-"""A one-sided two-sample t-test, with an effect size and Welch's p-value beside it."""
+"""Student's t-tests: the one-sided two-sample test with effect size and Welch's p-value, and what all tests share."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from coupled_adam_bench.statistics.student import ALPHA, interval, one_sided_p, statistic
+from scipy.special import stdtr, stdtrit
+
+ALPHA = 0.05
+"""Level of significance [P], App. F."""
+LEVEL = 0.95
+"""Confidence level of all intervals, which are two-sided."""
+
+
+def statistic(difference: float, standard_error: float) -> float:
+    """Return t; without any spread it is +-inf for a difference and NaN for none."""
+    if standard_error > 0:
+        return difference / standard_error
+    return math.copysign(math.inf, difference) if difference else math.nan
+
+
+def one_sided_p(t: float, df: float, higher: bool) -> float:
+    """Return P(T > t) or, unless ``higher``, P(T < t) of Student's t; 1 where t is NaN, as nothing differs."""
+    return 1.0 if math.isnan(t) else float(stdtr(df, -t if higher else t))
+
+
+def two_sided_p(one_sided: float, t: float, df: float) -> float:
+    """Return P(|T| > |t|) of Student's t; where t is NaN, the one-sided p: 1 if nothing differs, NaN without a test."""
+    return one_sided if math.isnan(t) else min(1.0, 2 * one_sided_p(abs(t), df, higher=True))
+
+
+def t_quantile(df: float) -> float:
+    """Return half the width of a two-sided interval at ``LEVEL`` in standard errors."""
+    return float(stdtrit(df, (1 + LEVEL) / 2))
+
+
+def interval(difference: float, standard_error: float, df: float) -> tuple[float, float]:
+    """Return the two-sided interval of a difference at ``LEVEL``; one point where nothing varies."""
+    half = t_quantile(df) * standard_error
+    return difference - half, difference + half
+
+
+def equivalence_p(difference: float, standard_error: float, df: float, margin: float) -> float:
+    """Return the p-value of two one-sided tests (Schuirmann 1987) that a difference lies within +-``margin``.
+
+    It is the larger of the two, so it also tests alone that the worse one is worse by less than the margin. NaN
+    without a margin, or without a standard error.
+    """
+    if math.isnan(margin) or math.isnan(standard_error):
+        return math.nan
+    above = one_sided_p(statistic(difference + margin, standard_error), df, higher=True)
+    below = one_sided_p(statistic(difference - margin, standard_error), df, higher=False)
+    return max(above, below)
 
 
 @dataclass(frozen=True)
@@ -28,16 +74,15 @@ class TTest:
     first: Sample
     second: Sample
     difference: float
-    t: float
-    df: float
-    p_value: float
-    significant: bool
-    hedges_g: float
-    p_welch: float
-    standard_error: float
-    low: float
-    high: float
-    reason: str
+    t: float = math.nan
+    df: float = math.nan
+    p_value: float = math.nan
+    hedges_g: float = math.nan
+    p_welch: float = math.nan
+    standard_error: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    reason: str = ""
 
 
 def summarize(values: Sequence[float]) -> Sample:
@@ -73,8 +118,7 @@ def t_test(
     difference = a.mean - b.mean
     reason = "; ".join(filter(None, (_untestable(names[0], first, a), _untestable(names[1], second, b))))
     if reason:
-        nan = math.nan
-        return TTest(a, b, difference, nan, nan, nan, False, nan, nan, nan, nan, nan, reason)
+        return TTest(a, b, difference, reason=reason)
     df = a.n + b.n - 2
     pooled_sd = math.sqrt(((a.n - 1) * a.sd**2 + (b.n - 1) * b.sd**2) / df)
     standard_error = pooled_sd * math.sqrt(1 / a.n + 1 / b.n)
@@ -91,17 +135,8 @@ def t_test(
     df_welch = (square_a + square_b) ** 2 / spread if spread else float(df)
     low, high = interval(difference, standard_error, df)
     return TTest(
-        first=a,
-        second=b,
-        difference=difference,
-        t=t,
-        df=float(df),
-        p_value=p_value,
-        significant=p_value < ALPHA,
+        a, b, difference, t, float(df), p_value,
         hedges_g=statistic(difference, pooled_sd) * unbias,
         p_welch=one_sided_p(t_welch, df_welch, higher_is_better),
-        standard_error=standard_error,
-        low=low,
-        high=high,
-        reason=reason,
-    )
+        standard_error=standard_error, low=low, high=high, reason=reason,
+    )  # fmt: skip

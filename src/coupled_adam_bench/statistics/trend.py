@@ -1,26 +1,148 @@
 """How the difference between two optimizers grows with tokens and parameters: ``trend.csv``.
 
-The paper says that the gain of Coupled Adam in loss grows with D [P]: that is the one-sided t-test over seeds of what
-a doubling of D adds.
+The paper says that the gain of Coupled Adam in loss grows with D [P]. The model of a table, a metric and two
+optimizers, over all seeds s, tokens D and parameters N that have both values, is a line for each seed:
+``difference = a_s + b_s log2 D + c_s log2 N + noise``. The mean b is what a doubling of D adds; it has a one-sided
+t-test over the seeds.
 """
 
 import math
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
-from coupled_adam_bench.report.blocks import Block, Column, Figures, Fold, Grid, Heading, Items, Text, with_arrow
+from coupled_adam_bench.report.blocks import Block, Figures, Fold, Grid, Heading, Kind, P, Text, listed, with_arrow
 from coupled_adam_bench.report.formats import MISSING, p_value, plural, significant
-from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.results.study_results import StudyResults, paired_differences, rivals
 from coupled_adam_bench.statistics.corrections import holm
-from coupled_adam_bench.statistics.crossings import crossing_sentences
-from coupled_adam_bench.statistics.declared import PLACE, Field, Material, Row, Section, Statistic
-from coupled_adam_bench.statistics.regression import CENTRE, PARAMETERS, TOKENS, Trend, t_quantile, trends, upper_tail
+from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.student import ALPHA
+from coupled_adam_bench.statistics.t_test import ALPHA, one_sided_p, statistic, t_quantile
 from coupled_adam_bench.study.catalog.metrics import Metric
+
+Floats = NDArray[np.float64]
+CENTRE, TOKENS, PARAMETERS = "centre", "tokens", "parameters"
+"""Terms: the difference at the mean log D and log N, and what each doubling of tokens or of parameters adds to it."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The mean of the lines of ``n_seeds`` seeds: its first estimate is the value at the centre, the others are slopes.
+
+    ``covariance`` is that of the estimates, with ``df`` degrees of freedom. ``centre`` are the means of the covariates.
+    Without a fit, ``reason`` says why, and all numbers but ``n_seeds`` are NaN.
+    """
+
+    estimates: Floats
+    covariance: Floats
+    df: float
+    centre: Floats
+    n_seeds: int
+    reason: str
+
+    def standard_error(self, index: int) -> float:
+        """Return the standard error of an estimate."""
+        return math.sqrt(self.covariance[index][index])
+
+
+def upper_tail(estimate: float, standard_error: float, df: float) -> float:
+    """Return the one-sided p-value of an estimate above 0; without any error it is 0, 1 or, for an estimate of 0, 1."""
+    return math.nan if math.isnan(estimate) else one_sided_p(statistic(estimate, standard_error), df, higher=True)
+
+
+def _no_fit(n_slopes: int, n_seeds: int, reason: str) -> Fit:
+    nans = np.full(1 + n_slopes, math.nan)
+    return Fit(nans, np.tile(nans, (len(nans), 1)), math.nan, nans[1:], n_seeds, reason)
+
+
+def fit_line(values: Sequence[float], covariates: Sequence[Sequence[float]], seeds: Sequence[int]) -> Fit:
+    """Fit ``values`` of shape (n) by ``covariates`` of shape (n, slopes): a line within each seed, by least squares.
+
+    The spread is that of the seeds' lines, so it holds whatever the values of a seed have in common: an effect, a slope
+    or the trunk of their schedule. Intervals are exact for normal noise if all seeds have the same covariates. A seed
+    whose values do not determine a line is left out.
+    """
+    y, slopes = np.asarray(values, dtype=float), np.asarray(covariates, dtype=float).reshape(len(values), -1)
+    centre = slopes.mean(axis=0)
+    design = np.column_stack([np.ones(len(y)), slopes - centre])
+    n_slopes = slopes.shape[1]
+    if np.linalg.matrix_rank(design) <= n_slopes:
+        return _no_fit(n_slopes, 0, "tokens and parameters vary together only")
+    of_seeds = [np.asarray(seeds) == seed for seed in dict.fromkeys(seeds)]
+    fits = [np.linalg.lstsq(design[of_seed], y[of_seed], rcond=None) for of_seed in of_seeds]
+    lines = np.array([line for line, _, rank, _ in fits if rank > n_slopes])
+    if len(lines) < 2:
+        return _no_fit(
+            n_slopes, len(lines), f"{len(lines)} seed(s) with places enough for a line, their spread needs 2"
+        )
+    covariance = np.atleast_2d(np.cov(lines, rowvar=False)) / len(lines)
+    return Fit(lines.mean(axis=0), covariance, len(lines) - 1.0, centre, len(lines), "")
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The fitted line of a table's groups that have the same data and recipe."""
+
+    groups: tuple[Group, ...]
+    metric: Metric
+    optimizer: str
+    reference: str
+    terms: tuple[str, ...]
+    """What the line depends on: ``TOKENS``, ``PARAMETERS``, both, or nothing."""
+    fit: Fit
+    n: int
+    n_missing: int
+
+    def predicted(self, n_params: float, n_tokens: float) -> tuple[float, float]:
+        """Return the fitted difference and half the width of its 95 % interval."""
+        at = {TOKENS: math.log2(n_tokens), PARAMETERS: math.log2(n_params)}
+        weights = np.array([1.0, *(np.array([at[term] for term in self.terms]) - self.fit.centre)])
+        error = math.sqrt(max(weights @ self.fit.covariance @ weights, 0.0))
+        return float(weights @ self.fit.estimates), t_quantile(self.fit.df) * error
+
+
+def trends(study: StudyResults, table: str, metrics: Sequence[Metric]) -> list[Trend]:
+    """Return the fitted lines of a table that has several numbers of tokens or sizes, by data, recipe and pair."""
+    families: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for group in study.groups[table]:
+        families[group.setup.data, group.setup.recipe].append(group)
+    found = []
+    for groups in families.values():
+        pairs = Counter(pair for group in groups for pair in rivals(group))
+        several = [pair for pair, n_groups in pairs.items() if n_groups > 1]
+        found += [trend_of(study, groups, metric, *pair) for metric in metrics for pair in several]
+    return found
+
+
+def trend_of(
+    study: StudyResults,
+    groups: Sequence[Group],
+    metric: Metric,
+    optimizer: str,
+    reference: str,
+    among: Sequence[int] | None = None,
+) -> Trend:
+    """Return the line through groups of the same data and recipe, over all seeds or those ``among`` these."""
+    shared = [group for group in groups if {optimizer, reference} <= group.cells.keys()]
+    logs = [{TOKENS: math.log2(group.n_tokens), PARAMETERS: math.log2(group.setup.n_params)} for group in shared]
+    terms = tuple(term for term in (TOKENS, PARAMETERS) if len({of_group[term] for of_group in logs}) > 1)
+    points: list[tuple[float, list[float], int]] = []
+    n_missing = 0
+    for group, of_group in zip(shared, logs, strict=True):
+        found = paired_differences(study, group, metric, optimizer, reference)
+        for seed in found if among is None else among:
+            if math.isfinite(difference := found.get(seed, math.nan)):
+                points.append((difference, [of_group[term] for term in terms], seed))
+            else:
+                n_missing += 1
+    fit = fit_line(*zip(*points, strict=True)) if points else _no_fit(len(terms), 0, "no pair has both values")
+    return Trend(tuple(shared), metric, optimizer, reference, terms, fit, len(points), n_missing)
 
 
 def _rows(trend: Trend) -> list[dict[str, Any]]:
@@ -32,12 +154,12 @@ def _rows(trend: Trend) -> list[dict[str, Any]]:
         reasons = [fit.reason]
         if trend.n_missing:
             reasons.append(f"{trend.n_missing} of {trend.n + trend.n_missing} pairs missing")
-        index = (CENTRE, *trend.terms).index(term) if term in (CENTRE, *trend.terms) else None
-        if index is None:
+        if term in (terms := (CENTRE, *trend.terms)):
+            index, df = terms.index(term), fit.df
+            estimate, error = float(fit.estimates[index]), fit.standard_error(index)
+        else:
             estimate = error = df = math.nan
             reasons.append(f"one number of {term}")
-        else:
-            estimate, error, df = fit.estimates[index], fit.standard_error(index), fit.df
         half = t_quantile(df) * error
         rows.append({
             "table": trend.groups[0].table, "data": setup.data, "recipe": setup.recipe, "metric": trend.metric.name,
@@ -60,38 +182,14 @@ def trend_rows(study: StudyResults) -> Iterator[dict[str, Any]]:
         yield from of_table
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A metric and a pair of optimizers: the rows of what a doubling of tokens and one of parameters adds."""
-
-    metric: Metric
-    optimizer: str
-    reference: str
-    tokens: Row
-    parameters: Row
-
-
-def _lines(material: Material, table: str) -> list[_Line]:
-    study, labels = material.study, material.study.optimizer_labels(table)
-    terms = {
-        term: [row for row in material.rows(STATISTIC) if (row["table"], row["term"]) == (table, term)]
-        for term in (TOKENS, PARAMETERS)
-    }
-    return [
-        _Line(study.layout.metrics[row["metric"]], labels[row["optimizer"]], labels[row["reference"]], row, other)
-        for row, other in zip(terms[TOKENS], terms[PARAMETERS], strict=True)
-    ]
-
-
 def _interval(row: Row) -> str:
     if math.isnan(row["estimate"]):
         return MISSING
     return f"{significant(row['estimate'])} [{significant(row['low'])}, {significant(row['high'])}]"
 
 
-def _answer(line: _Line, where: str) -> str:
+def _answer(row: Row, gain: str, where: str) -> str:
     """Return what the test of the loss against tokens says."""
-    row, gain = line.tokens, f"gain of {line.optimizer} over {line.reference}"
     if math.isnan(row["p_value"]):
         return f"Whether the {gain} grows with D cannot be told{where}: {row['reason']}."
     word = "grows" if row["p_value"] < ALPHA else "is not shown to grow"
@@ -102,22 +200,16 @@ def _answer(line: _Line, where: str) -> str:
     )
 
 
-_COLUMNS: tuple[Column[_Line], ...] = (
-    Column("Metric", lambda line: with_arrow(line.metric), "row"),
-    Column("Optimizer", lambda line: line.optimizer),
-    Column("minus", lambda line: line.reference),
-    Column(Markup("doubling of <i>D</i>"), lambda line: _interval(line.tokens), "number"),
-    Column(Markup("<i>p</i>"), lambda line: p_value(line.tokens["p_value"]), "number"),
-    Column(Markup("<i>p</i>, Holm"), lambda line: p_value(line.tokens["p_holm"]), "number"),
-    Column(Markup("doubling of <i>N</i>"), lambda line: _interval(line.parameters), "number"),
-    Column("From", lambda line: f"{plural(line.tokens['n'], 'pair')}, {plural(line.tokens['n_seeds'], 'seed')}"),
-    Column("Remark", lambda line: line.tokens["reason"], "wrap"),
-)
+_HEADS: tuple[tuple[str, Kind], ...] = (
+    ("Metric", "row"), ("Optimizer", "text"), ("minus", "text"), (Markup("doubling of <i>D</i>"), "number"), P,
+    (Markup("<i>p</i>, Holm"), "number"), (Markup("doubling of <i>N</i>"), "number"), ("From", "text"),
+    ("Remark", "wrap"),
+)  # fmt: skip
 
 
 def _blocks(material: Material) -> Iterator[Block]:
-    shown = {name: lines for name in material.study.tables if (lines := _lines(material, name))}
-    if not shown:
+    study, rows = material.study, material.rows(STATISTIC)
+    if not rows:
         return
     yield Text(
         Markup(
@@ -125,51 +217,40 @@ def _blocks(material: Material) -> Iterator[Block]:
             "each seed to all sizes of a table: the difference of two optimizers, paired by seed, against log <i>D</i> "
             "and log <i>N</i>. It tests the mean of the lines by Student's <i>t</i> over the seeds, so three seeds "
             "find only clear growth. The test is one-sided: that the difference moves in favour of the optimizer. "
-            'Unless a stated plan has it, read it as exploratory. All lines: <a href="../trend.csv">trend.csv</a>, '
-            'where they cross 0 in <a href="../crossings.csv">crossings.csv</a>.'
+            'Unless a stated plan has it, read it as exploratory. All lines: <a href="../trend.csv">trend.csv</a>.'
         )
     )
-    for number, (name, lines) in enumerate(shown.items()):
-        title = material.study.tables[name].title
-        families = {(line.tokens["data"], line.tokens["recipe"]) for line in lines}
-        yield Heading(title)
-        for line in lines:
-            if line.metric.name == LOSS:
-                where = f" on {line.tokens['data']} ({line.tokens['recipe']})" if len(families) > 1 else ""
-                yield Text(_answer(line, where))
-        if sentences := crossing_sentences(material, name):
-            yield Items(sentences)
-        if number == 0:
-            yield Figures(["trend"])
-        caption = "What each doubling adds to the difference, with its 95 % interval"
-        yield Fold(
-            plural(len(lines), "line"), [Grid(f"Trends of {title}", _COLUMNS, lines, caption=caption, tall=True)]
+    yield Figures(["trend"])
+    for name, table in study.tables.items():
+        tokens, parameters = (
+            [row for row in rows if (row["table"], row["term"]) == (name, term)] for term in (TOKENS, PARAMETERS)
         )
+        if not tokens:
+            continue
+        labels, lines = study.optimizer_labels(name), []
+        several = len({(row["data"], row["recipe"]) for row in tokens}) > 1
+        yield Heading(table.title)
+        for row, other in zip(tokens, parameters, strict=True):
+            metric, pair = study.layout.metrics[row["metric"]], (labels[row["optimizer"]], labels[row["reference"]])
+            if metric.name == LOSS:
+                where = f" on {row['data']} ({row['recipe']})" if several else ""
+                yield Text(_answer(row, "gain of {} over {}".format(*pair), where))
+            counts = f"{plural(row['n'], 'pair')}, {plural(row['n_seeds'], 'seed')}"
+            numbers = (_interval(row), p_value(row["p_value"]), p_value(row["p_holm"]), _interval(other))
+            lines.append([with_arrow(metric), *pair, *numbers, counts, row["reason"]])
+        caption = "What each doubling adds to the difference, with its 95 % interval"
+        grid = Grid(f"Trends of {table.title}", listed(*_HEADS), lines, caption=caption, tall=True)
+        yield Fold(plural(len(lines), "line"), [grid])
 
 
 STATISTIC = Statistic(
     file="trend.csv",
     columns={
-        "table": PLACE["table"],
-        "data": PLACE["data"],
-        "recipe": PLACE["recipe"],
-        "metric": Field(str, "name of the metric"),
-        "optimizer": Field(str, "key of the optimizer"),
-        "reference": Field(str, "key of the optimizer that it is compared with"),
-        "term": Field(str, "centre, or what is doubled: tokens or parameters"),
-        "estimate": Field(float, "the difference at the centre, or what a doubling adds to it", "the metric's"),
-        "se": Field(float, "its standard error", "the metric's"),
-        "df": Field(float, "its degrees of freedom"),
-        "low": Field(float, "lower end of its 95 % interval", "the metric's"),
-        "high": Field(float, "upper end of its 95 % interval", "the metric's"),
-        "p_value": Field(float, "one-sided p, for the optimizer"),
-        "p_holm": Field(float, "p after Holm's correction over the table's tests of the term"),
-        "n": Field(int, "pairs of runs"),
-        "n_missing": Field(int, "pairs without both values"),
-        "n_seeds": Field(int, "seeds with a line"),
-        "reason": Field(str, "why a number is missing"),
+        "table": str, "data": str, "recipe": str, "metric": str, "optimizer": str, "reference": str, "term": str,
+        "estimate": float, "se": float, "df": float, "low": float, "high": float, "p_value": float, "p_holm": float,
+        "n": int, "n_missing": int, "n_seeds": int, "reason": str,
     },
     key=("table", "data", "recipe", "metric", "optimizer", "reference", "term"),
     rows=lambda material: trend_rows(material.study),
     section=Section("trend", "Does the gain grow?", _blocks),
-)
+)  # fmt: skip

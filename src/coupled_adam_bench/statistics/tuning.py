@@ -3,15 +3,14 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 from pandas import DataFrame
 
-from coupled_adam_bench.report.blocks import Block, Column, Figures, Grid, Items, Text
-from coupled_adam_bench.report.formats import MISSING, Shorthand, fixed, plural, shorthand
-from coupled_adam_bench.statistics.declared import PLACE, Field, Material, Section, Statistic
+from coupled_adam_bench.report.blocks import Block, Figures, Grid, Items, Kind, Text, listed
+from coupled_adam_bench.report.formats import MISSING, fixed, plural, shorthand
+from coupled_adam_bench.statistics.declared import Material, Section, Statistic
 from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.cells import Cell, readable_count
@@ -58,61 +57,50 @@ def learning_rate_sensitivity(losses: Mapping[float, Sequence[float]], initial_l
 _DIGITS = 4
 
 
-@dataclass(frozen=True)
-class TuningRow:
-    """A tuning in print: its budget, the chosen settings, their validation loss, and what to be wary of."""
-
-    place: str
-    optimizer: str
-    budget: str
-    """Candidates × seeds × tokens, and their product."""
-    chosen: str
-    loss: Shorthand
-    sensitivity: str
-    """How much the learning rates that were tried matter."""
-    warnings: tuple[str, ...]
-
-
 def place_of(cell: Cell) -> str:
     """Return what candidates that are drawn together have in common, as a title."""
     size = cell.model.label or readable_count(cell.n_params)
     return f"N = {size}, D = {cell.tokens_label or readable_count(cell.n_tokens)}"
 
 
-def at_edge(name: str, value: Any, values: Sequence[Any]) -> str | None:
-    """Return a sentence if the chosen value is the least or the largest of the numbers that were tried."""
+def edge(value: Any, values: Sequence[Any]) -> str | None:
+    """Return whether a chosen value is the ``least`` or the ``largest`` of several numbers that were tried."""
     numbers = {each for each in values if isinstance(each, int | float) and not isinstance(each, bool)}
-    if len(numbers) < 2 or value not in (min(numbers), max(numbers)) or isinstance(value, bool):
+    if len(numbers) < 2 or isinstance(value, bool) or value not in (min(numbers), max(numbers)):
         return None
-    end, beyond = ("least", "smaller") if value == min(numbers) else ("largest", "larger")
-    return f"{name} {value:g} is the {end} that was tried: {beyond} ones may be better"
+    return "least" if value == min(numbers) else "largest"
 
 
-def _shown_row(tuning: Tuning, found: DataFrame) -> TuningRow:
-    first, n_candidates = tuning.first, len(tuning.candidates)
-    n_seeds = len(tuning.candidates[0].cells)
-    chosen, loss, warnings = MISSING, Shorthand(MISSING), ["nothing is chosen yet: its log file says why"]
-    sensitivity = math.nan
+def edges_of(tuning: Tuning, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each of the chosen settings that lies at the edge of what was tried, as text, and at which edge."""
+    for name, value in settings.items():
+        if (found := edge(value, [one.settings[name] for one in tuning.candidates])) is not None:
+            yield f"{name} {value:g}", found
+
+
+_BEYOND = {"least": "smaller", "largest": "larger"}
+
+
+def _line(tuning: Tuning, found: DataFrame) -> list[str]:
+    """Return a tuning in print: its budget, the chosen settings, their validation loss, and what to be wary of."""
+    first, n_candidates, n_seeds = tuning.first, len(tuning.candidates), len(tuning.candidates[0].cells)
+    budget = f"{n_candidates} × {n_seeds} × {readable_count(first.n_tokens)} = {readable_count(tuning.n_tokens)}"
+    chosen, loss, sensitivity, warnings = MISSING, MISSING, math.nan, ["nothing is chosen yet: its log file says why"]
     if len(found):
-        sensitivity = _sensitivity(tuning, found)
         taken = found[found["chosen"]]
         settings = json.loads(taken["settings"].iloc[0])
         chosen = ", ".join(f"{name} {_shown(value)}" for name, value in settings.items())
-        loss = shorthand(summarize(taken["val_loss"].to_list()), _DIGITS)
-        tried = {name: [one.settings[name] for one in tuning.candidates] for name in settings}
-        edges = [at_edge(name, value, tried[name]) for name, value in settings.items()]
-        failed = sum(math.isnan(mean) for mean in found.groupby("candidate")["mean_val_loss"].first())
-        diverged = [f"{failed} of {plural(n_candidates, 'candidate')} diverged in at least one seed"] if failed else []
-        warnings = [edge for edge in edges if edge is not None] + diverged
-    return TuningRow(
-        place=place_of(first),
-        optimizer=tuning.row.label,
-        budget=f"{n_candidates} × {n_seeds} × {readable_count(first.n_tokens)} = {readable_count(tuning.n_tokens)}",
-        chosen=chosen,
-        loss=loss,
-        sensitivity=fixed(sensitivity, _DIGITS),
-        warnings=tuple(warnings),
-    )
+        loss, sensitivity = str(shorthand(summarize(taken["val_loss"].to_list()), _DIGITS)), _sensitivity(tuning, found)
+        warnings = [
+            f"{text} is the {end} that was tried: {_BEYOND[end]} ones may be better"
+            for text, end in edges_of(tuning, settings)
+        ]
+        if failed := sum(math.isnan(mean) for mean in found.groupby("candidate")["mean_val_loss"].first()):
+            warnings.append(f"{failed} of {plural(n_candidates, 'candidate')} diverged in at least one seed")
+    return [
+        place_of(first), tuning.row.label, budget, chosen, loss, fixed(sensitivity, _DIGITS),
+        Markup('<span class="status middle">Warning:</span> {}').format("; ".join(warnings)) if warnings else "",
+    ]  # fmt: skip
 
 
 def _sensitivity(tuning: Tuning, found: DataFrame) -> float:
@@ -147,19 +135,10 @@ def unequal_budgets(plan: Plan) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-_COLUMNS: tuple[Column[TuningRow], ...] = (
-    Column("Trial", lambda row: row.place),
-    Column("Optimizer", lambda row: row.optimizer, "row"),
-    Column("Budget", lambda row: row.budget, "number"),
-    Column("Chosen", lambda row: row.chosen),
-    Column("Validation loss", lambda row: str(row.loss), "number"),
-    Column("Sensitivity", lambda row: row.sensitivity, "number"),
-    Column("Remark", lambda row: _remark(row.warnings), "wrap"),
-)
-
-
-def _remark(warnings: Sequence[str]) -> str:
-    return Markup('<span class="status middle">Warning:</span> {}').format("; ".join(warnings)) if warnings else ""
+_HEADS: tuple[tuple[str, Kind], ...] = (
+    ("Trial", "text"), ("Optimizer", "row"), ("Budget", "number"), ("Chosen", "text"), ("Validation loss", "number"),
+    ("Sensitivity", "number"), ("Remark", "wrap"),
+)  # fmt: skip
 
 
 def _blocks(material: Material) -> Iterator[Block]:
@@ -180,8 +159,8 @@ def _blocks(material: Material) -> Iterator[Block]:
         yield Text("All optimizers of a block have the same budget: the same number of candidates, seeds and tokens.")
     yield Grid(
         "Tuning",
-        _COLUMNS,
-        [_shown_row(tuning, tried[tried["tuning"] == tuning.id]) for tuning in plan.tunings.values()],
+        listed(*_HEADS),
+        [_line(tuning, tried[tried["tuning"] == tuning.id]) for tuning in plan.tunings.values()],
         caption="What was tried, and what was chosen; the budget is candidates × seeds × tokens",
     )
     yield Text(
@@ -196,24 +175,11 @@ def _blocks(material: Material) -> Iterator[Block]:
 STATISTIC = Statistic(
     file="tuning.csv",
     columns={
-        "study": Field(str, "name of the study"),
-        "tuning": Field(str, "id of the tuning"),
-        "model": PLACE["model"],
-        "n_params": PLACE["n_params"],
-        "n_tokens": PLACE["n_tokens"],
-        "optimizer": Field(str, "key of the tuned row"),
-        "candidate": Field(int, "number of the candidate, from 0"),
-        "settings": Field(str, "its settings, JSON"),
-        "learning_rate": Field(float, "peak learning rate of the model"),
-        "embedding_learning_rate": Field(float, "peak learning rate of the embedding"),
-        "seed": Field(int, "seed of the run"),
-        "cell": Field(str, "id of the run"),
-        "val_loss": Field(float, "loss on the whole split val", "nat/token"),
-        "reason": Field(str, "why the loss is missing"),
-        "mean_val_loss": Field(float, "mean over the seeds of the candidate", "nat/token"),
-        "chosen": Field(bool, "whether the candidate was chosen"),
+        "study": str, "tuning": str, "model": str, "n_params": int, "n_tokens": int, "optimizer": str, "candidate": int,
+        "settings": str, "learning_rate": float, "embedding_learning_rate": float, "seed": int, "cell": str,
+        "val_loss": float, "reason": str, "mean_val_loss": float, "chosen": bool,
     },
     key=("tuning", "candidate", "seed"),
     rows=_rows,
     section=Section("tuning", "Tuning", lambda material: _blocks(material) if material.plan.tunings else ()),
-)
+)  # fmt: skip

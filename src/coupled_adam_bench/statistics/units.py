@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from statsmodels.stats.contingency_tables import mcnemar
 
-from coupled_adam_bench.statistics.student import interval, statistic, two_sided_p
+from coupled_adam_bench.statistics.t_test import interval, statistic, two_sided_p
 
 Floats = NDArray[np.float64]
 

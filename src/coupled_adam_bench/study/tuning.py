@@ -14,7 +14,7 @@ from coupled_adam_bench.store.files import digest, read_sealed
 from coupled_adam_bench.study.catalog.stages import VALIDATION_LOSS
 from coupled_adam_bench.study.cells import Cell, make_cell, readable_count
 from coupled_adam_bench.study.config import GridBlock, Model, Optimizer, Steps, Study
-from coupled_adam_bench.study.config.tune import Values, candidates, with_values
+from coupled_adam_bench.study.config.tune import LEARNING_RATE, Values, candidates, with_values
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,14 @@ def fill_slot(cell: Cell, values: Mapping[str, Any]) -> Cell:
     chosen = make_cell(cell.study, cell.data_digest, model, tokens, optimizer, cell.seed)
     row = optimizer.in_row(cell.optimizer.key, cell.optimizer.label)
     return replace(chosen, optimizer=row, slot=cell.slot, tuning=cell.tuning)
+
+
+def chosen_settings(tuning: Tuning, cell: Cell) -> Values:
+    """Return the settings that a tuning has chosen for a cell, which has them."""
+    return {
+        name: cell.model.learning_rate if name == LEARNING_RATE else getattr(cell.optimizer, name)
+        for name in tuning.candidates[0].settings
+    }
 
 
 def choice_file(folder: Path, tuning_id: str) -> Path:

@@ -7,6 +7,8 @@ import pytest
 
 from coupled_adam_bench.cli import start
 from coupled_adam_bench.cli.jobs import Jobs, switch
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 
 class Wildcards(SimpleNamespace):
@@ -17,7 +19,7 @@ class Wildcards(SimpleNamespace):
 @pytest.fixture
 def jobs(tiny_plan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Jobs(tiny_plan, lambda rule, wildcards: f"{wildcards.job}.{rule}.log")
+    return Jobs(tiny_plan)
 
 
 def test_each_cell_is_trained_and_evaluated_by_one_job(jobs):
@@ -28,14 +30,26 @@ def test_each_cell_is_trained_and_evaluated_by_one_job(jobs):
     assert set(jobs.markers_of(cells)) == {jobs.trained(job) for job in jobs.training}
 
 
-def test_memory_grows_with_each_attempt_that_was_killed(jobs, tmp_path):
-    job = next(iter(jobs.training))
-    wildcards, memory = Wildcards(job=job), jobs.memory(1000)
-    (tmp_path / f"{job}.train_cells.log.attempts").write_text("begun\nended\nbegun\n")
-    assert memory(wildcards, 1, "train_cells") == 1000  # before this run's first failure none counts
-    assert memory(wildcards, 2, "train_cells") == 2000
-    least = jobs.training_memory(wildcards, 1, "train_cells")
-    assert jobs.training_memory(wildcards, 2, "train_cells") == round(1.5 * least)
+def test_memory_grows_with_each_attempt_to_a_bound(jobs):
+    wildcards = Wildcards(job=next(iter(jobs.training)))
+    assert [jobs.growing(1000)(wildcards, attempt) for attempt in (1, 2, 3, 9)] == [1000, 2000, 3000, 3000]
+    least, *more = (jobs.training_memory(wildcards, attempt) for attempt in (1, 2, 3, 9))
+    assert more == [round(1.5 * least), round(2.25 * least), round(2.25 * least)]
+
+
+@pytest.mark.fault(
+    "cluster",
+    "`train_minutes` is shorter than the warning that a cluster sends two minutes before the limit.",
+    "The warning comes a quarter of the limit before its end, so that most of the time goes into training.",
+)
+@pytest.mark.parametrize(("minutes", "seconds"), [(4, 60), (9, 121), (1440, 121)])
+def test_the_warning_before_a_short_limit(minutes, seconds, tiny_study):
+    settings = tiny_study()
+    settings["execution"]["train_minutes"] = minutes
+    jobs = Jobs(make_plan(parse_study(settings)))
+    wildcards = Wildcards(job=next(iter(jobs.training)))
+    assert jobs.training_minutes(wildcards, 1) == minutes
+    assert jobs.warning_before_the_limit(wildcards, 1) == f"'--signal=TERM@{seconds}'"
 
 
 @pytest.mark.parametrize(

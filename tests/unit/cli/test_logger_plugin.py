@@ -1,9 +1,9 @@
 """The logger ``study`` of Snakemake: what it prints of the events that Snakemake sends."""
 
+import contextlib
 import io
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -25,7 +25,7 @@ class TestContract(TestLogHandlerBase):
         return plugin.LogHandler
 
     def get_log_handler_settings(self):
-        return plugin.LogHandlerSettings()
+        return None
 
 
 class Terminal(io.StringIO):
@@ -33,13 +33,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def handler(monkeypatch, stream, full=False, **options):
+def handler(monkeypatch, stream, **options):
     monkeypatch.setattr("sys.stderr", stream)
     settings = MockOutputSettings()
     for name, value in {"printshellcmds": False, "nocolor": True, **options}.items():
         setattr(settings, name, value)
     monkeypatch.setattr(plugin, "Thread", lambda **_: type("NoThread", (), {"start": lambda self: None})())
-    return plugin.LogHandler(settings, plugin.LogHandlerSettings(full=full))
+    return plugin.LogHandler(settings, None)
 
 
 def send(to, event, message="", level=logging.INFO, **facts):
@@ -85,7 +85,7 @@ def test_in_a_file_there_is_one_line_and_what_matters(monkeypatch, tmp_path):
     assert lines[2].endswith(" s: 1 of 1 cells trained, 0 of 2 jobs | embeddings")
     assert [lines[0], *lines[3:]] == [
         "Nothing to be done (all requested files are present and up to date).",
-        "Error in rule embeddings (b):",
+        "Error in rule embeddings (b)",
         f"  {log} ends with:",
         "    working",
         "    error: no such thing",
@@ -93,36 +93,6 @@ def test_in_a_file_there_is_one_line_and_what_matters(monkeypatch, tmp_path):
         "a warning",
         "s: 1 of 1 cells trained, 1 of 2 jobs",
     ]
-
-
-REFUSED = (
-    "SLURM sbatch failed. The error message was 'sbatch: error: invalid partition specified: nope'.\n  sbatch call:"
-)
-
-
-@pytest.mark.fault(
-    "cluster",
-    "SLURM refuses a job, or a group of jobs, for example for a partition that it does not have.",
-    "The terminal shows what SLURM says.",
-)
-@pytest.mark.parametrize("is_group", [False, True])
-def test_what_the_executor_says_is_shown(is_group, monkeypatch):
-    stream = io.StringIO()
-    to = handler(monkeypatch, stream)
-    handler(monkeypatch, stream)  # a second one changes nothing
-    if is_group:
-        from snakemake.jobs import GroupJob
-        from snakemake.logging import logger
-
-        monkeypatch.setattr(logger, "error", lambda said, **extra: send(to, extra.get("extra", {}).get("event"), said))
-        group = SimpleNamespace(jobs=[], groupid="measure-b")
-        monkeypatch.setattr(to._plain, "emit", lambda record: stream.write(f"{record.msg}\n"))
-        GroupJob.log_error(group, REFUSED, external_jobid=7)
-        assert stream.getvalue() == f"{REFUSED}\nError in group measure-b\n"
-    else:
-        facts = {"jobid": 1, "rule_name": "embeddings", "log": [], "aux": {}, "rule_msg": REFUSED}
-        send(to, LogEvent.JOB_ERROR, "Error", logging.ERROR, **facts)
-        assert stream.getvalue() == "Error in rule embeddings:\n  " + REFUSED.replace("\n", "\n  ") + "\n"
 
 
 def test_on_a_terminal_the_line_is_one_and_gives_way(monkeypatch):
@@ -139,18 +109,25 @@ def test_on_a_terminal_the_line_is_one_and_gives_way(monkeypatch):
     assert stream.getvalue().endswith("\r\x1b[Ka warning\n")
 
 
-def test_a_job_without_a_log_has_the_terminal_for_itself(monkeypatch):
-    to = handler(monkeypatch, Terminal())
-    begin(to)
-    info(to, 1, "all", log=(), shellcmd=None)
-    assert not to._printing
-    info(to, 2, "plan", log=())
-    assert to._printing == {2}
-    send(to, LogEvent.JOB_FINISHED, "Finished", job_id=2)
-    assert not to._printing
+@pytest.mark.fault(
+    "settings",
+    "A target stands behind `--configfile`, which Snakemake takes for a second study.",
+    "One sentence says so, and what to type.",
+)
+@pytest.mark.parametrize(("words", "is_taken"), [("tables --configfile A", 1), ("--cores 1 --configfile A tables", 0)])
+def test_targets_stand_before_the_study(words, is_taken, monkeypatch, tmp_path):
+    from snakemake.exceptions import CliException
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "A").touch()
+    monkeypatch.setattr("sys.argv", ["snakemake", *words.split()])
+    with contextlib.nullcontext() if is_taken else pytest.raises(CliException, match=r"tables: no such file.*first"):
+        handler(monkeypatch, io.StringIO())
 
 
-@pytest.mark.parametrize("options", [{"full": True}, {"dryrun": True}, {"verbose": True}, {"quiet": {"progress"}}])
+@pytest.mark.parametrize(
+    "options", [{"printshellcmds": True}, {"dryrun": True}, {"verbose": True}, {"quiet": {"progress"}}]
+)
 def test_everything_is_printed_where_that_is_asked_for(options, monkeypatch):
     stream = io.StringIO()
     to = handler(monkeypatch, stream, **options)

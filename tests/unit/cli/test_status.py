@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coupled_adam_bench.cli.status import Part, Row, Status, Workflow, describe_failure, last_row
+from coupled_adam_bench.cli.status import Part, Status, Workflow, describe_failure, last_row
 
 
 def write_row(history: Path, step: int, loss: float = 3.0, **values) -> None:
@@ -91,18 +91,16 @@ def test_many_cells_are_two_and_a_number(tmp_path):
 @pytest.mark.parametrize(
     ("text", "row"),
     [
-        ("", None),
-        ('{"step": 1, "loss": 2.0, "tokens_per_second": 5}\n{"step": 2, "lo', Row(1, 2.0, 5.0)),
-        ('{"step": 1, "loss": 2.0, "tokens_per_second": null}\n', Row(1, 2.0, 0.0)),
-        ("damaged\n", None),
-        ("[]\n", None),
-        ("\n" * 10_000 + '{"step": 3, "loss": 1, "tokens_per_second": 5}\n', Row(3, 1.0, 5.0)),
+        ("", {}),
+        ('{"step": 1, "loss": 2.0}\n{"step": 2, "lo', {"step": 1, "loss": 2.0}),
+        ("damaged\n", {}),
+        ("\n" * 10_000 + '{"step": 3}\n', {"step": 3}),
     ],
 )
 def test_the_last_row_of_a_history(text, row, tmp_path):
     (tmp_path / "history.jsonl").write_text(text)
     assert last_row(tmp_path / "history.jsonl") == row
-    assert last_row(tmp_path / "none") is None
+    assert last_row(tmp_path / "none") == {}
 
 
 def test_a_failed_job_shows_the_end_of_its_log(tmp_path):
@@ -110,16 +108,12 @@ def test_a_failed_job_shows_the_end_of_its_log(tmp_path):
     log.write_text("".join(f"line {number}\n" for number in range(30)) + "x" * 1000)
     said = describe_failure("train_cells", ["job_1"], [str(log), "missing.log"], {"external_jobid": 77}, None)
     assert said.splitlines()[:4] == [
-        "Error in rule train_cells (job_1):",
+        "Error in rule train_cells (job_1)",
         "  external_jobid: 77",
         f"  {log} ends with:",
         "    line 19",
     ]
-    assert said.splitlines()[-3:] == [
-        f"    {'x' * 300} ...",
-        "  missing.log ends with:",
-        "    (No such file or directory)",
-    ]
+    assert said.splitlines()[-3:] == [f"    {'x' * 300}", "  missing.log ends with:", "    (there is none)"]
     assert describe_failure("plan", [], [], {}, None) == "Error in rule plan"
     log.write_text("")
     assert describe_failure("a", [], [str(log)], {}, None).endswith("    (it is empty)")

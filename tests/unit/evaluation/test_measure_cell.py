@@ -7,18 +7,18 @@ import pytest
 
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.store import paths
+from coupled_adam_bench.store.runs import write_cell
 from coupled_adam_bench.store.stored import measurement_of
 from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.tools.measure.model import measure_model, read_counts, read_word_lists
+from coupled_adam_bench.tools.measure.model import measure_model, read_word_lists
 
 
 def test_an_exported_cell_has_the_numbers_of_its_evaluation(part):
     cell_id, cell = next(iter(part.cells.items()))
     assert run_stage(STAGES["embeddings"], [cell], Path("stage.done")) == 0
     record = measurement_of(STAGES["embeddings"], part.study, part.data_id).read(cell_id)
-    data = paths.data_dir(part.data_id)
-    lists = read_word_lists(data / "word_similarity" / "synthetic.tsv", Path())
-    found = measure_model(str(paths.run_dir(cell_id) / "model"), lists, [], read_counts(data / "unigram.npy"))
+    write_cell(paths.run_dir(cell_id), cell.to_json())
+    found = measure_model(str(paths.run_dir(cell_id) / "model"), read_word_lists(None, Path()), [])
 
     evaluated, measured = (
         {(row["task"], row["metric"]): row["value"] for row in rows} for rows in (record["results"], found.results)

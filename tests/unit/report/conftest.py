@@ -8,7 +8,8 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,11 @@ from finished import once
 from coupled_adam_bench.evaluation.kept import DOCUMENTS, WINDOWS, Document, WindowLosses, pack_documents, pack_windows
 from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.make import Places, report
+from coupled_adam_bench.results.collect import read_results
 from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.compare import compare
+from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.stored import beside
 from coupled_adam_bench.study.catalog.metrics import METRICS, THEORY_METRICS
@@ -260,6 +265,20 @@ class Fake:
     plan: Plan
     root: Path
     study_dir: Path
+
+    @cached_property
+    def study(self) -> StudyResults:
+        """The results of the study, with their tests."""
+        study = StudyResults(layout_of(self.plan), read_results(self.study_dir / "results.csv"))
+        return replace(study, tests=compare(study))
+
+    @property
+    def material(self) -> Material:
+        return Material(self.study, self.root / "runs", self.study_dir)
+
+    @property
+    def page(self) -> str:
+        return (self.study_dir / "report" / "index.html").read_text()
 
 
 @pytest.fixture(scope="session")

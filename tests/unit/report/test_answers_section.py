@@ -1,6 +1,5 @@
 """The section "In short": differences to Adam and to Coupled Adam, and what is read from tests, power and histories."""
 
-import json
 import math
 import re
 from collections.abc import Callable
@@ -15,16 +14,14 @@ from scipy import stats
 from sections import html_of, tables_of, texts_of
 from statsmodels.stats.multitest import multipletests
 
-from coupled_adam_bench.report.answers import SECTION, calibrations, reaches
+from coupled_adam_bench.report.answers import CENTERED, SECTION, calibrations, contrasts, reaches
 from coupled_adam_bench.report.blocks import Grid
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
-from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare
-from coupled_adam_bench.statistics.contrasts import CENTERED, contrasts
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.scores import scorecards, verdicts
-from coupled_adam_bench.store.paths import RunFiles
+from coupled_adam_bench.statistics.scores import verdicts
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
@@ -62,18 +59,15 @@ def test_contrasts_are_those_of_scipy_and_statsmodels(rivals: Plan) -> None:
     study = study_of(rivals, drawn)
     ((group,),) = study.groups.values()
     found = contrasts(study, group, "adamw", centered=True)
-    assert found is not None and list(found.answers) == ["ember", "adamw_f3", "coupled_adam"]
     p_values, p_holm = [], []
-    for number, question in enumerate(found.questions):
-        metric = question.metric
-        for key, answers in found.answers.items():
+    for (metric, centered), answers in found.items():
+        assert list(answers) == ["ember", "adamw_f3", "coupled_adam"]
+        for key, (test, corrected) in answers.items():
             ours = [drawn(cell, metric.task, metric.name) for cell in group.cells[key]]
-            task = CENTERED if question.centered else metric.task
-            theirs = [drawn(cell, task, metric.name) for cell in group.cells["adamw"]]
+            theirs = [drawn(cell, CENTERED if centered else metric.task, metric.name) for cell in group.cells["adamw"]]
             direction = "greater" if metric.higher_is_better else "less"
-            test = answers[number].test
             p_values.append(stats.ttest_rel(ours, theirs, alternative=direction).pvalue)
-            p_holm.append(answers[number].p_holm)
+            p_holm.append(corrected)
             ends = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
             assert [test.difference, test.low, test.high] == pytest.approx([np.subtract(ours, theirs).mean(), *ends])
     assert len(p_values) == 5 * 3
@@ -145,28 +139,10 @@ def test_gaps(tiny_plan: Plan, tiny_study: Any, tmp_path: Path) -> None:
     assert shown(study_of(single, drawn), tmp_path) == ([], [])
 
 
-def test_when_anisotropy_arises(tiny_plan: Plan, tmp_path: Path) -> None:
-    """Adam's mean over seeds passes 0.5 between 200 and 300 tokens; steps that not all seeds have do not count."""
-    curves = {"adamw": {100: 0.9, 200: 0.6, 300: 0.4, 400: 0.7}, "coupled_adam": {100: 0.99, 400: 0.95}}
-    for cell in tiny_plan.cells.values():
-        rows = [
-            {"step": tokens // 10, "tokens": tokens, "loss": 1.0, "isotropy": value + 0.01 * (cell.seed - 2)}
-            for tokens, value in curves[cell.optimizer.key].items()
-        ]
-        if cell.seed == 2:
-            rows.append({"step": 60, "tokens": 600, "loss": 1.0, "isotropy": 0.1})
-        history = RunFiles(tmp_path / cell.id).history
-        history.parent.mkdir()
-        history.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"step": 99, "tokens": 990, "loss": 1.0}]))
-    onset = next(text for text in shown(study_of(tiny_plan, drawn), tmp_path)[1] if "anisotropy" in text)
-    assert "Adam: by 300 tokens, and not yet at 200; Coupled Adam: not within 400 tokens." in onset
-
-
 def test_reaches_of_the_drawn_study(fake: Any) -> None:
     """Recounted from tests.csv: where Holm's p is below 0.05."""
-    study = load_results(fake.plan, fake.study_dir / "results.csv", fake.study_dir / "tests.csv")
-    assert study.tests is not None
-    found = [each for verdict in verdicts(study, scorecards(study)) for each in reaches(study, verdict)]
+    study = fake.study
+    found = [each for verdict in verdicts(study) for each in reaches(study, verdict)]
     assert [group.table for group, _ in found] == ["table1"] * 3  # three sizes; Table 2 has no test
     tests = study.tests[(study.tests["table"] == "table1") & (study.tests["optimizer"] == "coupled_adam")]
     for group, words in found:

@@ -20,11 +20,12 @@ from coupled_adam_bench.report.figures import (
     write_figures,
 )
 from coupled_adam_bench.report.figures.curves import differences, spectrum
-from coupled_adam_bench.report.figures.histories import draw_mean, geometry, row_steps, training
+from coupled_adam_bench.report.figures.histories import draw_mean, geometry, training
 from coupled_adam_bench.report.figures.sizes import plane, scale
 from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, optimizer_styles
-from coupled_adam_bench.results.collect import collect, write_results
-from coupled_adam_bench.results.study_results import load_results
+from coupled_adam_bench.results.collect import collect
+from coupled_adam_bench.results.groups import layout_of
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.stored import named
 from coupled_adam_bench.study.config import parse_study
@@ -36,8 +37,11 @@ OF_ALL = {
 """The figures of every study."""
 
 
-def draw_all(plan: Plan, results: Path, runs: Path, out: Path) -> None:
-    write_figures(Material(load_results(plan, results), runs, results.parent), out)
+def draw_all(plan: Plan, folder: Path, out: Path) -> None:
+    """Draw what there is of a plan in the folder of its runs."""
+    runs = folder / "runs"
+    study = StudyResults(layout_of(plan), collect(plan, runs, partial=True))
+    write_figures(Material(study, runs, folder), out)
 
 
 def test_every_declared_figure_is_a_function_with_a_caption() -> None:
@@ -61,7 +65,7 @@ def test_all_figures_in_both_formats_the_same_bytes_again(
             assert b"CreationDate" not in (first / name).read_bytes()
     # PDFs take most of the time, so of the figures one is drawn again.
     monkeypatch.setattr(figures, "figures_of", lambda plan: {"training": FIGURES["training"].caption})
-    draw_all(fake.plan, fake.study_dir / "results.csv", fake.root / "runs", tmp_path)
+    write_figures(fake.material, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"training.{e}" for e in FIGURE_ENDINGS)
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (first / path.name).read_bytes()
@@ -74,8 +78,7 @@ def test_partial_results_and_studies_without_tables_are_drawn(
     block = {"models": ["nano"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}
     studies = ({}, {"grid": [block]})
     for number, plan in enumerate(make_plan(parse_study(tiny_study(**changes))) for changes in studies):
-        write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
-        draw_all(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / str(number))
+        draw_all(plan, tmp_path, tmp_path / str(number))
         assert len(list((tmp_path / str(number)).iterdir())) == len(figures_of(plan))
 
 
@@ -88,12 +91,11 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
     assert set(without) == OF_ALL | {"similarity"}
     settings["execution"]["geometry_per_decade"] = 4
     plan = make_plan(parse_study(settings))
-    assert set(figures_of(plan)) - set(without) == {"geometry", "row_steps"}
+    assert set(figures_of(plan)) - set(without) == {"geometry"}
     for index, cell_id in enumerate(plan.cells):
         (tmp_path / "runs" / cell_id).mkdir(parents=True)
         rows = [
-            {"step": step, "loss": 4 / step, "isotropy": 0.9 / step + index / 100, "mean_norm_ratio": 1 - 1 / step,
-             "row_step_rarest": 0.5 / step, "row_step_most_frequent": 0.125 / step**2}
+            {"step": step, "loss": 4 / step, "isotropy": 0.9 / step + index / 100, "mean_norm_ratio": 1 - 1 / step}
             for step in (1, 10, 60)
         ]  # fmt: skip
         lines = [*rows, {"step": 7, "loss": 4.0, "mean_norm_ratio": 0.99}]  # a step without geometry
@@ -105,13 +107,7 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
         assert ax.get_xscale() == "log" and len(ax.lines) == len(ax.collections) == 2
         np.testing.assert_array_equal(ax.lines[0].get_xdata(), [1, 10, 60])
         np.testing.assert_allclose(ax.lines[0].get_ydata(), values, atol=1e-15)
-    with rc_context(RC):
-        rarest, ratio = row_steps(drawn_from(plan, tmp_path / "runs")).axes
-    for ax, values in ((rarest, [0.5, 0.05, 0.5 / 60]), (ratio, [4.0, 40.0, 240.0])):
-        assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
-        np.testing.assert_allclose(ax.lines[0].get_ydata(), values)
-    write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
-    draw_all(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / "figures")
+    draw_all(plan, tmp_path, tmp_path / "figures")
     assert (tmp_path / "figures/geometry.svg").is_file()
 
 
@@ -150,8 +146,7 @@ def test_labels_are_text_and_not_formulas(tiny_study: Callable[..., dict[str, An
     for cell_id in plan.cells:
         (tmp_path / "runs" / cell_id).mkdir(parents=True)
         (tmp_path / "runs" / cell_id / "history.jsonl").write_text('{"step": 1, "loss": 2.5, "mean_norm_ratio": 0.1}\n')
-    write_results(collect(plan, tmp_path / "runs", partial=True), tmp_path / "results.csv")
-    draw_all(plan, tmp_path / "results.csv", tmp_path / "runs", tmp_path / "figures")
+    draw_all(plan, tmp_path, tmp_path / "figures")
     for name in OF_ALL - {"calibration", "spectrum", "plane"}:  # without a line here
         text = (tmp_path / "figures" / f"{name}.svg").read_text()
         ElementTree.fromstring(text)
@@ -207,10 +202,9 @@ def test_pdf_figures_have_the_width_of_the_page_and_no_type_3_font(fake: Any) ->
 
 
 def test_legends_and_labels_stay_within_the_figure(fake: Any) -> None:
-    source = Material(load_results(fake.plan, fake.study_dir / "results.csv"), fake.root / "runs", fake.study_dir)
     for settings in (RC, IN_COLUMN):
         with rc_context(settings):
-            for name, figure in drawn(source).items():
+            for name, figure in drawn(fake.material).items():
                 figure.draw_without_rendering()
                 width, height = figure.get_size_inches()
                 box = figure.get_tightbbox()

@@ -8,8 +8,6 @@ import pandas as pd
 import pytest
 import yaml
 
-from coupled_adam_bench.results.collect import read_results
-from coupled_adam_bench.results.comparisons import read_tests
 from coupled_adam_bench.study.catalog.tables import Table
 from coupled_adam_bench.study.config import parse_any_study, parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
@@ -33,7 +31,7 @@ def test_a_table_of_three_columns_needs_no_code(build: Any, tiny_study: Callable
     optimizers = ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 100}]
     settings["grid"].append(settings["grid"][0] | {"table": "mine", "optimizers": optimizers})
     study_dir = build(make_plan(parse_study(settings)))
-    tests = read_tests(study_dir / "tests.csv")
+    tests = pd.read_csv(study_dir / "tests.csv")
     own = tests[tests["table"] == "mine"]
     assert list(own["metric"]) == [name for name in MINE["columns"] for _ in range(2)]  # the best against two others
     assert set(own["rule"]) == {"t-test"}
@@ -56,7 +54,7 @@ def test_another_choice_of_columns_for_a_table_of_the_paper(
 ) -> None:
     study_dir = build(make_plan(parse_study(tiny_study(tables={"table1": {"columns": ["isotropy"], "title": "One"}}))))
     page = text_of(study_dir, "report/index.html")
-    assert list(read_tests(study_dir / "tests.csv")["metric"]) == ["isotropy"]
+    assert list(pd.read_csv(study_dir / "tests.csv")["metric"]) == ["isotropy"]
     assert "<h3>One</h3>" in page
     assert "is not\njudged here" in page
 
@@ -84,7 +82,7 @@ def test_two_models_of_one_size(build: Any, tiny_study: Callable[..., dict[str, 
     settings["grid"][0]["models"] = ["few", "many"]
     plan = make_plan(parse_study(settings))
     study_dir = build(plan)
-    results, tests = read_results(study_dir / "results.csv"), read_tests(study_dir / "tests.csv")
+    results, tests = (pd.read_csv(study_dir / name) for name in ("results.csv", "tests.csv"))
     assert len(results.groupby(["n_params", "n_tokens", "optimizer", "seed", "task", "metric"])) * 2 == len(results)
     assert rows_of(results, "cell", "model") == [(cell.id, cell.model.name) for cell in plan.cells.values()]
     assert rows_of(tests, "table", "model") == [("table1", "few"), ("table1", "many")]
@@ -117,7 +115,7 @@ def test_two_corpora_and_two_recipes(build: Any, tiny_study: Callable[..., dict[
     write("c", training=training)
     plan = make_plan(parse_any_study({"study": "whole", "studies": ["a", "b", "c"]}), [tmp_path])
     study_dir = build(plan)
-    results, tests = read_results(study_dir / "results.csv"), read_tests(study_dir / "tests.csv")
+    results, tests = (pd.read_csv(study_dir / name) for name in ("results.csv", "tests.csv"))
     assert len(plan.cells) == 3 * 6
     assert rows_of(results, "cell", "data") == [(cell.id, cell.data_id) for cell in plan.cells.values()]
     assert rows_of(tests, "model", "data", "recipe") == [

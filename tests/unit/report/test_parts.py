@@ -9,7 +9,7 @@ NAMED = {"manifest.json", "plan.json", "setup_training.tex"}
 def contents(fake: Any, path: Path) -> bytes:
     """Return a file without the folder of the results, and the page without the sections that name studies."""
     text = (fake.study_dir / path).read_bytes().replace(str(fake.root).encode(), b"")
-    for name in (b"setup", b"reproduce") if path.name == "index.html" else ():
+    for name in (b"setup", b"cost", b"reproduce") if path.name == "index.html" else ():
         before, section = text.split(b'<section id="%b"' % name)
         text = before + section.partition(b"</section>")[2]
     return text

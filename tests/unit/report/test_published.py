@@ -13,7 +13,7 @@ from coupled_adam_bench.report.published import (
     published_pairs,
     verdict_on,
 )
-from coupled_adam_bench.results.study_results import StudyResults, load_results
+from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import read_csv
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material
@@ -27,7 +27,7 @@ STUDIES = Path(__file__).parents[3] / "workflow" / "config"
 
 @pytest.fixture
 def study(fake: Any) -> StudyResults:
-    return load_results(fake.plan, fake.study_dir / "results.csv", fake.study_dir / "tests.csv")
+    return fake.study
 
 
 def test_the_file_has_what_the_paper_prints() -> None:

@@ -18,7 +18,7 @@ from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study.config import load_any_study, parse_any_study, parse_study
 from coupled_adam_bench.study.plan import make_plan
-from coupled_adam_bench.tracking.records import name_without_seed
+from coupled_adam_bench.tracking.importing import name_without_seed
 
 STUDIES = Path(__file__).parents[3] / "workflow" / "config"
 DOCUMENT = r"""\documentclass[10pt,twocolumn]{article}
@@ -73,9 +73,9 @@ def test_own_optimizers_are_named_with_their_code(tiny_study: Callable[..., dict
 
 def test_a_table_of_the_study_s_own_may_not_take_the_name(tiny_study: Callable[..., dict[str, Any]]) -> None:
     own = {"title": "Mine", "comparison": "pair", "columns": ["loss"]}
-    settings = tiny_study(tables={"Setup_models": own})
-    settings["grid"][0]["table"] = "Setup_models"
-    with pytest.raises(ValueError, match=r"tables\.Setup_models: the table of the study's settings has this name"):
+    settings = tiny_study(tables={"setup_models": own})
+    settings["grid"][0]["table"] = "setup_models"
+    with pytest.raises(ValueError, match=r"tables\.setup_models: the table of the study's settings has this name"):
         parse_study(settings)
 
 

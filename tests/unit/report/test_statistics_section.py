@@ -3,29 +3,17 @@ import re
 from typing import Any
 
 import pandas as pd
-import pytest
 from sections import tables_of, texts_of
 
-from coupled_adam_bench.report.formats import interval
+from coupled_adam_bench.report.contents import statistics_of
+from coupled_adam_bench.report.formats import interval, p_value
 from coupled_adam_bench.report.statistics import SECTION
-from coupled_adam_bench.results.study_results import load_results
-from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.results.tidy import read_csv
+from coupled_adam_bench.statistics import power
 
 
-@pytest.fixture(scope="module")
-def tests(fake: Any) -> pd.DataFrame:
-    found = load_results(fake.plan, fake.study_dir / "results.csv", fake.study_dir / "tests.csv").tests
-    assert found is not None
-    return found
-
-
-@pytest.fixture(scope="module")
-def material(fake: Any) -> Material:
-    study = load_results(fake.plan, fake.study_dir / "results.csv", fake.study_dir / "tests.csv")
-    return Material(study, fake.root / "runs", fake.study_dir)
-
-
-def test_survivors_by_recount(material: Material, tests: pd.DataFrame) -> None:
+def test_survivors_by_recount(fake: Any) -> None:
+    material, tests = fake.material, fake.study.tests
     one, seven = (text for text in texts_of(SECTION, material) if "of the table" in text)  # table 2 has no test
     rows = tests[tests["table"] == "table1"]
     counts = [rows["bold"].sum(), *((rows["bold"] & (rows[name] < 0.05)).sum() for name in ("p_bh", "p_holm"))]
@@ -38,25 +26,35 @@ def test_survivors_by_recount(material: Material, tests: pd.DataFrame) -> None:
     assert by_label["the same, two-sided, after Holm"][-1] == str((rows["p_holm"] < 0.05).sum())
 
 
-def test_equivalence_is_shown_for_metrics_with_a_margin(material: Material, tests: pd.DataFrame) -> None:
-    equivalence = tables_of(SECTION, material)[2]
-    assert len(equivalence) == tests["margin"].notna().sum() == 9 + 2 * 7
-    assert {line[7] for line in equivalence} == {"0.02"}
+def test_margins_add_the_tests_of_equivalence(fake: Any) -> None:
+    *_, every = tables_of(SECTION, fake.material)
+    tests = fake.study.tests
+    assert len(every) == len(tests)
+    assert sum(line[-3] == "0.02" for line in every) == tests["margin"].notna().sum() == 9 + 2 * 7
+    first = tests.iloc[0]
+    assert every[0][-2:] == [p_value(first["p_equivalence"]), p_value(first["p_equivalence_paired"])]
 
 
-def test_the_same_text(material: Material) -> None:
-    small, large, rivals = tables_of(SECTION, material)[3:6]
+def test_the_same_text(fake: Any) -> None:
+    small, large, rivals = tables_of(SECTION, fake.material)[2:5]
     assert [(line[4], line[7][-4:]) for line in small] == [("50", "of 3")] * 9
     assert {line[7] for line in large} == {"1 of 1"}
     assert next(line for line in rivals if line[2] == "SGD, f = 600")[9] == "-"  # it has diverged
 
 
-def test_the_page_shows_it_escaped(fake: Any) -> None:
-    page = (fake.study_dir / "report" / "index.html").read_text()
-    shown = page[page.index('<section id="statistics">') : page.index('id="cost"')]
-    for text in ("what survives a correction", "Equivalence", "0.02", "Holm"):
-        assert text in shown
-    assert 'href="#statistics"' in page
+def test_every_file_is_read_back_bit_for_bit(fake: Any) -> None:
+    for statistic in statistics_of(fake.plan):
+        frame = fake.material.frame(statistic)
+        again = read_csv(fake.study_dir / statistic.file, statistic.columns, statistic.key)
+        pd.testing.assert_frame_equal(again, frame, check_exact=True, check_dtype=not frame.empty)
+
+
+def test_power_shows_the_rows_of_its_file(fake: Any) -> None:
+    shown = [line for table in tables_of(power.STATISTIC, fake.material) for line in table]
+    for line, row in zip(shown, fake.material.rows(power.STATISTIC), strict=True):
+        assert line[5:7] == [row["design"], str(row["n"])]
+        assert line[9:] == ["-" if row["reason"] else f"{row['seeds']:,.0f}", row["reason"]]
+    assert "1 of 3 seeds without both values" in {line[10] for line in shown}  # a diverged run of SGD
 
 
 def test_intervals_in_print() -> None:

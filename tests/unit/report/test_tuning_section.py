@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +17,13 @@ from sections import html_of, tables_of
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.figures.style import IN_COLUMN, RC
 from coupled_adam_bench.report.figures.tuning import tuning
+from coupled_adam_bench.report.plain_table import markdown
+from coupled_adam_bench.report.render import render_html, render_latex
 from coupled_adam_bench.report.setup_tables import setup_tables
+from coupled_adam_bench.report.table import build_tables
+from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.tuning import STATISTIC, at_edge
+from coupled_adam_bench.statistics.tuning import STATISTIC, edge
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.paths import TUNING
 from coupled_adam_bench.study.config import parse_study
@@ -67,20 +72,40 @@ def choose(plan: Plan, name: str, losses: Sequence[Sequence[float]], chosen: int
 
 
 @pytest.mark.parametrize(
-    ("value", "values", "warning"),
+    ("value", "values", "end"),
     [
-        (1, [1, 2, 3], "lr 1 is the least that was tried: smaller ones may be better"),
-        (3.0, [1.0, 3.0], "lr 3 is the largest that was tried: larger ones may be better"),
+        (1, [1, 2, 3], "least"),
+        (3.0, [1.0, 3.0], "largest"),
         (2, [1, 2, 3], None),
         (2, [2], None),  # not varied
         (True, [True, False], None),
         ("a", ["a", "b"], None),
         ((0.9, 0.99), [(0.9, 0.99), (0.9, 0.95)], None),
-        (0.1, [None, 0.1, 0.2], "lr 0.1 is the least that was tried: smaller ones may be better"),
+        (0.1, [None, 0.1, 0.2], "least"),
     ],
 )
-def test_the_edge_of_a_grid(value, values, warning):
-    assert at_edge("lr", value, values) == warning
+def test_the_edge_of_a_grid(value, values, end):
+    assert edge(value, values) == end
+
+
+def test_a_table_warns_of_settings_at_the_edge(plan_of, results_of, tmp_path, templates):
+    plan = plan_of()
+    for number, name in enumerate(plan.tunings):
+        choose(plan, name, [(5, 5), (3, 3), (4, 4)], min(number, 2), tmp_path)
+    chosen = plan.with_choices(chosen_values(plan.tunings.values(), tmp_path / TUNING))
+    study = results_of(chosen, lambda cell, _: cell.seed)
+    (table,) = build_tables(replace(study, tests=compare(study)))
+    (note,) = (note for note in table.notes if "edge" in note)
+    assert note == (
+        "Warning: chosen at the edge of what was tried, beyond which better settings may lie: Adam (tuned) at D = "
+        "30_%&, N = 1.43K (lr_factor 0.5, the least), Adam (tuned) at D = 60, N = 1.43K (lr_factor 2, the largest), "
+        "Lion (tuned) at D = 60, N = 1.43K (lr_factor 2, the largest)."
+    )
+    for text in (render_latex(table, templates), render_html(table, templates), markdown(table)):
+        assert "Warning: chosen at the edge" in text
+    study = results_of(plan, lambda cell, _: cell.seed)  # before the choice
+    (table,) = build_tables(replace(study, tests=compare(study)))
+    assert not any("edge" in note for note in table.notes)
 
 
 def test_what_the_section_says(plan_of, tmp_path):

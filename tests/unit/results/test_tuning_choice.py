@@ -78,13 +78,6 @@ def test_the_least_mean_loss_is_chosen(losses, chosen, plan, tmp_path):
         assert [one.losses for one in tried] == [pytest.approx(of_seeds, nan_ok=True) for of_seeds in losses]
 
 
-def test_the_order_of_the_grid_decides_nothing_but_between_what_is_the_same(plan, tmp_path):
-    tuning = next(iter(plan.tunings.values()))
-    measure(tuning, [(3, 3)] * 4, tmp_path)
-    tried = read_losses(tuning, tmp_path)
-    assert tried[choose(tuning, tried)].candidate == tried[::-1][choose(tuning, tried[::-1])].candidate
-
-
 @pytest.mark.fault(
     "results",
     "all candidates of a tuning diverge",
@@ -129,8 +122,7 @@ def test_the_table_has_every_candidate_and_seed(plan, tmp_path):
         measure(tuning, losses, tmp_path)
         assert write_choice(tuning, choice_file(tmp_path / "tuning", tuning.id), tmp_path) == 1
     material = Material(SimpleNamespace(plan=plan), tmp_path, tmp_path)  # type: ignore[arg-type]
-    material.write(STATISTIC)
-    frame = STATISTIC.read(tmp_path / "tuning.csv")
+    frame = material.frame(STATISTIC)
     assert len(frame) == 2 * 4 * 2
     adam = frame[frame["optimizer"] == "adamw"]
     assert adam["val_loss"].to_list() == pytest.approx([x for of_seeds in losses for x in of_seeds], nan_ok=True)
@@ -139,9 +131,3 @@ def test_the_table_has_every_candidate_and_seed(plan, tmp_path):
     assert adam["embedding_learning_rate"].to_list()[::2] == [0.2, 0.05, 0.02, 0.005]
     assert adam["reason"].to_list()[4:6] == [SPIKE, ""]
     assert json.loads(adam["settings"].to_list()[2]) == {"learning_rate": 0.1, "lr_factor": 0.5}
-    assert frame.equals(material.frame(STATISTIC))
-
-
-def test_the_table_of_no_choice_has_a_header(plan, tmp_path):
-    Material(SimpleNamespace(plan=plan), tmp_path, tmp_path).write(STATISTIC)  # type: ignore[arg-type]
-    assert len(STATISTIC.read(tmp_path / "tuning.csv")) == 0

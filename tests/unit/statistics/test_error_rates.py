@@ -1,4 +1,4 @@
-"""Small versions of ``benchmarks/error_rates.py``, ``trends.py`` and ``seeds.py``: how often tests are wrong."""
+"""Small versions of ``benchmarks/error_rates.py`` and ``trends.py``: how often tests are wrong."""
 
 import importlib.util
 import math
@@ -7,10 +7,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from scipy import stats
 from statsmodels.stats.power import TTestIndPower
-
-from coupled_adam_bench.statistics.t_test import t_test
 
 N = 400
 
@@ -57,12 +54,7 @@ def test_rates_of_runs_that_share_their_seeds(simulation: ModuleType) -> None:
     assert found.covered["paired"] == near(0.95)
 
 
-def test_equivalence_at_the_margin_is_found_rarely(simulation: ModuleType) -> None:
-    values = simulation.draw(N, 5, 0.0, 2.0, np.random.default_rng(2))
-    assert simulation.rates(values, 2.0, margin=2.0).equivalent <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / N)
-
-
-@pytest.mark.parametrize(("difference", "n_seeds"), [(0.0, 3), (1.0, 3), (2.0, 5)])
+@pytest.mark.parametrize(("difference", "n_seeds"), [(1.0, 3), (2.0, 5)])
 def test_power_in_closed_form(simulation: ModuleType, difference: float, n_seeds: int) -> None:
     expected = TTestIndPower().power(difference, n_seeds, 0.05, alternative="larger")
     assert simulation.power(difference, n_seeds) == pytest.approx(expected, rel=1e-6)
@@ -70,7 +62,7 @@ def test_power_in_closed_form(simulation: ModuleType, difference: float, n_seeds
     assert simulation.rates(values, difference, 1.0).significant["t-test"] == near(expected)
 
 
-@pytest.mark.parametrize(("n_optimizers", "n_metrics"), [(2, 1), (2, 8), (4, 1), (8, 1)])
+@pytest.mark.parametrize(("n_optimizers", "n_metrics"), [(2, 8), (8, 1)])
 def test_corrections_promise_no_more_than_they_hold(simulation: ModuleType, n_optimizers: int, n_metrics: int) -> None:
     """Over the comparisons that the data chose, some p was below 5 % in 9.5 % of tables of two, in 17 % of eight."""
     n = 600
@@ -89,31 +81,3 @@ def test_intervals_of_a_trend_hold_whatever_the_runs_of_a_seed_share() -> None:
         *covered, _ = trends.rates(noise, 3, trends.SLOPE, N, rng)
         *_, wrong = trends.rates(noise, 3, 0.0, N, rng)
         assert [*covered, wrong] == [near(0.95), near(0.95), near(0.95), near(0.05)], noise
-
-
-OFFICIAL = np.array([[1, 0.75, 0.5], [0.75, 1, 0.75], [0.5, 0.75, 1]])
-"""How much of the text three seeds of the official protocol share in a step."""
-
-
-def test_equal_correlations_of_seeds_have_a_closed_form() -> None:
-    seeds = benchmark("seeds")
-    for n, r in ((3, 0.0), (3, 2 / 3), (5, 0.3)):
-        # With one correlation the variance is s^2 = (1 - r) chi^2 / (n - 1) and independent of the mean, whose variance
-        # is (1 + (n - 1) r) / n: t is Student's t times the root of (1 + (n - 1) r) / (1 - r).
-        stretch = ((1 + (n - 1) * r) / (1 - r)) ** 0.5
-        rate = 2 * stats.t.sf(stats.t.ppf(0.95, 2 * n - 2) / stretch, 2 * n - 2)
-        found = seeds.consequence(np.full((n, n), r) + (1 - r) * np.eye(n))
-        assert found.error_rate == pytest.approx(rate, abs=4 * (rate * (1 - rate) / seeds.N_DRAWS) ** 0.5)
-        assert found.sd_factor == pytest.approx((1 - r) ** 0.5)
-
-
-def test_the_rate_of_correlated_seeds_is_that_of_the_t_test_of_the_tables() -> None:
-    root = np.linalg.cholesky(OFFICIAL)
-    generator = np.random.default_rng(5)
-    significant = 0
-    for _ in range(2000):
-        a, b = generator.standard_normal((2, 3)) @ root.T
-        best, other = sorted((a.tolist(), b.tolist()), key=lambda values: -sum(values))
-        significant += t_test(best, other, higher_is_better=True).significant
-    rate = benchmark("seeds").consequence(OFFICIAL).error_rate
-    assert significant / 2000 == pytest.approx(rate, abs=4 * (rate * (1 - rate) / 2000) ** 0.5)

@@ -8,6 +8,7 @@ from scipy import stats
 from statsmodels.stats.power import TTestIndPower, TTestPower
 
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.results.tidy import typed_frame
 from coupled_adam_bench.statistics.power import (
     DESIGNS,
     PAIRED,
@@ -92,7 +93,7 @@ def rows(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> Callable
         tables = {"mine": {"title": "Mine", "comparison": "single_runs", "columns": ["loss"]}}
         plan = make_plan(parse_study(tiny_study(tables=tables, grid=[block | {"seeds": seeds}])))
         study = results_of(plan, lambda cell, metric: samples[cell.optimizer.key][cell.seed - 1])
-        return study, STATISTIC.frame(power_rows(study)).set_index("design")
+        return study, typed_frame(power_rows(study), STATISTIC.columns).set_index("design")
 
     return build
 

@@ -141,9 +141,3 @@ def test_values_without_any_spread(study: Callable[..., StudyResults], test: str
     one = LOSS | {"test": test}
     assert outcomes(study({"adamw": [3.0, 3.0], "coupled_adam": [2.0, 2.0]}, one)) == {"loss": CONFIRMED}
     assert outcomes(study({"adamw": [3.0, 3.0], "coupled_adam": [3.0, 3.0]}, one)) == {"loss": NOT_CONFIRMED}
-
-
-def test_the_file_reads_back(study: Callable[..., StudyResults], tmp_path: Path) -> None:
-    results = study(BETTER, LOSS, ACC)
-    Material(results, tmp_path, tmp_path).write(STATISTIC)
-    assert STATISTIC.read(tmp_path / "stated.csv").equals(stated_rows(results))

@@ -1,14 +1,12 @@
 import math
-import statistics
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import integrate, special, stats
+from scipy import special, stats
 
-from coupled_adam_bench.statistics.student import ALPHA
-from coupled_adam_bench.statistics.t_test import summarize, t_test
+from coupled_adam_bench.statistics.t_test import ALPHA, summarize, t_test
 
 numbers = st.floats(-1e3, 1e3).map(lambda value: round(value, 6))
 samples = st.lists(numbers, min_size=2, max_size=6).filter(lambda values: len(set(values)) > 1)
@@ -26,7 +24,6 @@ def test_agrees_with_scipy(first: list[float], second: list[float], higher_is_be
     assert test.df == student.df == len(first) + len(second) - 2
     assert test.p_value == pytest.approx(student.pvalue, rel=1e-6, abs=noise)
     assert test.p_welch == pytest.approx(welch.pvalue, rel=1e-6, abs=noise)
-    assert test.significant == (test.p_value < 0.05)
     assert test.reason == ""
     assert (test.first.mean, test.first.sd) == pytest.approx(
         (np.mean(first), np.std(first, ddof=1)), rel=1e-9, abs=1e-9
@@ -44,16 +41,13 @@ def test_by_hand() -> None:
     assert test.p_value == pytest.approx(0.5 - math.sin(angle) * (1 + math.cos(angle) ** 2 / 2) / 2, rel=1e-12)
     # Hedges: d = 2 times Gamma(2) / (sqrt(2) Gamma(1.5)), which is 0.798 for df = 4.
     assert test.hedges_g == pytest.approx(2 / (math.sqrt(2) * math.gamma(1.5)), rel=1e-12)
-    assert test.significant
+    assert test.p_value < ALPHA
     assert (test.first.n, test.first.mean, test.first.sd) == (3, 3, 1)
 
 
 def test_direction_follows_the_metric() -> None:
     low, high = [1.0, 1.1, 1.2], [2.0, 2.1, 2.2]
-    assert t_test(high, low, higher_is_better=True).significant
-    assert t_test(low, high, higher_is_better=False).significant
-    assert not t_test(low, high, higher_is_better=True).significant
-    assert not t_test(high, low, higher_is_better=False).significant
+    assert t_test(high, low, True).p_value == t_test(low, high, False).p_value < ALPHA
     better, worse = t_test(high, low, True), t_test(low, high, True)
     assert better.p_value + worse.p_value == pytest.approx(1, rel=1e-12)
     assert (better.t, better.difference, better.hedges_g) == (-worse.t, -worse.difference, -worse.hedges_g)
@@ -63,7 +57,7 @@ def test_critical_value_of_the_paper() -> None:
     # S = 3: df = 4, and the paper's table says 2.132. With variances 1 the statistic is difference / sqrt(2/3).
     def shifted(t: float) -> bool:
         shift = t * math.sqrt(2 / 3)
-        return t_test([shift - 1, shift, shift + 1], [-1, 0, 1], higher_is_better=True).significant
+        return t_test([shift - 1, shift, shift + 1], [-1, 0, 1], higher_is_better=True).p_value < ALPHA
 
     assert ALPHA == 0.05
     assert special.stdtrit(4, 0.95) == pytest.approx(2.132, abs=5e-4)
@@ -71,30 +65,16 @@ def test_critical_value_of_the_paper() -> None:
     assert shifted(2.133)
 
 
-def test_p_value_is_the_integral_of_the_density() -> None:
-    test = t_test([1.0, 2.5, 3.0], [0.5, 1.0, 2.25], higher_is_better=True)
-    norm = math.gamma(2.5) / (math.sqrt(4 * math.pi) * math.gamma(2))
-    tail, _ = integrate.quad(lambda x: norm * (1 + x * x / 4) ** -2.5, test.t, math.inf)
-    assert test.p_value == pytest.approx(tail, rel=1e-9)
-
-
-def test_level_under_the_null_hypothesis() -> None:
-    rng = np.random.default_rng(0)
-    draws = rng.normal(size=(1000, 2, 3))
-    rejected = sum(t_test(first, second, True).significant for first, second in draws.tolist())
-    assert 30 <= rejected <= 72  # 50 expected, three standard deviations of a binomial are 21
-
-
 def test_constant_samples() -> None:
     equal = t_test([0.1, 0.1, 0.1], [0.1, 0.1, 0.1], higher_is_better=True)
     assert math.isnan(equal.t)
-    assert (equal.p_value, equal.p_welch, equal.significant) == (1, 1, False)
+    assert (equal.p_value, equal.p_welch) == (1, 1)
     assert equal.reason == "all values are equal"
     better = t_test([0.3, 0.3, 0.3], [0.1, 0.1, 0.1], higher_is_better=True)
-    assert (better.t, better.p_value, better.p_welch, better.significant) == (math.inf, 0, 0, True)
+    assert (better.t, better.p_value, better.p_welch) == (math.inf, 0, 0)
     assert better.hedges_g == math.inf
     worse = t_test([0.3, 0.3, 0.3], [0.1, 0.1, 0.1], higher_is_better=False)
-    assert (worse.t, worse.p_value, worse.significant) == (math.inf, 1, False)
+    assert (worse.t, worse.p_value) == (math.inf, 1)
     one = t_test([0.3, 0.3, 0.3], [0.1, 0.1, 0.4], higher_is_better=True)  # one constant sample is no special case
     # Means 0.3 and 0.2, variances 0 and 0.03: pooled 0.015, standard error sqrt(0.015 * 2 / 3) = 0.1, t = 1.
     assert one.p_value == pytest.approx(stats.t.sf(1, 4), rel=1e-9)
@@ -112,18 +92,7 @@ def test_constant_samples() -> None:
 def test_no_test_without_all_values(first: list[float], second: list[float], reason: str) -> None:
     test = t_test(first, second, True, names=("a", "b"))
     assert all(math.isnan(value) for value in (test.t, test.df, test.p_value, test.hedges_g, test.p_welch))
-    assert not test.significant
     assert test.reason == reason
-
-
-wide = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e150, max_value=1e150)
-
-
-@given(st.lists(wide | st.sampled_from([0.1, 0.2, 0.3, 3.02, 1e-300, -0.0]), min_size=1, max_size=7))
-def test_summary_has_the_bits_of_pythons_own(values: list[float]) -> None:
-    found = summarize(values)
-    assert found.mean == statistics.mean(values)
-    assert len(values) == 1 or found.sd == statistics.stdev(values)
 
 
 def test_summary() -> None:

@@ -1,6 +1,5 @@
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,8 @@ from pandas import DataFrame
 from scipy import stats
 
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics import crossings, trend
-from coupled_adam_bench.statistics.crossings import crossing
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.regression import fit_line, trends, upper_tail
+from coupled_adam_bench.statistics.trend import STATISTIC, fit_line, trends, upper_tail
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 
@@ -22,11 +19,7 @@ GRID = [(x, z) for x in (1.0, 2.0, 3.0) for z in (5.0, 6.5)]
 
 
 def trend_frame(results: StudyResults) -> DataFrame:
-    return Material(results).frame(trend.STATISTIC)
-
-
-def crossing_frame(results: StudyResults) -> DataFrame:
-    return Material(results).frame(crossings.STATISTIC)
+    return Material(results).frame(STATISTIC)
 
 
 def drawn(seed_sd: float, n_seeds: int = 3, noise: float = 0.01) -> tuple[Any, Any, Any]:
@@ -89,7 +82,7 @@ def test_what_cannot_be_fitted_says_why() -> None:
 
 def test_values_without_any_spread_have_a_slope_of_zero_and_no_error() -> None:
     fit = fit_line([0.0] * 6, [(float(x),) for x in range(6)], [1, 1, 1, 2, 2, 2])
-    assert fit.estimates == (0.0, 0.0)
+    assert list(fit.estimates) == [0.0, 0.0]
     assert fit.standard_error(1) == 0.0
     assert upper_tail(0.0, 0.0, 4.0) == 1.0
     assert upper_tail(1.0, 0.0, 4.0) == 0.0
@@ -133,35 +126,17 @@ def test_the_test_of_growth_follows_the_direction_of_the_metric(study: Callable[
     assert found.loc[("isotropy", "tokens")]["reason"] == "no pair has both values; 18 of 18 pairs missing"
 
 
-def test_the_crossing_is_where_the_line_and_its_interval_hold_zero(study: Callable[..., StudyResults]) -> None:
+def test_what_is_predicted_is_the_line_with_its_interval(study: Any) -> None:
     results = study(noisy_line)
     line = next(t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss")
     n_params = line.groups[0].setup.n_params
-    tokens, low, high, reason = crossing(line, n_params)
-    assert reason == ""
-    assert low < tokens < high
-    assert line.predicted(n_params, tokens)[0] == pytest.approx(0, abs=1e-12)
-    for end in (low, high):
-        difference, half = line.predicted(n_params, end)
-        assert abs(difference) == pytest.approx(half, rel=1e-6)
-    # The steps of the crossing are those of the line that was drawn, apart from the noise and the seeds' 0.02.
-    assert tokens / (16 * 4) == pytest.approx(80 * 2**0.2, rel=0.1)
-
-
-def test_no_crossing_is_said(study: Callable[..., StudyResults]) -> None:
-    far = crossing_frame(study(lambda cell: noisy_line(cell, at=1e6)))
-    of_loss = far[far["metric"] == "loss"]
-    assert set(of_loss["reason"]) == {"no crossing in the range"}
-    assert of_loss["tokens"].isna().all()
-    flat = crossing_frame(
-        study(lambda cell: noisy_line(cell, at=80, slope=1e-5) - 0.02 * (cell.optimizer.key != "adamw"))
+    low, middle, high = (line.predicted(n_params, 64.0 * steps)[0] for steps in (40, 80, 160))
+    assert [middle - low, high - middle] == pytest.approx([line.fit.estimates[1]] * 2)
+    # At the centre the interval is that of the mean over seeds.
+    centre = 2.0 ** line.fit.centre[::-1]
+    assert line.predicted(*centre) == pytest.approx(
+        (line.fit.estimates[0], stats.t.ppf(0.975, 2) * line.fit.standard_error(0))
     )
-    for row in flat[flat["metric"] == "loss"].to_dict("records"):
-        assert math.isnan(row["low"])
-        assert row["reason"] in (
-            "no crossing in the range",
-            "the slope does not differ from 0, so the interval has no end",
-        )
 
 
 def test_a_missing_pair_is_left_out_and_counted(study: Callable[..., StudyResults]) -> None:
@@ -176,23 +151,13 @@ def test_a_missing_pair_is_left_out_and_counted(study: Callable[..., StudyResult
 
 def test_one_number_of_tokens_has_a_trend_with_size_only(study: Callable[..., StudyResults]) -> None:
     results = study(noisy_line, steps=(160,))
-    rows, crossed = trend_frame(results), crossing_frame(results)
+    rows = trend_frame(results)
     found = rows[rows["metric"] == "loss"].set_index("term")
     assert math.isnan(found.loc["tokens"]["estimate"])
     assert found.loc["tokens"]["reason"] == "one number of tokens"
     assert math.isfinite(found.loc["parameters"]["estimate"])
-    assert set(crossed[crossed["metric"] == "loss"]["reason"]) == {"one number of tokens"}
 
 
 def test_one_place_has_no_trend(study: Callable[..., StudyResults]) -> None:
     results = study(noisy_line, steps=(160,), models=["nano"])
-    rows, crossed = trend_frame(results), crossing_frame(results)
-    assert rows.empty
-    assert crossed.empty
-
-
-def test_files_read_back_bit_for_bit(study: Callable[..., StudyResults], tmp_path: Path) -> None:
-    material = Material(study(noisy_line), study_dir=tmp_path)
-    for statistic in (trend.STATISTIC, crossings.STATISTIC):
-        material.write(statistic)
-        assert statistic.read(tmp_path / statistic.file).equals(material.frame(statistic))
+    assert trend_frame(results).empty

@@ -6,8 +6,8 @@ from shutil import copy
 
 import pytest
 
-from coupled_adam_bench.cli.guard import Damage, set_aside, untrained
-from coupled_adam_bench.store.files import read_sealed, write_json
+from coupled_adam_bench.cli.guard import untrained
+from coupled_adam_bench.store.files import move_aside, read_sealed, write_json
 from coupled_adam_bench.store.runs import (
     finished_run,
     read_history,
@@ -53,13 +53,11 @@ def make_run(folder: Path) -> Path:
     ],
 )
 def test_one_file_of_another_cell(name: str, said: str, run_dir: Path) -> None:
-    other, marker = make_run(run_dir.with_name("other")), run_dir.with_name("c.done")
-    marker.touch()
-    assert not list(untrained({marker: ["c"]}, run_dir.parent))
+    other = make_run(run_dir.with_name("other"))
+    assert untrained(run_dir) is None
     copy(other / name, run_dir / name)
-    (damage,) = untrained({marker: ["c"]}, run_dir.parent)
-    assert f"{run_dir / name}: " in damage.reason
-    assert said in damage.reason
+    problem = untrained(run_dir)
+    assert problem is not None and f"{run_dir / name}: " in problem and said in problem
     if name != "cell.json":
         with pytest.raises(ValueError, match=said if name == "run.json" else "not the one that run.json has"):
             run_history(run_dir)
@@ -68,7 +66,7 @@ def test_one_file_of_another_cell(name: str, said: str, run_dir: Path) -> None:
 def test_nothing_that_is_set_aside_is_lost(tmp_path: Path) -> None:
     for text in ("first", "second"):
         (tmp_path / "a.json").write_text(text)
-        assert set_aside(Damage(tmp_path / "a.json", "x")).startswith("x; kept as a.json.damaged-")
+        move_aside(tmp_path / "a.json")
     assert [(tmp_path / f"a.json.damaged-{number}").read_text() for number in (1, 2)] == ["first", "second"]
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-import signal
+import re
 import socket
 import subprocess
 import sys
@@ -16,7 +16,6 @@ import pytest
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.paths import NOT_IMPORTED, not_imported
-from coupled_adam_bench.tracking.importing import LOCK
 
 pytest.importorskip("mlflow")
 T0 = 1_700_000_000.25
@@ -68,7 +67,7 @@ def steps_in_mlflow(folder) -> set[int]:
     return steps if len(runs) == 6 else set()
 
 
-def test_training_is_seen_while_it_goes_on_and_the_last_import_ends_the_process(folder, monkeypatch):
+def test_training_is_seen_while_it_goes_on(folder, monkeypatch):
     monkeypatch.chdir(folder)
     with following(folder) as process:
         wait_for(lambda: (folder / "results/mlflow.db").exists() and steps_in_mlflow(folder) == {5})
@@ -78,9 +77,6 @@ def test_training_is_seen_while_it_goes_on_and_the_last_import_ends_the_process(
         wait_for(lambda: steps_in_mlflow(folder) == {10})
         assert process.poll() is None
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == 19
-        assert main(["track", "--plan", "results/tiny/plan.json", "--out", "results/tiny/mlflow.json"]) == 0
-        assert process.wait(30) == -signal.SIGTERM
-    assert steps_in_mlflow(folder) == {10}
 
 
 @pytest.mark.fault(
@@ -98,7 +94,7 @@ def test_the_process_ends_with_the_one_that_holds_its_input(folder):
     )
     parent = subprocess.Popen([sys.executable, "-c", starter], cwd=folder, stdout=subprocess.PIPE, text=True)
     child = int(parent.stdout.readline())
-    wait_for((folder / "results/tiny" / LOCK).exists)
+    wait_for(lambda: os.getpriority(os.PRIO_PROCESS, child) == 19)
     os.kill(child, 0)
     parent.kill()
     parent.communicate()
@@ -157,10 +153,8 @@ def test_a_server_that_is_away_for_the_whole_run(server, folder, monkeypatch):
             start = time.monotonic()
             assert main([*track, "--may-wait"]) == 0
             assert time.monotonic() - start < 60
-            assert process.wait(30) == -signal.SIGTERM
-        assert "did not answer in time" in not_imported(folder / "results/tiny") or "refused" in not_imported(
-            folder / "results/tiny"
-        )
+            assert process.poll() is None
+        assert re.search("timed out|refused", not_imported(folder / "results/tiny"))
         assert main(track) == 2
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     for created, unchanged in ((6, 0), (0, 6)):

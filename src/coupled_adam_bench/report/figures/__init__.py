@@ -137,12 +137,6 @@ FIGURES = {
         "seeds.",
         _has_geometry,
     ),
-    "row_steps": Drawn(
-        "report.figures.histories:row_steps",
-        "How far one step moves the embeddings of the rarest tokens, over their norms, and how many times as far as "
-        "the most frequent ones; bands: standard deviation over seeds.",
-        _has_geometry,
-    ),
     "trend": Drawn(
         "report.figures.sizes:trend",
         "Difference in loss, paired by seed, against training tokens; bars: 95 % intervals over seeds; lines: the mean "
@@ -223,16 +217,15 @@ def write_figures(material: "Material", out_dir: Path, wanted: Collection[str] =
     """Write every name in :func:`figures_of` with each ending that is ``wanted``, atomically and without a date."""
     from matplotlib import rc_context
 
-    from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, fonts_of_outlines, lay_out, say_no_data
+    from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, say_no_data
 
     for settings, all_endings in ((RC, FIGURE_ENDINGS[:2]), (IN_COLUMN, FIGURE_ENDINGS[2:])):
         kinds = {ending: ending.rpartition(".")[2] for ending in all_endings if ending in wanted}
         if not kinds:
             continue
-        with rc_context(settings), fonts_of_outlines():
+        with rc_context(settings):
             for name, figure in drawn(material).items():
                 say_no_data(figure.axes)
-                lay_out(figure, next(iter(kinds.values())))
                 for ending, kind in kinds.items():
                     with atomic_path(out_dir / f"{name}.{ending}") as temporary:
                         figure.savefig(temporary, format=kind, metadata={_DATES[kind]: None})

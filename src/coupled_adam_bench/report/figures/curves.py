@@ -67,7 +67,7 @@ def loss_by_frequency(material: Material) -> Figure:
         found: Points = [(place, values.get((cell.id, band.metric), math.nan)) for place, band in enumerate(BANDS)]
         losses[cell.optimizer.key][cell.seed] = found
     first = next(iter(losses))
-    figure, axes = panels(1, 2)
+    figure, axes = panels(2)
     for index, (key, by_seed) in enumerate(losses.items()):
         places = [place + _BESIDE * (index - (len(losses) - 1) / 2) for place in range(len(BANDS))]
         pairs = [differences(found, losses[first][seed]) for seed, found in by_seed.items() if seed in losses[first]]
@@ -98,7 +98,7 @@ def calibration(material: Material) -> Figure:
     for cell, detail in _details(material, shown.cells, "test_loss", "calibration"):
         found[cell.optimizer.key][cell.seed] = detail
     first = next(iter(found))
-    figure, axes = panels(1, 2)
+    figure, axes = panels(2)
     for key, by_seed in found.items():
         label, style = shown.labels[key], thin(styles[key])
         for seed, detail in by_seed.items():
@@ -121,7 +121,7 @@ def _draw_spectra(lines: Sequence[tuple[str, Style, Mapping[str, Any]]], title: 
     A line is a label, a style, and what ``evaluation/matrix_geometry.py`` keeps of a matrix.
     """
     counted = [(label, style, detail["norm_frequency"]) for label, style, detail in lines if "norm_frequency" in detail]
-    figure, (spectrum, *others) = panels(1, 2 if counted or not lines else 1)
+    figure, (spectrum, *others) = panels(2 if counted or not lines else 1)
     for label, style, detail in lines:
         singular = detail["singular_values"]
         if singular and singular[0] > 0:  # neither NaN nor all zero
@@ -155,7 +155,6 @@ def write_spectra(details: Mapping[str, Mapping[str, Any]], path: Path) -> None:
 
 
 _PARTS = 5  # of the pairs, by their rating: the scatter of single pairs hides the trend
-_COLUMNS = 3
 
 
 def means_by_rating(ratings_P: NDArray[np.float64], cosines_SP: NDArray[np.float64]) -> Points:
@@ -180,8 +179,7 @@ def similarity(material: Material) -> Figure:
     for cell, measurement in _measured(material, shown.cells, "embeddings"):
         for found in read_pair_similarities(measurement, cell.id):
             by_set.setdefault(found.name, {}).setdefault(cell.optimizer.key, []).append(found)
-    columns = min(max(len(by_set), 1), _COLUMNS)
-    figure, axes = panels(max(-(-len(by_set) // columns), 1), columns)
+    figure, axes = panels(max(len(by_set), 1), columns=3)
     for ax, (name, by_optimizer) in zip(axes, by_set.items(), strict=False):
         for key, seeds in by_optimizer.items():
             dots = {"color": styles[key]["color"], "marker": styles[key]["marker"], "linestyle": ""}
@@ -191,7 +189,5 @@ def similarity(material: Material) -> Figure:
         n_pairs = len(next(iter(by_optimizer.values()))[0].ratings)
         place = f"{n_pairs:,} pairs" if len(by_set) > 1 else shown.title
         ax.set(title=f"{plain(name)}, {place}", xlabel="human rating", ylabel="cosine")
-    for ax in axes[len(by_set) :] if by_set else []:
-        ax.remove()
     add_legend(figure)
     return figure

@@ -20,7 +20,7 @@ from coupled_adam_bench.report.figures.style import (
 )
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.runs import run_history
-from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS
+from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS
 
 History = Sequence[Mapping[str, Any]]
@@ -51,23 +51,23 @@ def draw_mean(ax: Axes, histories: Sequence[History], name: str, label: str, sty
 
 def _against_steps(
     material: Material,
-    lines: Sequence[tuple[int, str, Style]],
-    labels: tuple[str, str],
-    chosen: Callable[[History], History] = lambda rows: rows,
+    panels_of: Mapping[str, Mapping[str, Style]],
+    chosen: Callable[[Mapping[str, Any]], bool] = lambda row: True,  # noqa: ARG005
 ) -> tuple[Figure, Sequence[Any]]:
-    """Draw lines of (panel, column, changes of the optimizer's style) of histories, of their ``chosen`` rows.
+    """Draw the ``chosen`` rows of histories: by the label of each panel, columns and changes of the optimizer's style.
 
     In partial results a cell may not be trained yet: it has no line, and the report's list of runs says why.
     """
     shown, styles = largest_size(material.study.layout), optimizer_styles(material.plan)
     histories: dict[str, list[History]] = {}
     for cell in shown.cells:
-        histories.setdefault(cell.optimizer.key, []).append(chosen(run_history(material.runs / cell.id)))
-    figure, axes = panels(1, 2)
-    for key, of_seeds in histories.items():
-        for panel, column, changes in lines:
-            draw_mean(axes[panel], of_seeds, column, shown.labels[key], {**styles[key], **changes})
-    for ax, label in zip(axes, labels, strict=True):
+        rows = [row for row in run_history(material.runs / cell.id) if chosen(row)]
+        histories.setdefault(cell.optimizer.key, []).append(rows)
+    figure, axes = panels(2)
+    for ax, (label, lines) in zip(axes, panels_of.items(), strict=True):
+        for key, of_seeds in histories.items():
+            for column, changes in lines.items():
+                draw_mean(ax, of_seeds, column, shown.labels[key], {**styles[key], **changes})
         ax.set(xlabel="step", ylabel=label, title=shown.title)
     add_legend(figure)
     return figure, axes
@@ -76,52 +76,20 @@ def _against_steps(
 def training(material: Material) -> Figure:
     """Draw training and validation loss, and the mean-norm ratio, against the step."""
     line, dots = {"marker": "", "linewidth": 1.0}, {"linestyle": "", "markersize": 3}
-    lines = ((0, "loss", line), (0, VALIDATION_LOSS, dots), (1, "mean_norm_ratio", line))
-    figure, axes = _against_steps(material, lines, ("loss (nat/token)", axis_label(METRICS["mean_norm_ratio"])))
+    losses, ratio = {"loss": line, VALIDATION_LOSS: dots}, METRICS["mean_norm_ratio"]
+    figure, axes = _against_steps(material, {"loss (nat/token)": losses, axis_label(ratio): {ratio.name: line}})
     cut_off(axes[0], math.log(largest_size(material.study.layout).cells[0].vocab_size))
     return figure
 
 
-def _on_log_steps(
-    material: Material, columns: tuple[str, str], labels: tuple[str, str], chosen: Callable[[History], History]
-) -> tuple[Figure, Sequence[Any]]:
-    """Draw a column of the ``chosen`` rows of histories in each of two panels, against the step on a log scale."""
-    lines = [(panel, column, {"markersize": 3, "linewidth": 0.8}) for panel, column in enumerate(columns)]
-    figure, axes = _against_steps(material, lines, labels, chosen)
+def geometry(material: Material) -> Figure:
+    """Draw isotropy and mean-norm ratio against the step, on a log scale, where the geometry was measured."""
+    style = {"markersize": 3, "linewidth": 0.8}
+    metrics = [METRICS[name] for name in ("isotropy", "mean_norm_ratio")]
+    labels = {axis_label(metric): {metric.name: style} for metric in metrics}
+    figure, axes = _against_steps(material, labels, lambda row: "isotropy" in row)
     for ax in axes:
         if ax.has_data():
             ax.set_xscale("log")
-    return figure, axes
-
-
-def geometry(material: Material) -> Figure:
-    """Draw isotropy and mean-norm ratio against the step, on a log scale, where the geometry was measured."""
-    columns = ("isotropy", "mean_norm_ratio")
-    labels = (axis_label(METRICS[columns[0]]), axis_label(METRICS[columns[1]]))
-    figure, axes = _on_log_steps(material, columns, labels, lambda rows: [row for row in rows if "isotropy" in row])
-    for ax in axes:
         ax.set_ylim(0, 1.02)
-    return figure
-
-
-_RAREST, _MOST_FREQUENT = f"row_step_{BANDS[0].name}", f"row_step_{BANDS[-1].name}"
-_RATIO = "ratio"
-
-
-def _with_ratio(rows: History) -> History:
-    """Return the rows that have the steps of both bands, with the ratio of these."""
-    return [
-        {**row, _RATIO: row[_RAREST] / row[_MOST_FREQUENT]}
-        for row in rows
-        if row.get(_RAREST) is not None and row.get(_MOST_FREQUENT)
-    ]
-
-
-def row_steps(material: Material) -> Figure:
-    """Draw the relative step of rare embeddings, and over that of frequent ones, against the step on log scales."""
-    labels = (r"mean $\|\Delta e\| / \|e\|$, rarest 1 %", "the same over that of the most frequent")
-    figure, axes = _on_log_steps(material, (_RAREST, _RATIO), labels, _with_ratio)
-    for ax in axes:
-        if ax.has_data():
-            ax.set_yscale("log")
     return figure

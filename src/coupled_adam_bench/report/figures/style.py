@@ -1,13 +1,10 @@
 """What all figures share: colours and fonts, panels, legends, bars over seeds, and how a figure is saved."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fontTools import subset
 from matplotlib import rcParams
 from matplotlib.axes import Axes
-from matplotlib.backend_bases import get_registered_canvas_class
 from matplotlib.figure import Figure
 
 from coupled_adam_bench.report.figures import plain
@@ -18,6 +15,8 @@ from coupled_adam_bench.study.plan import Plan
 
 TEXT_INCHES, COLUMN_INCHES = 6.9, 3.3
 """The widths of a figure for both columns of an article, and for one of them."""
+MAX_INCHES = 8.5
+"""The height that a page of an article leaves to a figure."""
 
 Style = Mapping[str, Any]
 # Okabe and Ito's palette, safe for colour-blind readers; markers and line styles tell lines apart in print.
@@ -52,26 +51,25 @@ def page_width() -> float:
     return float(rcParams["figure.figsize"][0])
 
 
-def is_narrow() -> bool:
-    """Tell whether figures are drawn for one column, where panels stand below each other."""
-    return page_width() < (TEXT_INCHES + COLUMN_INCHES) / 2
-
-
 def grid(n_rows: int, n_columns: int, inches: float, **shared: Any) -> tuple[Figure, Any]:
     """Return a figure of the page's width and a height in ``inches``, and its axes as an array of two dimensions."""
     figure = Figure(figsize=(page_width(), inches), layout="constrained")
     return figure, figure.subplots(n_rows, n_columns, squeeze=False, **shared)
 
 
-def panels(n_rows: int, n_columns: int, height: float = 2.6, **shared: Any) -> tuple[Figure, Sequence[Any]]:
-    """Return a figure of the page's width and its panels row by row, each of about ``height`` inches.
+def panels(n: int, columns: int = 2, height: float = 2.6, **shared: Any) -> tuple[Figure, Sequence[Any]]:
+    """Return a figure of the page's width and its ``n`` panels row by row, each of about ``height`` inches.
 
-    In one column all panels stand below each other.
+    In a figure for one column all panels stand below each other. No figure is higher than a page.
     """
-    if is_narrow():
-        n_rows, n_columns, height = n_rows * n_columns, 1, 0.8 * height
-    figure, axes = grid(n_rows, n_columns, 0.5 + height * n_rows, **shared)
-    return figure, list(axes.flat)
+    if page_width() < (TEXT_INCHES + COLUMN_INCHES) / 2:
+        columns, height = 1, 0.8 * height
+    columns = min(columns, n)
+    n_rows = -(-n // columns)
+    figure, axes = grid(n_rows, columns, min(0.5 + height * n_rows, MAX_INCHES), **shared)
+    for unused in axes.flat[n:]:
+        unused.remove()
+    return figure, list(axes.flat[:n])
 
 
 def _style(index: int) -> dict[str, str]:
@@ -152,43 +150,3 @@ def add_legend(figure: Figure, title: str | None = None) -> None:
         figure.legend(
             labels.values(), labels.keys(), loc="outside upper center", ncols=columns, frameon=False, title=title
         )
-
-
-_POINTS = 72  # of an inch: the resolution at which matplotlib draws SVG and PDF
-# matplotlib places each glyph of a PDF by its number, so that a viewer never reads these tables: of the layout of text,
-# and of the characters and the names of glyphs. In DejaVu they are large: fontTools would take most of its time to cut
-# them to the few glyphs of a figure.
-_UNREAD_TABLES = ("GDEF", "GPOS", "GSUB", "MATH", "OS/2", "cmap", "kern", "post")
-
-
-@contextmanager
-def fonts_of_outlines() -> Iterator[None]:
-    """Let matplotlib embed fonts in PDF files without the tables that no viewer of a PDF reads."""
-    load_font = subset.load_font
-
-    def load_without(*arguments: Any, **options: Any) -> Any:
-        font = load_font(*arguments, **options)
-        for table in _UNREAD_TABLES:
-            if table in font:
-                del font[table]
-        return font
-
-    subset.load_font = load_without
-    try:
-        yield
-    finally:
-        subset.load_font = load_font
-
-
-def lay_out(figure: Figure, kind: str) -> None:
-    """Place the parts of a figure for good, by the sizes that its texts have in the format ``kind``: svg or pdf.
-
-    ``savefig`` would do it anew for each format, and draw the figure twice for that.
-    """
-    dpi, layout_engine = figure.dpi, figure.get_layout_engine()
-    assert layout_engine is not None
-    get_registered_canvas_class(kind)(figure)
-    figure.dpi = _POINTS
-    layout_engine.execute(figure)
-    figure.set_layout_engine(None)
-    figure.dpi = dpi

@@ -12,7 +12,6 @@ from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.tuning import STATISTIC, place_of
 from coupled_adam_bench.study.tuning import Tuning
 
-_COLUMNS = 2
 _AT_TOP = 0.97  # of the height of the axes
 
 
@@ -38,12 +37,9 @@ def tuning(material: Material) -> Figure:
     places: dict[tuple[str, str, int], list[Tuning]] = {}
     for each in material.plan.tunings.values():
         places.setdefault((each.first.study.name, each.first.model.name, each.first.n_tokens), []).append(each)
-    n_columns = min(len(places), _COLUMNS)
-    figure, axes = panels(-(-len(places) // n_columns), n_columns)
-    for unused in axes[len(places) :]:
-        unused.remove()
+    figure, axes = panels(len(places))
     styles = optimizer_styles(material.plan)
-    for ax, tunings in zip(axes, places.values(), strict=False):
+    for ax, tunings in zip(axes, places.values(), strict=True):
         for each in tunings:
             found = tried[tried["tuning"] == each.id]
             if len(found):

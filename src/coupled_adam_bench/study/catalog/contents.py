@@ -38,11 +38,6 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
         lambda plan: bool(plan.tunings),
     ),
     StatisticFile(
-        "crossings.csv",
-        "statistics.crossings:STATISTIC",
-        "The numbers of tokens at which the fitted difference of two optimizers is 0.",
-    ),
-    StatisticFile(
         "trend.csv",
         "statistics.trend:STATISTIC",
         "How the difference between two optimizers grows with tokens and parameters.",

@@ -1,18 +1,16 @@
-"""What a whole study takes: time, memory, disk and cost, what is done, and the jobs on the way to its end."""
+"""What a whole study takes: time, memory, disk and cost, and what is done."""
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.machine.device import n_processors
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.runs import KEEP_CHECKPOINTS
-from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Budget, Downstream
+from coupled_adam_bench.study.config import Budget
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.presets import TASK_DOCUMENTS
 from coupled_adam_bench.tools.estimate.cell import (
     BranchEstimate,
     CellEstimate,
@@ -24,30 +22,10 @@ from coupled_adam_bench.tools.estimate.cell import (
     trunk_part,
 )
 from coupled_adam_bench.tools.estimate.rental import Rental, rentals
-from coupled_adam_bench.tools.estimate.schedule import Job, critical_path, wall_seconds
-from coupled_adam_bench.tools.estimate.speed import START_SECONDS, read_speeds
+from coupled_adam_bench.tools.estimate.speed import read_speeds
 from coupled_adam_bench.training.memory import checkpoint_bytes
 
-# The following are assumptions. A thread tokenizes so many tokens in a second. A document of a downstream task has so
-# many tokens, which are evaluated as fast as others are trained: a third of the work, but in float32, in small batches.
-_TOKENIZED_PER_THREAD = 500_000
-_TOKENS_PER_DOCUMENT = 400
-_CPU_START_SECONDS = 10
-_REPORT_SECONDS = 60
 _JOULES_PER_KWH = 3.6e6
-
-
-def evaluated_tokens(downstream: Downstream) -> int:
-    """Return about how many tokens the downstream tasks have, 0 for those of the generated language.
-
-    A task that is not the paper's is taken to be as large as the mean of the paper's.
-    """
-    if downstream.tasks == "synthetic":
-        return 0
-    usual = sum(TASK_DOCUMENTS.values()) // len(TASK_DOCUMENTS)
-    documents = (TASK_DOCUMENTS.get(task, usual) for task in downstream.tasks)
-    limit = downstream.limit
-    return _TOKENS_PER_DOCUMENT * sum(n if limit is None else min(n, limit) for n in documents)
 
 
 @dataclass(frozen=True)
@@ -142,77 +120,30 @@ class Estimate:
             return max(self.budget.gpus, *(estimate.cell.study.execution.gpus for estimate in self.cells))
         return max(n_processors(), *(estimate.cell.study.execution.training_threads for estimate in self.cells))
 
-    @cached_property
-    def jobs(self) -> list[Job]:
-        """The jobs that are still to do, each behind those that it comes after."""
-        jobs: list[Job] = []
-        for study in self.plan.studies.values():
-            data = next(size for size in self.data if size.data_id == self.plan.data_id(study))
-            name = f"prepare {data.data_id}"
-            if not data.is_prepared and name not in {job.name for job in jobs}:
-                threads = study.execution.data_threads
-                seconds = (data.n_tokens or 0) / (_TOKENIZED_PER_THREAD * threads)
-                jobs.append(Job(name, 0 if self.on_gpus else min(threads, self.slots), seconds))
-        for trunk, branches in self.trunks.items():
-            before = self._data_job(branches[0].part, jobs)
-            for branch in branches:
-                if not branch.is_trained:
-                    name = f"train {trunk} to step {branch.step}"
-                    job = self._training_job(name, branch.part, branch.seconds, before)
-                    jobs.append(job)
-                    before = (job.name,)
-        left = {job.name for job in jobs}
-        for estimate in sorted(self.cells, key=lambda each: not each.tunes):  # a choice comes before its cells
-            if estimate.run is not None:
-                continue
-            cell = estimate.cell
-            branches_of = {name: trunk for trunk in self.plan.trunks.values() for name in trunk.prefixes}
-            before = self._data_job(cell, jobs)
-            if cell.id in branches_of:
-                prefix = branches_of[cell.id].prefixes[cell.id]
-                name = f"train {prefix.id} to step {prefix.steps}"
-                before = (name,) if name in left else before
-            if not cell.is_chosen and cell.tuning is not None:
-                tried = [f"train {other.id}" for other in self.plan.tunings[cell.tuning].cells]
-                before = tuple(name for name in tried if any(job.name == name for job in jobs)) or before
-            job = self._training_job(f"train {cell.id}", estimate.part, estimate.seconds, before)
-            jobs += [job] if estimate.tunes else [job, self._evaluation_job(estimate, job)]
-        evaluations = tuple(job.name for job in jobs if job.name.startswith("evaluate "))
-        return [*jobs, Job("report", 0, _REPORT_SECONDS, evaluations)] if evaluations else jobs
-
-    def _data_job(self, cell: Cell, jobs: Iterable[Job]) -> tuple[str, ...]:
-        name = f"prepare {cell.data_id}"
-        return (name,) if any(job.name == name for job in jobs) else ()
-
-    def _slots_of(self, cell: Cell) -> int:
-        execution = cell.study.execution
-        return execution.gpus if self.on_gpus else execution.training_threads
-
-    def _training_job(self, name: str, part: Cell, seconds: float, after: tuple[str, ...]) -> Job:
-        return Job(name, self._slots_of(part), seconds + self._start(part), after)
-
-    def _start(self, cell: Cell) -> float:
-        execution = cell.study.execution
-        return START_SECONDS if execution.gpus else _CPU_START_SECONDS / execution.train_cells_per_job
-
-    def _evaluation_job(self, estimate: CellEstimate, after: Job) -> Job:
-        cell, execution = estimate.cell, estimate.cell.study.execution
-        tokens = evaluated_tokens(cell.study.evaluation.downstream)
-        speed = estimate.part.n_tokens / estimate.seconds / execution.processes
-        start = START_SECONDS if execution.gpus else _CPU_START_SECONDS / execution.evaluation_cells_per_job
-        # Snakemake gives a job no more threads than there are, as on a login node.
-        slots = min(execution.gpus, 1) if self.on_gpus else min(execution.evaluation_threads, self.slots)
-        return Job(f"evaluate {cell.id}", slots, start + tokens / speed, (after.name,))
+    def _seconds_left(self, estimate: CellEstimate) -> float:
+        """Return the time until a cell is trained: of its candidates or its trunk before it, and of its own job."""
+        if estimate.run is not None:
+            return 0.0
+        cell, before = estimate.cell, 0.0
+        if not cell.is_chosen and cell.tuning is not None:
+            tried = {candidate.id for candidate in self.plan.tunings[cell.tuning].cells}
+            before = max(self._seconds_left(other) for other in self.cells if other.cell.id in tried)
+        for trunk in self.plan.trunks.values():
+            if prefix := trunk.prefixes.get(cell.id):
+                branches = self.trunks[prefix.id]
+                before = sum(each.seconds for each in branches if each.step <= prefix.steps and not each.is_trained)
+        return before + estimate.seconds
 
     @cached_property
+    def longest(self) -> tuple[str, float]:
+        """The cell that takes longest, with the time until it is trained, that no number of machines shortens."""
+        return max(((each.cell.id, self._seconds_left(each)) for each in self.cells), key=itemgetter(1))
+
+    @property
     def wall_seconds(self) -> float:
-        """Time until the study is done on ``slots``."""
-        return wall_seconds(self.jobs, self.slots)
-
-    @cached_property
-    def critical_path(self) -> list[Job]:
-        """The longest chain of jobs: the time that no number of machines shortens."""
-        return critical_path(self.jobs)
+        """The shortest time until the study is trained on ``slots``, without evaluations."""
+        per_process = 1 if self.on_gpus else max(each.cell.study.execution.train_threads for each in self.cells)
+        return max(self.longest[1], 3600 * self.hours_left * per_process / self.slots)
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -244,7 +175,7 @@ class Estimate:
             "cost_left": self.cost(self.hours_left),
             "wall": {"at_once": self.slots, "seconds": self.wall_seconds},
             "rented": [{**asdict(rental), "cost": rental.cost} for rental in self.rentals],
-            "critical_path": [{"job": job.name, "seconds": job.seconds} for job in self.critical_path],
+            "longest_cell": {"cell": self.longest[0], "seconds": self.longest[1]},
             "disk": {
                 "data": [{**asdict(size), "preparing_bytes": size.preparing_bytes} for size in self.data],
                 "bins": None if None in bins else sum(size for size in bins if size),

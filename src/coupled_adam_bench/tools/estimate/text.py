@@ -184,13 +184,13 @@ def totals(estimate: Estimate) -> list[tuple[str, str]]:
         pairs.append(("cost", f"{count(cost)} {estimate.budget.currency}, {count(left)} left, at {price}"))
     elif estimate.on_gpus:
         pairs.append(("cost", "unknown; set budget.price_per_gpu_hour"))
-    if path := estimate.critical_path:
-        pairs.append(("wall time", f"{hours(estimate.wall_seconds)} on {slots}, queues left out"))
+    if estimate.longest[1]:
+        pairs.append(
+            ("wall time", f"at least {hours(estimate.wall_seconds)} on {slots}, without evaluation and queues")
+        )
         if estimate.on_gpus and estimate.slots > estimate.budget.gpus:
             pairs.append(("", f"a cell takes {estimate.slots} GPUs, more than budget.gpus: {estimate.budget.gpus}"))
-        least = hours(sum(job.seconds for job in path))
-        pairs.append(("at least", f"{least}, on any number: the longest chain of jobs"))
-        pairs += [("", f"{hours(job.seconds):>9}  {job.name}") for job in path]
+        pairs.append(("", f"at least {hours(estimate.longest[1])} on any number, for {estimate.longest[0]}"))
     if None in known:
         bins = "token bins unknown before they are prepared"
     else:

@@ -15,7 +15,7 @@ from coupled_adam_bench.store.stored import row
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.names import HEAD, SUBWORDS
 from coupled_adam_bench.tools.estimate.text import align
-from coupled_adam_bench.tools.measure.model import Counts, Measured, WordLists, measure_model
+from coupled_adam_bench.tools.measure.model import Measured, WordLists, measure_model
 
 SHARED = "_shared"
 """Ending of the tasks over the pairs that all models have."""
@@ -26,14 +26,12 @@ _ENDS = ("", "_low", "_high")
 _KINDS = ((SUBWORDS, "of pieces"), (SHARED, "of shared pairs"))
 
 
-def measure_models(
-    names: Sequence[str], lists: WordLists, text: list[Path], counts: Counts | None
-) -> tuple[list[Measured], int]:
+def measure_models(names: Sequence[str], lists: WordLists, text: list[Path]) -> tuple[list[Measured], int]:
     """Measure models; return those that could be measured, and how many could not, whose errors go to stderr."""
     found = []
     for name in dict.fromkeys(names):
         try:
-            found.append(measure_model(name, lists, text, counts))
+            found.append(measure_model(name, lists, text))
         except (ValueError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
     if len(found) > 1:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coupled_adam_bench.data.bins import UNIGRAM
 from coupled_adam_bench.data.check import WORD_PAIRS
 from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDINGS, matrix_geometry, variant_rows
 from coupled_adam_bench.evaluation.pairs import Pair, read_pairs
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _OLDER_TOKENIZERS = ("vocab.*", "*.model")
-Counts = NDArray[np.integer[Any]]
 _BLOCK_CHARACTERS = 2**20
 
 
@@ -65,14 +65,21 @@ def read_word_lists(path: Path | None, default: Path) -> WordLists:
     return WordLists(there, missing, are_given=path is not None)
 
 
-def _lists_for(folder: Path, lists: WordLists) -> WordLists:
-    """Return the list of the generated language for the model of a cell that was trained on it, else ``lists``."""
+def data_of(folder: Path) -> Path | None:
+    """Return the data of the cell whose trained model lies in ``folder``; None for any other model, or without data."""
+    run = RunFiles(folder.resolve().parent)
     try:
-        cell = read_sealed(RunFiles(folder.resolve().parent).cell)
-        pairs = paths.data_dir(cell["data_id"], folder.resolve().parents[2]) / WORD_PAIRS
+        data = paths.data_dir(read_sealed(run.cell)["data_id"], run.folder.parents[1])
     except (ValueError, OSError, KeyError, IndexError):
+        return None
+    return data if data.is_dir() else None
+
+
+def _lists_for(data: Path | None, lists: WordLists) -> WordLists:
+    """Return the list of the generated language for a cell that was trained on it, else ``lists``."""
+    if lists.are_given or data is None or not (data / WORD_PAIRS).is_file():
         return lists
-    return lists if lists.are_given or not pairs.is_file() else read_word_lists(pairs, pairs)
+    return read_word_lists(data / WORD_PAIRS, data)
 
 
 def count_tokens(files: Sequence[Path], tokenizer: "Tokenizer", n_vocab: int) -> tuple[NDArray[np.int64], int]:
@@ -114,19 +121,6 @@ def _with_unknown_words(tokenizer: "Tokenizer", n_vocab: int) -> "Tokenizer":
     return completed
 
 
-def read_counts(file: Path) -> Counts:
-    """Read counts of tokens, as the stage ``prepare`` writes them; ``ValueError`` for anything else."""
-    try:
-        counts = np.load(file, allow_pickle=False)
-    except ValueError as error:
-        raise ValueError(f"--counts: {file} is not an array of NumPy ({error})") from None
-    if not isinstance(counts, np.ndarray) or counts.ndim != 1 or counts.dtype.kind not in "iu" or not counts.any():
-        raise ValueError(f"--counts: {file} must be one row of whole numbers that are not all zero, as unigram.npy is")
-    if counts.min() < 0:
-        raise ValueError(f"--counts: {file} has a count below 0")
-    return counts
-
-
 @dataclass
 class Measured:
     """The numbers of a model, the reasons for what is missing, and the similarities of its word pairs by set."""
@@ -161,29 +155,27 @@ class Measured:
         }
 
 
-def measure_model(name: str, lists: WordLists, text: list[Path], counts: Counts | None) -> Measured:
+def measure_model(name: str, lists: WordLists, text: list[Path]) -> Measured:
     """Measure the model of a folder or of the hub; ``ValueError`` with the name of one that cannot be measured.
 
-    ``text`` or ``counts`` say how often each token occurs; without both, what needs it is left out. No more than one
-    matrix is in memory.
+    How often each token occurs is counted in ``text``, or without one known of a cell whose data are there; without
+    both, what needs it is left out. No more than one matrix is in memory.
     """
     folder, file_of = open_place(name)
-    matrices = find_matrices(folder, file_of)
-    n_rows = matrices.embeddings.shape[0]
-    tokenizer, n_vocab, reasons = _tokenizer(folder, n_rows)
+    matrices, data = find_matrices(folder, file_of), data_of(folder)
+    tokenizer, n_vocab, reasons = _tokenizer(folder, matrices.embeddings.shape[0])
+    counts = None
     if text and tokenizer is not None and n_vocab is not None:
         counts, n_unknown = count_tokens(text, tokenizer, n_vocab)
         if n_unknown:
             reasons.append(f"--text: {n_unknown} words that the tokenizer does not know are left out of the counts")
+    elif data is not None and (data / UNIGRAM).is_file():
+        counts = np.load(data / UNIGRAM)
     if counts is None:
-        reasons.append("rho, the curve and the rows of seen tokens: no counts of tokens; give --text or --counts")
-    elif len(counts) > n_rows:
-        raise ValueError(
-            f"{name}: --counts has {len(counts)} tokens, the embedding {n_rows} rows; give those of its text"
-        )
+        reasons.append("rho, the curve and the rows of seen tokens: no counts of tokens; give --text")
     found = Measured(name, matrices, n_vocab)
     matrix_VD = matrices.embeddings.read()
-    similarity_rows, similarity_reasons = _word_similarity(found, matrix_VD, _lists_for(folder, lists), tokenizer)
+    similarity_rows, similarity_reasons = _word_similarity(found, matrix_VD, _lists_for(data, lists), tokenizer)
     parts = [matrix_geometry(EMBEDDINGS, matrix_VD, counts, n_vocab, "both_signs")]
     del matrix_VD
     if matrices.head is not None:

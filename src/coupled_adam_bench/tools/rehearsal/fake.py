@@ -5,7 +5,6 @@ study's device does. The memory is that of the count that ``plan`` has, with the
 """
 
 import contextlib
-import os
 import tempfile
 import time
 import traceback
@@ -185,7 +184,6 @@ def rehearse(combination: Combination, gpu_bytes: float) -> Rehearsed:
     room = GPU_SHARE * gpu_bytes if execution.gpus else None
     with (
         tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder,
-        _settings_of_torch_kept(),
         _computed_as_on("cuda" if execution.gpus else "cpu"),
         _group(execution.processes) as group,
     ):
@@ -237,20 +235,6 @@ def _write_data(folder: Path, cell: Cell) -> None:
     for each in bins.values():
         (folder / each.file).write_bytes(contents)
     write_meta(folder, Meta(cell.data_id, cell.vocab_size, cell.vocab_size, 0, dtype.str, "word", bins, {}), [])
-
-
-@contextlib.contextmanager
-def _settings_of_torch_kept() -> Iterator[None]:
-    """Undo what a trainer sets for its whole process."""
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    with patch.dict(os.environ):
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
-            torch.set_float32_matmul_precision(precision)
-            torch.use_deterministic_algorithms(deterministic)
 
 
 @contextlib.contextmanager

@@ -140,10 +140,8 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
     folder = paths.study_dir(plan.name)
     given = ["--plan", str(folder / "plan.json")]
     on_cpu = ["--device", "cpu"]
-    if any(list(custom_optimizers(study)) for study in plan.studies.values()):
-        yield ["try-optimizers", *given]
-    if any(study.evaluation.metrics for study in plan.studies.values()):
-        yield ["try-metrics", *given]
+    if any(list(custom_optimizers(study)) or study.evaluation.metrics for study in plan.studies.values()):
+        yield ["try-code", *given]
     yield ["prepare", *given]
     yield ["try-tasks", *given, "--out", str(folder / "tasks.json")]
     for trunk_id, trunk in plan.trunks.items():

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from coupled_adam_bench.report.figures import plain
 from coupled_adam_bench.report.figures.style import (
@@ -20,12 +22,53 @@ from coupled_adam_bench.report.figures.style import (
 )
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalog.names import ADAM, EMBEDDING, HEAD
-from coupled_adam_bench.tools.theory.records import TheoryGroup, read_theory
-from coupled_adam_bench.tools.theory.toy import ZERO_FLOAT64, toy
+from coupled_adam_bench.tools.theory.records import ZERO_FLOAT64, TheoryGroup, read_theory
 
+Array = NDArray[np.float64]
 _SLOPE = ("second_moment", "slope")
 # As in studies whose optimizers are Adam, Coupled Adam and SGD, in this order.
 _TOY_STYLE = {"Adam": 0, "Coupled Adam": 1, "SGD": 2}
+
+
+@dataclass(frozen=True)
+class Toy:
+    """The arrays of the toy of Fig. 1. The data of the paper's figure were not available; these are ours [I].
+
+    Shapes: V tokens in 2 dimensions.
+    """
+
+    embeddings_V2: Array  # noqa: N815
+    hidden_2: Array
+    probabilities_V: Array  # noqa: N815
+    """Unigram probabilities of the targets."""
+    updates: dict[str, Array]
+    """Update of each optimizer, shape V2, scaled to a mean length of 1."""
+    sums: dict[str, Array]
+    """Sum of each optimizer's updates over the tokens, shape (2,)."""
+
+
+def toy() -> Toy:
+    """Return updates of SGD, Adam and Coupled Adam for four tokens around the origin and one hidden state.
+
+    With targets t drawn from p and predictions q = softmax(E h), a token's gradient is g_i = -(delta_it - q_i) h. Its
+    mean is (q_i - p_i) h. Its mean square, over the two coordinates as in Fig. 4, is
+    v_i = (p_i (1 - q_i)^2 + (1 - p_i) q_i^2) |h|^2 / 2. Adam's moments converge to these two.
+    """
+    angles_V = np.pi / 4 + np.pi / 2 * np.arange(4)
+    embeddings_V2 = np.stack([np.cos(angles_V), np.sin(angles_V)], axis=1)
+    hidden_2 = np.array([0.4, 0.2])
+    p_V = np.array([0.6, 0.25, 0.1, 0.05])
+    q_V = np.exp(embeddings_V2 @ hidden_2)
+    q_V /= q_V.sum()
+    mean_gradient_V2 = (q_V - p_V)[:, None] * hidden_2
+    v_V = (p_V * (1 - q_V) ** 2 + (1 - p_V) * q_V**2) * (hidden_2 @ hidden_2) / 2
+    denominators = {"SGD": np.ones(4), "Adam": np.sqrt(v_V), "Coupled Adam": np.full(4, np.sqrt(v_V.mean()))}
+    updates = {}
+    for name, denominator_V in denominators.items():
+        update_V2 = -mean_gradient_V2 / denominator_V[:, None]
+        updates[name] = update_V2 / np.linalg.norm(update_V2, axis=1).mean()
+    sums = {name: update_V2.sum(axis=0) for name, update_V2 in updates.items()}
+    return Toy(embeddings_V2, hidden_2, p_V, updates, sums)
 
 
 def _arrow(ax: Axes, start: Any, end: Any, width: float, color: str, kind: str) -> None:
@@ -39,7 +82,7 @@ def draw_toy(_material: Material | None = None) -> Figure:
     points = example.embeddings_V2
     middle, radius = points.mean(axis=0), float(np.abs(points).max())
     scale = 1.1 * radius / max(float(np.linalg.norm(updates, axis=1).max()) for updates in example.updates.values())
-    figure, axes = panels(1, len(example.updates), height=2.0, sharex=True, sharey=True)
+    figure, axes = panels(len(example.updates), 3, height=2.0, sharex=True, sharey=True)
     for ax, (name, updates) in zip(axes, example.updates.items(), strict=True):
         ax.axhline(0, color="#cccccc", linewidth=0.6, zorder=0)
         ax.axvline(0, color="#cccccc", linewidth=0.6, zorder=0)
@@ -98,11 +141,11 @@ def draw_second_moment(groups: Sequence[TheoryGroup]) -> Figure:
         if record.find("second_moment")
     ]
     if not measured:
-        return panels(1, 1)[0]
+        return panels(1)[0]
     *_, index, record = max(measured, key=lambda item: item[:5])
     labels = {"second_moment": r"$\mathrm{E}[g_i^2]$", "second_moment_adam": r"Adam's own $\hat{v}_i$"}
     rows = [(f"{label}, mean of the row", record.find(name)) for name, label in labels.items() if record.find(name)]
-    figure, axes = panels(len(rows), 2, height=2.7)
+    figure, axes = panels(2 * len(rows), height=2.7)
     figure.set_dpi(200)
     for row, (label, moment) in enumerate(rows):
         linear = axes[2 * row]
@@ -164,7 +207,7 @@ def _slope_panel(
 
 def draw_slopes(groups: Sequence[TheoryGroup]) -> Figure:
     """Draw the slope of the fit against parameters (a line per D) and against tokens (a line per N), cells of Adam."""
-    figure, (against_params, against_tokens) = panels(1, 2, height=2.8, sharey=True)
+    figure, (against_params, against_tokens) = panels(2, height=2.8, sharey=True)
     if measured := [group for group in groups if group.cell.optimizer.key == ADAM and group.values(*_SLOPE)]:
         _slope_panel(
             against_params,

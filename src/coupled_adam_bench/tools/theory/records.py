@@ -10,6 +10,8 @@ from coupled_adam_bench.results.groups import Layout, Setup
 from coupled_adam_bench.store.stored import Measurement, measured_cells
 from coupled_adam_bench.study.cells import Cell, readable_count
 
+ZERO_FLOAT64 = 1e-12
+"""The sum of vectors over the sum of their norms that counts as zero: rounding alone leaves about 1e-16."""
 LARGEST = "largest_update_sum"
 """The name of the largest relative sum of a matrix's updates after the warmup, beside what the stage keeps of it."""
 

@@ -13,8 +13,7 @@ from coupled_adam_bench.report.blocks import Block, Cell, Column, Figures, Fold,
 from coupled_adam_bench.report.figures import figures_in
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM, EMBEDDING, HEAD, SGD
-from coupled_adam_bench.tools.theory.records import LARGEST, TheoryGroup, read_theory
-from coupled_adam_bench.tools.theory.toy import ZERO_FLOAT64
+from coupled_adam_bench.tools.theory.records import LARGEST, ZERO_FLOAT64, TheoryGroup, read_theory
 
 # Relative norms of a sum, |sum| / sum of norms. Rounding alone leaves about 1e-7 in float32.
 ZERO_FLOAT32 = 1e-5

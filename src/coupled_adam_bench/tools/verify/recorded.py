@@ -60,11 +60,11 @@ class Recorded:
 
 
 def read_recorded(path: Path, given: Mapping[str, str] | None = None) -> Recorded:
-    """Read the manifest at ``path``, and ``results.csv`` and, if it is there, ``plan.json`` beside it.
+    """Read the manifest at ``path``, and ``results.csv`` beside it.
 
-    The manifest leaves out the paths of the user's files. They are those of the plan or the default ones, where none is
-    ``given`` by name. ``ValueError`` for what is no manifest, for one whose cells this version of the program would
-    train in another way, and for other results than its own.
+    The manifest leaves out the paths of the user's files. They are the default ones, where none is ``given`` by name.
+    ``ValueError`` for what is no manifest, for one whose cells this version of the program would train in another way,
+    and for other results than its own.
     """
     manifest = read_json(path)
     try:
@@ -106,12 +106,11 @@ def _plan(
 
     Each study is on the data of its name with which the cells are those that are ``known``.
     """
-    places = _places(path.with_name("plan.json"))
     entries = []
     for values in manifest["studies" if "studies" in manifest else "parts"]:  # their name in older versions
         # No setting of execution changes a number, so those that this version no longer has are left out.
         execution = {name: value for name, value in values["execution"].items() if name in Execution.model_fields}
-        study = values | {"execution": execution, "paths": _paths(values, places, given)}
+        study = values | {"execution": execution, "paths": _paths(values, given)}
         names = [data["id"].rpartition("-") for data in manifest["data"]]
         choices = [{"study": study, "data": digest} for name, _, digest in names if name == values["data"]["name"]]
         fits = [set(_chosen("one", "", [choice], path, known)[0].cells) <= known for choice in choices]
@@ -142,17 +141,11 @@ def with_choices(plan: Plan, choices: Mapping[str, int]) -> Plan:
     return plan.with_choices({name: plan.tunings[name].candidates[index].settings for name, index in choices.items()})
 
 
-def _paths(study: dict[str, Any], places: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the paths of a study as seen from any folder."""
+def _paths(study: dict[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the paths of a study as seen from any folder: those that are ``given``, else the default ones."""
     needed = {"text": "data/text"} if study["data"]["source"]["kind"] == "files" else {}  # as in the shipped studies
     needed |= {"tokenizer": "data/tokenizer.json"} if study["data"]["tokenizer"] == "file" else {}
-    return _absolute(Paths.model_validate({**places.get(study["study"], needed), **given}))
-
-
-def _places(plan: Path) -> dict[str, Any]:
-    """Return the paths of each study of a ``plan.json``; there are none without one."""
-    studies = plan_from_json(read_json(plan), str(plan)).studies if plan.is_file() else {}  # of any version, unsealed
-    return {name: _absolute(study.paths) for name, study in studies.items()}
+    return _absolute(Paths.model_validate({**needed, **given}))
 
 
 def _absolute(places: Paths) -> dict[str, Any]:

@@ -2,13 +2,11 @@
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
@@ -156,38 +154,6 @@ def test_a_check_that_hangs_fails_or_breaks_leaves_the_others_and_its_rows(proof
     assert "| late | | 0.0 s | 30 s | not run: no time is left |" in table
 
 
-def test_missing_packages_are_named(proof, monkeypatch, capsys):
-    monkeypatch.setattr(proof, "NEEDED", ("torch", "no_such_package"))
-    monkeypatch.setattr(sys, "argv", ["gpu_proof.py", "--part", "right", "--out", os.devnull])
-    with pytest.raises(SystemExit):
-        proof.main()
-    assert "missing packages: no_such_package; docs/gpu.md says what to bring" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("value", "at_most", "at_least", "passed"),
-    [
-        (1.0, 1.0, None, True),
-        (1.1, 1.0, None, False),
-        (-9, 0, 0, False),
-        (0.9, None, 1.0, False),
-        (float("nan"), 1.0, None, False),
-        (float("nan"), None, None, True),
-    ],
-)
-def test_rows_pass_within_their_bounds(value, at_most, at_least, passed, common):
-    row = common.Row("what", value, at_most, at_least).to_json()
-    assert row["passed"] == passed
-    assert json.dumps(row, allow_nan=False)
-
-
-def test_tokens_are_of_zipfs_law(common):
-    counts = np.bincount(common.zipf_tokens(200_000, 1000, 0), minlength=1000)
-    assert counts[0] / counts[1] == pytest.approx(2, rel=0.05)
-    assert counts[0] / counts[9] == pytest.approx(10, rel=0.1)
-    assert counts.argmin() > 100
-
-
 def test_kernels_are_told_apart_by_name_and_range():
     fast = importlib.import_module("gpu_checks.fast")
     names = {  # as the profiler of PyTorch has them on Hopper
@@ -210,24 +176,3 @@ def test_kernels_are_told_apart_by_name_and_range():
     kernels.append(fast.Event("nvjet_tst_head", 12.0, 13.0))
     found = fast.by_part(kernels, [fast.Event("logits", 9.0, 14.0), fast.Event("weights", 19.0, 22.0)])
     assert found == pytest.approx({"products": 1e-6, "attention": 0, "logits": 1e-6, "layers": 1e-6, "weights": 1e-6})
-
-
-def test_times_on_a_gpu_are_those_of_events_around_the_queue(common, monkeypatch):
-    import torch
-
-    calls = []
-
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
-
-        def record(self):
-            calls.append("event")
-
-        def elapsed_time(self, end):
-            return 500.0
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append("wait"))
-    assert common.seconds(torch.device("cuda"), lambda: calls.append("call"), 2) == 0.25
-    assert calls == ["wait", "event", "call", "call", "event", "wait"]

@@ -243,7 +243,7 @@ def test_the_command_fails_where_something_was_found(tiny_study, tmp_path, monke
     assert main(["rehearse", "--plan", "plan.json", "--templates", str(ROOT / "templates")]) == 1
     out = capsys.readouterr().out
     assert "optim/custom.py:" in out
-    assert "stopped: stage try-optimizers: " in out
+    assert "stopped: stage try-code: " in out
 
 
 def test_the_table_says_what_does_not_fit(one_optimizer):

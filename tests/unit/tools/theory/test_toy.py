@@ -1,6 +1,6 @@
 import numpy as np
 
-from coupled_adam_bench.tools.theory.toy import toy
+from coupled_adam_bench.tools.theory.figures import toy
 
 
 def test_only_adam_moves_the_mean():
