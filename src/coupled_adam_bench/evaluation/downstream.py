@@ -55,7 +55,7 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
         def evaluate(cell: Cell, model: Path) -> Evaluation:
             with rarely_collected():  # the first model imports transformers' tokenizers
                 lm = HarnessModel(model, study, device, tokens)
-            scored = run_tasks(loaded, lm, study.evaluation.downstream.limit, f" of cell {cell.id}")
+            scored = run_tasks(loaded, lm, settings.downstream_of(study).limit, f" of cell {cell.id}")
             rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
             detail = {"tasks": scored.items, "lm_eval": version("lm_eval"), "device": device}
             return Evaluation(rows, reasons, detail, {DOCUMENTS: pack_documents(scored.documents)})
@@ -72,6 +72,8 @@ def try_tasks(plan: Plan) -> dict[str, dict[str, int]]:
     tried: dict[str, dict[str, int]] = {}
     found = {}
     for study in plan.studies.values():
+        if study.evaluation.downstream is None:
+            continue
         data_id = plan.data_id(study)
         key = digest(settings.downstream(study, data_id)) + data_id
         if key not in tried:
@@ -85,7 +87,7 @@ def _try_study(study: Study, data_id: str) -> dict[str, int]:
         from coupled_adam_bench.evaluation.harness_model import ADVICE, HarnessModel
 
         lm = HarnessModel(paths.data_dir(data_id) / TOKENIZER, study, rehearsal=True)
-        scored = run_tasks(loaded, lm, study.evaluation.downstream.limit)
+        scored = run_tasks(loaded, lm, settings.downstream_of(study).limit)
     rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
     if any(row["metric"] == "acc" and math.isnan(row["value"]) for row in rows):
         raise ValueError(f"evaluation.downstream.tasks: {'; '.join(reasons)}; Acc is the mean of acc: {ADVICE}")
@@ -96,11 +98,11 @@ def _try_study(study: Study, data_id: str) -> dict[str, int]:
 def load_tasks(study: Study, data_id: str) -> Iterator[Loaded]:
     """Import lm-eval and yield the study's tasks, loaded with their data; ``ValueError`` if one cannot be."""
     _quiet()
-    if study.evaluation.downstream.tasks == "synthetic":
+    if study.evaluation.downstream_of_files is None:
         verified_tree(paths.data_dir(data_id), TASKS)
     tasks = plan_tasks(study, data_id)
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder:
-        yield _load_tasks(tasks, study.paths.tasks, Path(folder), study.evaluation.downstream.num_fewshot)
+        yield _load_tasks(tasks, study.paths.tasks, Path(folder), settings.downstream_of(study).num_fewshot)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from lm_eval.models.utils import has_bos_prefix
 from transformers import AutoTokenizer
 
 from coupled_adam_bench.evaluation.scoring import Scorer, TokenRequest
+from coupled_adam_bench.evaluation.settings import downstream_of
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.study.config import Study
 
@@ -53,7 +54,7 @@ def check_requests(requests: Sequence[Any], encoded: Sequence[TokenRequest], seq
 
 def computes_in_bf16(study: Study, device: str) -> bool:
     """Tell whether downstream tasks are scored in bfloat16: where the study says so, and on GPUs only."""
-    return study.evaluation.downstream.precision == "bf16" and device.startswith("cuda")
+    return downstream_of(study).precision == "bf16" and device.startswith("cuda")
 
 
 class HarnessModel(TemplateLM):  # type: ignore[misc]

@@ -6,14 +6,14 @@ generates (``synthetic``) are identified by the id of the data. Not seen of a do
 hub, and Python code outside of lm-eval and ``paths.tasks``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
 from coupled_adam_bench.evaluation.task_files import find_tasks, installed, mirrored_task, plan_tasks, task_contents
 from coupled_adam_bench.store.files import cached_by_file, digest
-from coupled_adam_bench.study.config import Study, Theory, WordSimilaritySet
+from coupled_adam_bench.study.config import Downstream, Study, Theory, WordSimilaritySet
 from coupled_adam_bench.study.config.base import duplicates
 from coupled_adam_bench.study.dotted import code_of
 
@@ -47,12 +47,12 @@ def embeddings(study: Study, data_id: str) -> dict[str, Any]:
 
 def measures_head(study: Study) -> bool:
     """Tell whether the output matrix is measured: in all cells of a study that has an untied model."""
-    return any(not model.tied for model in study.models)
+    return any(model.has_own_head for model in study.models)
 
 
 def downstream(study: Study, data_id: str) -> dict[str, Any]:
     """Return what can change the scores of downstream tasks; ``ValueError`` for files of tasks that are not there."""
-    chosen = study.evaluation.downstream
+    chosen = downstream_of(study)
     return {
         "task_versions": chosen.task_versions,
         "precision": chosen.precision,
@@ -64,6 +64,13 @@ def downstream(study: Study, data_id: str) -> dict[str, Any]:
         "seeds": [RANDOM_SEED, OTHER_SEED],
         "versions": {library: installed(library) for library in LIBRARIES},
     }
+
+
+def downstream_of(study: Study) -> Downstream:
+    """Return ``evaluation.downstream``; ``ValueError`` if the study has no downstream tasks."""
+    if study.evaluation.downstream is None:
+        raise ValueError(f"evaluation.downstream: null in study {study.study!r}; give it, {{}} for its defaults")
+    return study.evaluation.downstream
 
 
 def theory(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
@@ -109,7 +116,7 @@ def own_metrics(study: Study) -> list[dict[str, Any]]:
 
 
 def _tasks(study: Study, data_id: str) -> Any:
-    if study.evaluation.downstream.tasks == "synthetic":
+    if study.evaluation.downstream_of_files is None:
         return {"generated": data_id}
     # A list: the order of tasks is that of the results.
     return [task_contents(task, stand_in, study.paths.tasks) for task, stand_in in plan_tasks(study, data_id)]
@@ -125,18 +132,18 @@ def check_evaluation(study: Study) -> None:
         problems += _repeated("word_similarity", [spec.name for spec in evaluation.word_similarity])
         for spec, path in set_files(study, Path()):
             problems += _problem(read_pairs, path, spec)
-    if evaluation.downstream.tasks != "synthetic":
-        problems += _repeated("downstream.tasks", evaluation.downstream.tasks)
+    if (downstream := evaluation.downstream_of_files) is not None:
+        problems += _repeated("downstream.tasks", downstream.tasks)
         try:
-            problems += _task_problems(study)
+            problems += _task_problems(study, downstream)
         except OSError as error:
             problems.append(f"paths.tasks, paths.hub_mirror: {error.filename} cannot be read: {error.strerror}")
     if problems:
         raise ValueError(f"evaluation: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems))
 
 
-def _task_problems(study: Study) -> list[str]:
-    downstream, own, mirror = study.evaluation.downstream, study.paths.tasks, study.paths.hub_mirror
+def _task_problems(study: Study, downstream: Downstream) -> list[str]:
+    own, mirror = study.paths.tasks, study.paths.hub_mirror
     try:
         tasks = find_tasks(downstream.tasks, own, downstream.task_versions)
     except ValueError as error:
@@ -154,5 +161,5 @@ def _problem(check: Callable[..., Any], *args: Any) -> list[str]:
     return []
 
 
-def _repeated(setting: str, names: list[str] | tuple[str, ...]) -> list[str]:
+def _repeated(setting: str, names: Iterable[str]) -> list[str]:
     return [f"evaluation.{setting}: {name!r} is named more than once" for name in duplicates(names)]
