@@ -71,11 +71,9 @@ with errors_of_users():
         ]
     )
 
-# Everything that `snakemake --lint` finds is on purpose. Commands have the Python, the plan's file, the templates and
-# MADE_FOR without naming them as parameters: these are the same in all rules, and the plan's contents reach a rule
-# through its ids and parameters. No rule names an environment of its own: all run in the one that Snakemake runs in
-# (environment.yml). `ENVIRONMENT +` joins no path. PYTHONSAFEPATH is set here, not asked for. The rules `plan` and
-# `fetch` have no log: they print.
+# Everything that `snakemake --lint` finds is on purpose. No rule names an environment of its own: all run in the one that
+# Snakemake runs in (environment.yml). PYTHONSAFEPATH is set here, not asked for. The rules `plan` and `fetch` have no log:
+# they print. The plan's contents reach a rule through its ids and parameters.
 STUDY_DIR = paths.study_dir(PLAN.name)
 PLAN_FILE = paths.plan_file(PLAN.name)
 TEMPLATES = str(ROOT / "templates")
