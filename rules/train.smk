@@ -35,7 +35,7 @@ TASKS_TRIED = STUDY_DIR / "training" / "tasks.json"
 WITH_TRIAL = [
     study.name
     for study in PLAN.studies.values()
-    if study.execution.try_tasks and study.evaluation.downstream.tasks != "synthetic"
+    if study.execution.try_tasks and study.evaluation.downstream_of_files is not None
 ]
 
 

@@ -1,7 +1,6 @@
 """A study on a real SLURM cluster through the shipped profile gives the tables of a local run, whatever is cut off."""
 
 import json
-import re
 import time
 from collections import Counter
 
@@ -55,9 +54,9 @@ def test_a_python_that_no_job_could_start_is_refused(finished, slurm_cluster, tm
 @pytest.mark.fault(
     "cluster",
     "SLURM refuses each attempt of a job: its partition does not exist.",
-    "The terminal shows what SLURM says, and no attempt asks for more memory than the first.",
+    "The terminal shows what SLURM says.",
 )
-def test_a_refused_job_says_why_and_asks_for_no_more_memory(finished, slurm_cluster, tmp_path):
+def test_a_refused_job_says_why(finished, slurm_cluster, tmp_path):
     pytest.importorskip("snakemake_executor_plugin_slurm")
     cluster = StudyOnSlurm(tmp_path / "slurm", finished / "study.yaml", slurm_cluster)
     process = cluster.start("data", "--retries", "1", "--default-resources", "slurm_partition=nope", "mem_mb=4000")
@@ -65,8 +64,6 @@ def test_a_refused_job_says_why_and_asks_for_no_more_memory(finished, slurm_clus
         assert process.wait(200) == 1
     said = cluster.log.read_text()
     assert said.count("nope") >= 2 and "invalid partition" in said
-    (whole,) = (cluster.folder / ".snakemake" / "log").glob("*.log")  # the terminal has the beginning of the call
-    assert re.findall(r"--mem[ =](\d+)", whole.read_text()) == ["4000", "4000"]
 
 
 @pytest.mark.nightly

@@ -18,6 +18,7 @@ from coupled_adam_bench.data.documents import file_documents, text_bytes
 from coupled_adam_bench.data.hub import Listing, PlaceError, check_address, download, list_place
 from coupled_adam_bench.data.sources import corpus_folder, open_corpus
 from coupled_adam_bench.data.tokenizers import download_gpt2, mirrored_gpt2, read_gpt2
+from coupled_adam_bench.evaluation.settings import downstream_of
 from coupled_adam_bench.evaluation.task_files import HubData, find_tasks, hub_data, user_folder
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import atomic_path, sha256_file, write_bytes
@@ -85,7 +86,7 @@ def _items(study: Study, bytes_per_token: float, missing: list[str]) -> list[Ite
     source, minutes = study.data.source, study.execution.hub_minutes
     items = _word_lists(study)
     needs_gpt2 = study.data.tokenizer == "gpt2" and study.paths.tokenizer is None
-    has_tasks = study.evaluation.downstream.tasks != "synthetic"
+    has_tasks = study.evaluation.downstream_of_files is not None
     if not (isinstance(source, HubSource) or has_tasks or needs_gpt2):
         return items
     if study.paths.hub_mirror is None:
@@ -162,7 +163,7 @@ def _fetch_corpus(folder: Path, listing: Listing, needed: float | None, minutes:
 
 def _task_data(study: Study, mirror: Path, missing: list[str]) -> list[Item]:
     """Return the data of the downstream tasks that are not in the mirror."""
-    downstream, minutes, items = study.evaluation.downstream, study.execution.hub_minutes, []
+    downstream, minutes, items = downstream_of(study), study.execution.hub_minutes, []
     for task in find_tasks(downstream.tasks, user_folder(study.paths.tasks), downstream.task_versions):
         data = hub_data(task, downstream.num_fewshot)
         for split in () if data is None else data.needed:

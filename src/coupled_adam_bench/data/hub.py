@@ -182,19 +182,16 @@ class Listing:
 
     def facts(self) -> dict[str, Any]:
         """Return what ``meta.json`` records of the place that served."""
-        place = {name: value for name, value in asdict(self.place).items() if name != "gigabytes"}
-        return place | {
-            "dataset": self.dataset,
-            "commit": self.commit,
-            "n_files": len(self.files),
-            "bytes": self.n_bytes,
-        }
+        named = {"dataset": self.dataset, "revision": self.place.revision, "commit": self.commit}
+        place = {name: value for name, value in asdict(self.place).items() if name != "dataset"}
+        return named | place | {"n_files": len(self.files), "bytes": self.n_bytes}
 
 
 def listing_from_json(values: dict[str, Any]) -> Listing:
     """Return the listing that ``dataclasses.asdict`` made into a JSON value."""
     files = tuple(HubFile(**file) for file in values["files"])
-    return Listing(Place(**values["place"]), values["dataset"], values["commit"], files)
+    place = {name: value for name, value in values["place"].items() if name != "gigabytes"}  # of earlier versions
+    return Listing(Place(**place), values["dataset"], values["commit"], files)
 
 
 def name_of(place: Place) -> str:

@@ -17,14 +17,9 @@ Array = NDArray[np.float64]
 Isotropy = Literal["both_signs", "eig_float32"]
 
 _COLUMNS = 64  # directions per block: bounds the extra memory to a few V x 64 arrays
-_ROWS = 512  # rows per block of the pass in float32, which then stays in the cache
-_TERMS = 128  # terms of a product that are added up in float32 before others join: its error grows with them
-_SUMMED = 64  # exponentials that are added up in float32
-_MAX_EXPONENT_FLOAT32 = 60.0
-_MAX_EXPONENT_FLOAT64 = 600.0
-"""Exponents up to which neither exp(x) nor exp(-x), nor a sum of them, leaves the range of the type."""
-_UNIT_ROUNDOFF_FLOAT32 = 2.0**-24
-_UNIT_ROUNDOFF_FLOAT64 = 2.0**-53
+_MAX_EXPONENT = 600.0
+"""Exponent up to which neither exp(x) nor exp(-x), nor a sum of them, leaves the range of float64."""
+_UNIT_ROUNDOFF = 2.0**-53
 TRIMMED = 0.001
 """The share of rows that the trimmed isotropy leaves out, rounded up: 51 rows of GPT-2's 50,304; a choice of ours."""
 
@@ -85,8 +80,8 @@ def isotropy_both_signs(embeddings_VD: Array, directions_DK: Array, gram_DD: Arr
 
     The definition is that of Arora et al. 2016 and Mu & Viswanath 2018. The sign of an eigenvector is arbitrary, so
     both are taken; otherwise the result would depend on the solver. Nothing overflows. Bounds by the moments of the
-    projections, and then a pass in float32, leave the few directions that can have the smallest or largest Z; their Z
-    is computed in float64. ``gram_DD`` is E^T E; without it there are no bounds by moments.
+    projections mostly leave few directions that can have the smallest or largest Z. ``gram_DD`` is E^T E; without it
+    there are no bounds.
     """
     if np.any(np.isnan(directions_DK)):
         return math.nan
@@ -95,7 +90,6 @@ def isotropy_both_signs(embeddings_VD: Array, directions_DK: Array, gram_DD: Arr
     candidates_DK = directions_DK
     if gram_DD is not None:
         candidates_DK = candidates_DK[:, _within_moments(embeddings_VD, directions_DK, gram_DD, squares_V)]
-    candidates_DK = candidates_DK[:, _may_be_extreme(embeddings_VD, candidates_DK, longest)]
     smallest, largest = math.inf, -math.inf
     for start in range(0, candidates_DK.shape[1], _COLUMNS):
         projections_VK = embeddings_VD @ candidates_DK[:, start : start + _COLUMNS]
@@ -106,7 +100,7 @@ def isotropy_both_signs(embeddings_VD: Array, directions_DK: Array, gram_DD: Arr
 
 def _log_z(projections_VK: Array, longest: float) -> Array:
     """Return log Z (2, K) for both signs; no projection is larger than ``longest``. It overwrites its input."""
-    if longest <= _MAX_EXPONENT_FLOAT64:
+    if longest <= _MAX_EXPONENT:
         z_VK = np.exp(projections_VK, out=projections_VK)
         sums_K = z_VK.sum(axis=0)
         return np.log([sums_K, np.reciprocal(z_VK, out=z_VK).sum(axis=0)])
@@ -130,11 +124,11 @@ def _within_moments(embeddings_VD: Array, directions_DK: Array, gram_DD: Array, 
         return np.ones(n_directions, dtype=bool)
     mean_D = embeddings_VD.mean(axis=0)
     square = float(squares_V.max())
-    # The bound of the error of sums of V and D terms in float64; see _may_be_extreme.
-    roundoff = _UNIT_ROUNDOFF_FLOAT64 * (n_rows + 2 * width + 8)
+    # The error of a sum of n terms is at most n units of roundoff times the norms (Higham 2002, section 3.1).
+    roundoff = _UNIT_ROUNDOFF * (n_rows + 2 * width + 8)
     distances_V = squares_V - 2 * (embeddings_VD @ mean_D) + mean_D @ mean_D
     farthest = math.sqrt(max(float(distances_V.max()), 0.0) + 4 * roundoff * square)
-    if not farthest <= _MAX_EXPONENT_FLOAT64:
+    if not farthest <= _MAX_EXPONENT:
         return np.ones(n_directions, dtype=bool)
     means_K = mean_D @ directions_DK
     squares_K = np.einsum("dk,dk->k", directions_DK, gram_DD @ directions_DK) / n_rows
@@ -151,34 +145,6 @@ def _within_moments(embeddings_VD: Array, directions_DK: Array, gram_DD: Array, 
 def _phi(x: float) -> float:
     """Return (exp(x) - 1 - x) / x^2."""
     return (math.expm1(x) - x) / x**2 if abs(x) > 1e-8 else 0.5
-
-
-def _may_be_extreme(embeddings_VD: Array, directions_DK: Array, longest: float) -> NDArray[np.bool_]:
-    """Return which directions (K,) can have the smallest or largest Z, by log Z in float32 and the bound of its error.
-
-    The error of a product of D terms is at most D units of roundoff times the norms, that of a sum of R terms R units
-    (Higham 2002, section 3.1), so both are added up in parts. Where float32 cannot tell, or has no advantage, all can.
-    """
-    width, n_directions = directions_DK.shape
-    if n_directions <= _COLUMNS or not longest <= _MAX_EXPONENT_FLOAT32:
-        return np.ones(n_directions, dtype=bool)
-    float32_DK = directions_DK.astype(np.float32)
-    z_2K = np.zeros((2, n_directions))
-    for start in range(0, len(embeddings_VD), _ROWS):
-        rows_RD = embeddings_VD[start : start + _ROWS].astype(np.float32)
-        z_RK = rows_RD[:, :_TERMS] @ float32_DK[:_TERMS]
-        for first in range(_TERMS, width, _TERMS):
-            z_RK += rows_RD[:, first : first + _TERMS] @ float32_DK[first : first + _TERMS]
-        np.exp(z_RK, out=z_RK)
-        parts = range(0, len(z_RK), _SUMMED)
-        z_2K[0] += np.add.reduceat(z_RK, parts, axis=0).sum(axis=0, dtype=np.float64)
-        z_2K[1] += np.add.reduceat(np.reciprocal(z_RK, out=z_RK), parts, axis=0).sum(axis=0, dtype=np.float64)
-    log_z_2K = np.log(z_2K)
-    # Beside the product and the sum: both factors are rounded, and exp and the reciprocal err by a few units.
-    error = _UNIT_ROUNDOFF_FLOAT32 * ((_TERMS + width // _TERMS + 4) * longest + _SUMMED + 8)
-    near = (log_z_2K <= log_z_2K.min() + 2 * error) | (log_z_2K >= log_z_2K.max() - 2 * error)
-    found: NDArray[np.bool_] = near.any(axis=0)
-    return found
 
 
 def isotropy_eig_float32(embeddings_VD: Array) -> float:

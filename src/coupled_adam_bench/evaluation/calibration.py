@@ -46,18 +46,31 @@ class LogitSums:
         self._sums: dict[str, Tensor] = {}
         self._largest: Tensor | None = None
 
-    def add(self, logits_CV: "Tensor") -> None:
-        """Add the logits of a chunk, shape (C, V), which are not changed."""
+    def add(self, logits_CV: "Tensor", rows_T: "Tensor | None" = None) -> None:
+        """Add the logits of a chunk, shape (C, V), which are not changed; ``rows_T`` is the row of each token.
+
+        Without ``rows_T`` each row is that of one token.
+        """
         import torch
+
+        tokens_C = None
+        if rows_T is not None:
+            ones_T = torch.ones_like(rows_T, dtype=torch.float64)
+            tokens_C = ones_T.new_zeros(len(logits_CV)).index_add_(0, rows_T, ones_T)
+
+        def total(values: "Tensor") -> "Tensor":
+            """Return the sum over tokens of a number of their rows, or of one for each column."""
+            return values.sum(0) if tokens_C is None else torch.tensordot(tokens_C, values.double(), 1)
 
         probabilities_CV = torch.softmax(logits_CV, 1)
         max_C = logits_CV.amax(1)
         # Z is known from the largest probability: exp(max) / Z. A pass of its own would take as long as the softmax.
         log_z_C = max_C.double() - probabilities_CV.amax(1).double().log()
-        probability_V = probabilities_CV.sum(0).double()
+        probability_V = total(probabilities_CV).double()
         if self._chosen_V is not None:
             with torch.autocast(logits_CV.device.type, enabled=False):  # which would multiply in bfloat16
-                self._masses.append(probabilities_CV @ torch.from_numpy(self._chosen_V).to(probabilities_CV))
+                mass_C = probabilities_CV @ torch.from_numpy(self._chosen_V).to(probabilities_CV)
+            self._masses.append(mass_C if rows_T is None else mass_C[rows_T])
         # The spread around each token's mean, in the memory of the probabilities: var_mean takes eight times as long.
         mean_C = logits_CV.mean(1)
         deviations_CV = torch.sub(logits_CV, mean_C[:, None], out=probabilities_CV)
@@ -65,15 +78,18 @@ class LogitSums:
         mean_C = mean_C.double()
         found = {
             "probability_V": probability_V,
-            "mean": mean_C.sum(),
-            "square": (variance_C + mean_C.square()).sum(),
-            "log_z_squared": log_z_C.square().sum(),
+            "mean": total(mean_C),
+            "square": total(variance_C + mean_C.square()),
+            "log_z_squared": total(log_z_C.square()),
         }
         # Numbers stay on the device until the end: to fetch them would stop a GPU at every chunk.
         self._sums = {name: value + self._sums[name] for name, value in found.items()} if self._sums else found
-        largest = torch.maximum(max_C.max(), -logits_CV.min())
+        if tokens_C is None:
+            largest = torch.maximum(max_C.max(), -logits_CV.min())
+        else:  # of the rows that are those of a token
+            largest = torch.maximum(max_C, -logits_CV.amin(1)).masked_fill(tokens_C == 0, 0).max()
         self._largest = largest if self._largest is None else torch.maximum(largest, self._largest)
-        self._n_tokens += len(logits_CV)
+        self._n_tokens += len(logits_CV if rows_T is None else rows_T)
 
     def take_masses(self) -> NDArray[np.float64]:
         """Return the probability of the chosen rows at each token since the last call, shape (tokens,)."""

@@ -20,7 +20,7 @@ import yaml
 
 from coupled_adam_bench.data.check import TASKS, verified_tree
 from coupled_adam_bench.evaluation.kept import DOCUMENTS, Document, column_of, documents_of, pack_documents
-from coupled_adam_bench.evaluation.settings import OTHER_SEED, RANDOM_SEED
+from coupled_adam_bench.evaluation.settings import OTHER_SEED, RANDOM_SEED, downstream_of
 from coupled_adam_bench.evaluation.task_files import (
     LOCAL_READERS,
     StandIn,
@@ -61,7 +61,7 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
         def evaluate(cell: Cell, model: Path) -> Evaluation:
             with rarely_collected():  # the first model imports transformers' tokenizers
                 lm = HarnessModel(model, study, devices, tokens)
-            scored = run_tasks(loaded, lm, study.evaluation.downstream.limit, f" of cell {cell.id}")
+            scored = run_tasks(loaded, lm, downstream_of(study).limit, f" of cell {cell.id}")
             rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
             detail = {"tasks": scored.items, "lm_eval": version("lm_eval"), "device": device}
             found = chain.from_iterable(scored.documents.values())
@@ -74,12 +74,12 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
 def load_tasks(study: Study, data_id: str) -> Iterator[Loaded]:
     """Import lm-eval and yield the study's tasks, loaded with their data; ``ValueError`` if one cannot be."""
     _quiet()
-    if study.evaluation.downstream.tasks == "synthetic":
+    if study.evaluation.downstream_of_files is None:
         verified_tree(paths.data_dir(data_id), TASKS)
     tasks = plan_tasks(study, data_id)
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder:
         own_tasks = user_folder(study.paths.tasks)
-        yield _load_tasks(tasks, own_tasks, Path(folder), study.evaluation.downstream.num_fewshot)
+        yield _load_tasks(tasks, own_tasks, Path(folder), downstream_of(study).num_fewshot)
 
 
 @dataclass

@@ -199,8 +199,8 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
         del matrix_VD
         parts = [geometry]
         if measures_head(study):
-            read_head = embeddings if cell.model.tied else lambda: read_embeddings(model, HEAD_KEY)
-            parts.append(matrix_geometry(HEAD, read_head(), unigram_counts, n_vocab, evaluation.isotropy))
+            head_VD = read_embeddings(model, HEAD_KEY) if cell.model.has_own_head else embeddings()
+            parts.append(matrix_geometry(HEAD, head_VD, unigram_counts, n_vocab, evaluation.isotropy))
         variants = variant_rows(embeddings, sets, evaluation.isotropy)
         return Evaluation(
             [each for part in parts for each in part.results] + own_rows + variants + similarity_rows,

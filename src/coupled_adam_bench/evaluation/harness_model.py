@@ -19,6 +19,7 @@ from transformers import AutoTokenizer
 
 from coupled_adam_bench.evaluation.prefix_trees import TokenRequest
 from coupled_adam_bench.evaluation.scoring import Scorer
+from coupled_adam_bench.evaluation.settings import downstream_of
 from coupled_adam_bench.models.cross_entropy import cap
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store.files import digest, sha256_file
@@ -120,7 +121,7 @@ def check_vocabulary(requests: Sequence[Any], tokens: Sequence[TokenRequest], vo
 
 def computes_in_bf16(study: Study, device: str) -> bool:
     """Tell whether downstream tasks are scored in bfloat16: where the study says so, and on GPUs only."""
-    return study.evaluation.downstream.precision == "bf16" and device.startswith("cuda")
+    return downstream_of(study).precision == "bf16" and device.startswith("cuda")
 
 
 def _tokenizer_sha256(folder: Path) -> str:

@@ -28,7 +28,7 @@ from coupled_adam_bench.evaluation.task_files import (
     user_folder,
 )
 from coupled_adam_bench.store.files import cached_by_file, digest, sha256_once
-from coupled_adam_bench.study.config import OwnMetric, Study, Theory, WordSimilaritySet
+from coupled_adam_bench.study.config import Downstream, OwnMetric, Study, Theory, WordSimilaritySet
 from coupled_adam_bench.study.dotted import code_of
 
 RANDOM_SEED, OTHER_SEED = 0, 1234
@@ -65,12 +65,12 @@ def embeddings(study: Study, data_id: str) -> dict[str, Any]:
 
 def measures_head(study: Study) -> bool:
     """Tell whether the output matrix is measured: in all cells of a study that has an untied model."""
-    return any(not model.tied for model in study.models)
+    return any(model.has_own_head for model in study.models)
 
 
 def downstream(study: Study, data_id: str) -> dict[str, Any]:
     """Return what can change the scores of downstream tasks; ``ValueError`` for files of tasks that are not there."""
-    chosen = study.evaluation.downstream
+    chosen = downstream_of(study)
     return {
         "task_versions": chosen.task_versions,
         "precision": chosen.precision,
@@ -82,6 +82,13 @@ def downstream(study: Study, data_id: str) -> dict[str, Any]:
         "seeds": [RANDOM_SEED, OTHER_SEED],
         "versions": {library: _version(library) for library in LIBRARIES},
     }
+
+
+def downstream_of(study: Study) -> Downstream:
+    """Return ``evaluation.downstream``; ``ValueError`` if the study has no downstream tasks."""
+    if study.evaluation.downstream is None:
+        raise ValueError(f"evaluation.downstream: null in study {study.study!r}; give it, {{}} for its defaults")
+    return study.evaluation.downstream
 
 
 def theory(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
@@ -128,7 +135,7 @@ def _pairs_sha256(path: Path, spec: WordSimilaritySet) -> str:
 
 
 def _tasks(study: Study, data_id: str) -> Any:
-    if study.evaluation.downstream.tasks == "synthetic":
+    if study.evaluation.downstream_of_files is None:
         return {"generated": data_id}
     own_folder = user_folder(study.paths.tasks)
     # A list: the order of tasks is that of the results.
@@ -221,15 +228,14 @@ def check_evaluation(study: Study) -> None:
         for spec, path in set_files(study, Path()):
             problems += _problem(read_pairs, path, spec)
     problems += _problem(own_metrics, study)
-    if study.evaluation.downstream.tasks != "synthetic":
-        problems += _repeated("evaluation.downstream.tasks", study.evaluation.downstream.tasks)
-        problems += _task_problems(study)
+    if (downstream := study.evaluation.downstream_of_files) is not None:
+        problems += _repeated("evaluation.downstream.tasks", downstream.tasks)
+        problems += _task_problems(study, downstream)
     if problems:
         raise ValueError(f"evaluation: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems))
 
 
-def _task_problems(study: Study) -> list[str]:
-    downstream = study.evaluation.downstream
+def _task_problems(study: Study, downstream: Downstream) -> list[str]:
     own = user_folder(study.paths.tasks)
     try:
         tasks = find_tasks(downstream.tasks, own, downstream.task_versions)

@@ -58,8 +58,8 @@ StandIn = dict[str, Any]
 
 def plan_tasks(study: Study, data_id: str) -> list[tuple[TaskFile, StandIn | None]]:
     """Return the study's tasks, each with the task that stands in for it, None for one that lm-eval loads as it is."""
-    downstream = study.evaluation.downstream
-    if downstream.tasks == "synthetic":
+    downstream = study.evaluation.downstream_of_files
+    if downstream is None:
         return [*generated_tasks(paths.data_dir(data_id) / TASKS)]
     tasks = find_tasks(downstream.tasks, user_folder(study.paths.tasks), downstream.task_versions)
     if study.paths.hub_mirror is None:

@@ -24,6 +24,8 @@ def try_tasks(plan: Plan) -> dict[str, Any]:
     tried: dict[str, dict[str, Any]] = {}
     studies = []
     for study in plan.studies.values():
+        if study.evaluation.downstream is None:
+            continue
         data_id = plan.data_id(study)
         settings_hash = digest(settings.downstream(study, data_id))
         if (key := settings_hash + data_id) not in tried:
@@ -47,7 +49,7 @@ def try_study_tasks(study: Study, data_id: str) -> dict[str, Any]:
         from coupled_adam_bench.evaluation.harness_model import ADVICE, HarnessModel, Lengths
 
         lm = HarnessModel(Path(folder) / "model", study, rehearsal=True)
-        scored = run_tasks(loaded, lm, study.evaluation.downstream.limit)
+        scored = run_tasks(loaded, lm, settings.downstream_of(study).limit)
     rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
     if any(row["metric"] == "acc" and math.isnan(row["value"]) for row in rows):
         raise ValueError(f"evaluation.downstream.tasks: {'; '.join(reasons)}; Acc is the mean of acc: {ADVICE}")

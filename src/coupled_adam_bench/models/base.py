@@ -19,7 +19,6 @@ from coupled_adam_bench.models.cross_entropy import (
     Softmax,
     by_log_softmax,
     cap,
-    sum_cross_entropy,
     sum_with_z_loss,
     token_cross_entropy,
 )
@@ -77,7 +76,7 @@ class TransformerBlock(nn.Module, ABC):
         return x_BTD + self.mlp(self.ln_2(x_BTD))
 
 
-def _uninitialised_embedding(n_rows: int, d_model: int) -> nn.Embedding:
+def uninitialised_embedding(n_rows: int, d_model: int) -> nn.Embedding:
     """Return an embedding without torch's own random values, which :meth:`LanguageModel.init_weights` would replace.
 
     On ``meta``, torch loads its compiler to draw them, which takes seconds.
@@ -128,9 +127,9 @@ class LanguageModel(nn.Module, ABC):
         self.n_layer, self.n_head, self.d_model, self.d_ffn = n_layer, n_head, d_model, d_ffn
         self.softmax: Softmax | None = None
         # Initial values are drawn in the order of these assignments.
-        self.embedding = _uninitialised_embedding(vocab_size, d_model)
+        self.embedding = uninitialised_embedding(vocab_size, d_model)
         if self.learned_positions:
-            self.positions = _uninitialised_embedding(seq_len, d_model)
+            self.positions = uninitialised_embedding(seq_len, d_model)
         self.blocks = nn.ModuleList(self.block_type(d_model, n_head, d_ffn, **block) for _ in range(n_layer))
         self.ln_f = self.block_type.norm(d_model)
         self.head = None if tied else nn.Linear(d_model, vocab_size, bias=False)
@@ -156,13 +155,15 @@ class LanguageModel(nn.Module, ABC):
         for name, parameter in self.named_parameters():
             value = torch.ones(parameter.shape, device="cpu")
             if value.ndim > 1:
-                if std is None:
-                    of_head = self.tied and name == "embedding.weight"
-                    scaled = xavier_std("head.weight" if of_head else name, value, self.n_layer)
-                else:
-                    scaled = std / math.sqrt(2 * self.n_layer) if "_proj." in name else std
-                value.normal_(0.0, scaled, generator=generator)
+                value.normal_(0.0, self.initial_std(name, value, std), generator=generator)
             yield parameter, value
+
+    def initial_std(self, name: str, value: Tensor, std: float | None) -> float:
+        """Return the standard deviation of a matrix's initial values (see :meth:`initial_values`)."""
+        if std is not None:
+            return std / math.sqrt(2 * self.n_layer) if "_proj." in name else std
+        of_head = self.head is None and name == "embedding.weight"
+        return xavier_std("head.weight" if of_head else name, value, self.n_layer)
 
     @torch.no_grad()
     def init_weights(self, seed: int, std: float | None) -> None:
@@ -223,14 +224,23 @@ class LanguageModel(nn.Module, ABC):
         ``z_loss (log Z)^2``, which can be differentiated, and that of the cross-entropy alone. Targets of -100 are
         ignored. Under ``none``, ``observe`` is given the logits, chunk by chunk.
         """
-        hidden_TD, targets_T = self.hidden(tokens_BT).flatten(0, 1), targets_BT.flatten()
+        targets_T = targets_BT.flatten()
         if reduction == "none":
-            losses_T = token_cross_entropy(hidden_TD, self.head_weight, targets_T, observe, self.soft_cap)
-            return losses_T.view_as(targets_BT)
+            return self.token_losses(tokens_BT, targets_T, observe).view_as(targets_BT)
+        sums = self.sums(tokens_BT, targets_T, z_loss if reduction == "objective" else 0.0)
         if reduction == "objective":
-            return sum_with_z_loss(hidden_TD, self.head_weight, targets_T, z_loss, self.soft_cap, self.softmax)
-        loss = sum_cross_entropy(hidden_TD, self.head_weight, targets_T, self.soft_cap)
-        return loss if reduction == "sum" else loss / (targets_BT != IGNORED).sum()
+            return sums
+        return sums[0] if reduction == "sum" else sums[0] / (targets_BT != IGNORED).sum()
+
+    def token_losses(self, tokens_BT: Tensor, targets_T: Tensor, observe: LogitObserver | None) -> Tensor:
+        """Return the cross-entropy of each target, shape T, without gradient (see :meth:`forward`)."""
+        hidden_TD = self.hidden(tokens_BT).flatten(0, 1)
+        return token_cross_entropy(hidden_TD, self.head_weight, targets_T, observe, self.soft_cap)
+
+    def sums(self, tokens_BT: Tensor, targets_T: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
+        """Return the sums of the cross-entropy with the z-loss, and of the cross-entropy alone, in float32 at least."""
+        hidden_TD = self.hidden(tokens_BT).flatten(0, 1)
+        return sum_with_z_loss(hidden_TD, self.head_weight, targets_T, z_loss, self.soft_cap, self.softmax)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Shapes: T tokens of all sequences, C tokens of a chunk, D = d_model, V = vocab_s
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,13 +12,24 @@ from torch import Tensor
 from coupled_adam_bench.machine.device import LOGITS_CHUNK
 
 IGNORED = -100
-LogitObserver = Callable[[Tensor], None]
-"""A function that is given the logits of each chunk of tokens, shape CV, at least float32, and does not change them."""
+
+
+class LogitObserver(Protocol):
+    """What is given the logits of each chunk of tokens, shape CV, at least float32, and does not change them.
+
+    Where tokens share their logits, ``rows_T`` is the row of each token.
+    """
+
+    def __call__(self, logits_CV: Tensor, rows_T: Tensor | None = None) -> None:
+        """Take the logits of a chunk."""
+
+
 Softmax = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """A function that returns the softmax of logits CV and the losses of targets C1; it may overwrite the logits."""
 
 
-def _compute_dtype(hidden_TD: Tensor) -> torch.dtype:
+def compute_dtype(hidden_TD: Tensor) -> torch.dtype:
+    """Return the type of the products with hidden states: that of autocast, if it is on."""
     device = hidden_TD.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_TD.dtype
 
@@ -49,7 +60,7 @@ def cap(logits: Tensor, soft_cap: float | None) -> Tensor:
     return logits if soft_cap is None else soft_cap * (logits / soft_cap).tanh()
 
 
-def _capped(logits_CV: Tensor, soft_cap: float, slopes_CV: Tensor) -> Tensor:
+def capped(logits_CV: Tensor, soft_cap: float, slopes_CV: Tensor) -> Tensor:
     """Return the capped logits in float32 or better, over the others if they are, and write their derivative."""
     exact_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
     tanh_CV = exact_CV.div_(soft_cap).tanh_()
@@ -78,7 +89,7 @@ class _SumCrossEntropy(torch.autograd.Function):
         soft_cap: float | None,
         softmax: Softmax | None,
     ) -> tuple[Tensor, Tensor]:
-        dtype, device = _compute_dtype(hidden_TD), hidden_TD.device
+        dtype, device = compute_dtype(hidden_TD), hidden_TD.device
         softmax, chunk = softmax or _SOFTMAX[device.type], LOGITS_CHUNK[device.type]
         with torch.autocast(device.type, enabled=False):
             hidden, weight = hidden_TD.to(dtype), weight_VD.to(dtype)
@@ -94,7 +105,7 @@ class _SumCrossEntropy(torch.autograd.Function):
                 safe_C1 = targets_T[rows, None].clamp(min=0)
                 logits_CV = torch.mm(hidden_CD, weight.T, out=all_logits_CV[: len(hidden_CD)])
                 if soft_cap is not None and all_slopes_CV is not None:
-                    logits_CV = _capped(logits_CV, soft_cap, all_slopes_CV[: len(hidden_CD)])
+                    logits_CV = capped(logits_CV, soft_cap, all_slopes_CV[: len(hidden_CD)])
                 target_logits_C1 = logits_CV.gather(1, safe_C1) if z_loss else None
                 grad_CV, loss_C1 = softmax(logits_CV, safe_C1)
                 loss += loss_C1.where(kept_C1, 0).sum()

@@ -46,10 +46,11 @@ def save_model(
 ) -> None:
     """Write ``folder`` so that ``transformers.AutoModelForCausalLM.from_pretrained(folder)`` gives the same logits.
 
-    The classes of transformers have no soft cap, so for a model with one they give the logits before it. ``tokenizer``
-    is a folder in Hugging Face format; its files are copied beside the weights. The folder appears whole or not at all,
-    and replaces an existing one. For a sharded model, ``state`` is its state dict with whole tensors. With a ``cell``,
-    the weights carry its id, and a model card says how it was trained. The same gives the same bytes.
+    A model of ``contexts`` is read by :func:`load_model` alone. The classes of transformers have no soft cap, so for a
+    model with one they give the logits before it. ``tokenizer`` is a folder in Hugging Face format; its files are
+    copied beside the weights. The folder appears whole or not at all, and replaces an existing one. For a sharded
+    model, ``state`` is its state dict with whole tensors. With a ``cell``, the weights carry its id, and a model card
+    says how it was trained. The same gives the same bytes.
     """
     names = {family_of(name).model: name for name in ARCHITECTURES}
     model_type = next(names[kind] for kind in type(model).__mro__ if kind in names)  # FSDP2 makes a subclass of it
@@ -139,9 +140,14 @@ def model_card(cell: Cell) -> str:
         "model_name": cell.id,
         "tags": ["coupled-adam-bench", cell.model.architecture, cell.optimizer.own_key],
     }
+    n_contexts = cell.model.n_contexts
+    size = f"{cell.model.n_layer} layers" if n_contexts is None else f"{n_contexts} hidden states"
+    readers = "`AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read this folder."
+    if n_contexts is not None:
+        readers = "`coupled_adam_bench.models.export.load_model` reads this folder; transformers has no such model."
     facts = {
         "cell": cell.id,
-        "architecture": f"{cell.model.architecture}, {cell.model.n_layer} layers, width {cell.model.d_model}",
+        "architecture": f"{cell.model.architecture}, {size} and width {cell.model.d_model}",
         "parameters": f"{cell.n_params:,}",
         "training tokens": f"{cell.n_tokens:,}, {cell.steps} steps of {training.batch_sequences} x {training.seq_len}",
         "data": f"{data.name} ({data.source.kind}), {cell.data_id}",
@@ -163,7 +169,7 @@ embeddings. It is made for measurements, and not for use: nobody has tuned or ch
 |---|---|
 {rows}
 
-`AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read this folder. All settings are in
+{readers} All settings are in
 `../cell.json`, how training ended and in which environment in `../run.json`, and the measured numbers in
 `../evaluations/` and in the `results.csv` of each study that has the cell.
 

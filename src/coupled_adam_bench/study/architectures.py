@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-ArchitectureName = Literal["gpt2", "stablelm"]
-"""Each has the name that transformers gives the class that computes the same, ``model_type`` in its config.json."""
+ArchitectureName = Literal["gpt2", "stablelm", "contexts"]
+"""Each but ``contexts`` has the name that transformers gives the class that computes the same, ``model_type`` in its
+config.json."""
 
 
 QkNorm = Literal[False, "shared"]
@@ -16,7 +17,7 @@ QkNorm = Literal[False, "shared"]
 class Architecture:
     """A family of decoders: what its settings allow, and what its parameters, memory and disk are counted from.
 
-    Every family has four d_model x d_model matrices of attention in a layer, and two norms of d_model weights.
+    A layer has four d_model x d_model matrices of attention, and two norms of d_model weights.
     """
 
     title: str
@@ -38,6 +39,8 @@ class Architecture:
     numbers behind the last."""
     embedding: str
     """The name of the input embedding in an exported model, without ``.weight``."""
+    has_layers: bool = True
+    """Whether there are layers, so that the model is a transformer."""
 
     @property
     def is_rotary(self) -> bool:
@@ -67,6 +70,18 @@ ARCHITECTURES: Mapping[ArchitectureName, Architecture] = {
         mlp_gradients=4,  # of SwiGLU's product, of both its factors, and of the first before SiLU
         biases=(2, 0, 1),
         embedding="model.embed_tokens",
+    ),
+    "contexts": Architecture(
+        title="Contexts: LayerNorm of a learned vector of the previous token, no layers",
+        options=frozenset({"n_contexts"}),
+        default_ffn=lambda d_model: 0,  # noqa: ARG005 - there is no MLP
+        mlp_matrices=0,
+        learned_positions=False,
+        kept=(0, 0),
+        mlp_gradients=0,
+        biases=(0, 0, 0),
+        embedding="embedding",
+        has_layers=False,
     ),
 }
 

@@ -59,7 +59,8 @@ class Cell:
     @property
     def flops(self) -> int:
         """Model FLOPs of the whole training run."""
-        return self.model.flops_per_token(self.vocab_size, self.training.seq_len) * self.n_tokens
+        training = self.training
+        return self.model.flops_per_step(self.vocab_size, training.seq_len, training.batch_sequences) * self.steps
 
     def to_json(self) -> dict[str, Any]:
         """Return the cell as a JSON value, the content of ``cell.json``."""

@@ -16,7 +16,6 @@ from coupled_adam_bench.study.config import (
     Budget,
     Composite,
     GridBlock,
-    Settings,
     StatisticsSettings,
     Study,
     parse_study,
@@ -82,12 +81,10 @@ class Plan:
         """The budget of all studies."""
         return next(iter(self.studies.values())).budget
 
-    @cached_property
+    @property
     def statistics(self) -> StatisticsSettings:
-        """The settings of statistics of all studies, with the margins of each."""
-        sections = [study.statistics for study in self.studies.values()]
-        margins = {name: margin for section in sections for name, margin in section.margins.items()}
-        return sections[0].model_copy(update={"margins": margins})
+        """The settings of statistics of all studies."""
+        return next(iter(self.studies.values())).statistics
 
     @cached_property
     def cells(self) -> dict[str, Cell]:
@@ -206,14 +203,12 @@ def _check_together(studies: Mapping[str, Study]) -> None:
     given: dict[str, dict[str, Any]] = defaultdict(dict)  # setting -> study -> value
     for name, study in studies.items():
         given["protocol"][name] = study.protocol_label
-        for metric, margin in study.statistics.margins.items():
-            given[f"statistics.margins.{metric}"][name] = margin
-        sections: dict[str, Settings] = {"budget": study.budget, "statistics": study.statistics}
-        for section, settings in sections.items():
-            for setting, value in settings.model_dump(exclude={"margins"}).items():
+        for section in ("budget", "statistics"):
+            for setting, value in getattr(study, section).model_dump().items():
                 given[f"{section}.{setting}"][name] = value
     for setting, values in given.items():
-        if len(set(values.values())) > 1:
+        first, *others = values.values()
+        if any(other != first for other in others):
             named = ", ".join(f"{name} has {value!r}" for name, value in values.items())
             section = setting.partition(".")[0]
             raise ValueError(f"{setting}: {named}; a results folder has one: set `{section}` beside `studies`")

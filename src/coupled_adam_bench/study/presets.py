@@ -39,8 +39,6 @@ class Place:
     split: str = "train"
     text_field: str = "text"
     license: str = "none stated"
-    gigabytes: int | None = None
-    """Size of the files of the split when it was last seen."""
 
 
 # Where a preset's text lies, tried in turn; this is no part of the data id. Commits, sizes and licenses are from public
@@ -48,17 +46,16 @@ class Place:
 HUB_PLACES: dict[str, tuple[Place, ...]] = {
     "openwebtext": (
         # Parquet on the main branch, 80 files with 8,013,769 documents; commits before it have a loading script.
-        Place("Skylion007/openwebtext", "79d93d786212f7344586290adb811d4ae6a1762c", license="cc0-1.0", gigabytes=24),
+        Place("Skylion007/openwebtext", "79d93d786212f7344586290adb811d4ae6a1762c", license="cc0-1.0"),
         Place("Skylion007/openwebtext", "refs/convert/parquet", license="cc0-1.0"),
         Place("reedie01/openwebtext", license="cc0-1.0"),
     ),
     "slimpajama": (
-        Place("cerebras/SlimPajama-627B", license="apache-2.0", gigabytes=895),
+        Place("cerebras/SlimPajama-627B", license="apache-2.0"),
         Place(
             "gmongaras/SlimPajama-627B_Reupload",
             "c34c22dbb10ae6b264a2f357a909d1a537141b36",
             license="apache-2.0, of the original",
-            gigabytes=1510,
         ),
     ),
     "slimpajama-6b": (
@@ -66,7 +63,6 @@ HUB_PLACES: dict[str, tuple[Place, ...]] = {
             "DKYoon/SlimPajama-6B",
             "b5f90f419b7489cdba26fdbc8c022fcb5562f968",
             license="none stated; apache-2.0 of the original",
-            gigabytes=14,
         ),
     ),
     "fineweb-edu-10bt": (
@@ -75,7 +71,6 @@ HUB_PLACES: dict[str, tuple[Place, ...]] = {
             "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9",
             "sample-10BT",
             license="odc-by",
-            gigabytes=29,
         ),
     ),
     "fineweb-100bt": (Place("HuggingFaceFW/fineweb", None, "sample-100BT", license="odc-by"),),
@@ -84,11 +79,10 @@ HUB_PLACES: dict[str, tuple[Place, ...]] = {
             "mlfoundations/dclm-baseline-1.0",
             "a3b142c183aebe5af344955ae20836eb34dcf69b",
             license="cc-by-4.0",
-            gigabytes=7196,
         ),
         Place("mlfoundations/dclm-baseline-1.0-parquet", license="cc-by-4.0"),
     ),
-    "c4-en": (Place("allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2", "en", license="odc-by", gigabytes=305),),
+    "c4-en": (Place("allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2", "en", license="odc-by"),),
 }
 
 HUB_PRESETS: dict[str, dict[str, Any]] = {

@@ -49,7 +49,8 @@ class Memory:
     backward: int
     """What the backward pass of the last layer holds besides: gradients of its stream, its MLP and the head."""
     tied_gradients: int
-    """Gradients of a tied embedding as head and as input, before their sum is its gradient; 0 if it is not tied."""
+    """Gradients of a tied embedding as head and as input, before their sum is its gradient or, after the first
+    micro-batch, is added to it; 0 if it is not tied."""
     micro_batch_sequences: int
     kept_gradients: int
     """Gradients that lie in memory when a backward pass begins: of several micro-batches, and under DDP."""
@@ -68,7 +69,7 @@ class Memory:
 
 def embedding_params(cell: Cell) -> int:
     """Return the number of parameters that the embedding's optimizer updates: the embedding and an untied head."""
-    return cell.vocab_size * cell.model.d_model * (1 if cell.model.tied else 2)
+    return cell.vocab_size * cell.model.d_model * (2 if cell.model.has_own_head else 1)
 
 
 def optimizer_bytes(cell: Cell) -> int:
@@ -79,7 +80,7 @@ def optimizer_bytes(cell: Cell) -> int:
     model = cell.model
     muon = model.matrix_params if cell.training.core_optimizer == "muon" else 0
     core = 2 * (cell.n_params - embedding_params(cell) - muon) + muon
-    heads = (False,) if model.tied else (False, True)
+    heads = (False, True) if model.has_own_head else (False,)
     return FP32 * (core + sum(cell.optimizer.n_states(cell.vocab_size, model.d_model, head) for head in heads))
 
 
@@ -134,6 +135,10 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
     factors = head_weight + (2 * BF16 * cell.vocab_size * model.d_model if bf16 else 0)
     mlp_gradients = model.family.mlp_gradients * (BF16 if bf16 else FP32) * model.d_ffn
     token_ids = 16 * sequences * training.seq_len  # inputs and targets in int64
+    if model.n_contexts is not None:  # float32 logits of all contexts, in bfloat16 beside those of the products
+        logit = FP32 + (BF16 if bf16 else 0) + (FP32 if cell.optimizer.soft_cap is not None else 0)
+        # Inputs, contexts, targets and pairs in int64, and a mask and the logits of the targets in float32.
+        chunk, hidden, tokens = model.n_contexts, (4 * 8 + 2 * FP32) * tokens, 0
     return Memory(
         weights=FP32 * n_params // shards,
         # The root stays gathered; of the layers, one computes while the next arrives in a buffer and is copied out.
@@ -145,7 +150,7 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
         activations=tokens * model.n_layer * layer_bytes_per_token(cell, on_gpu) + token_ids,
         head=chunk * cell.vocab_size * logit + hidden + factors,
         backward=head_weight + tokens * (FP32 * model.d_model + mlp_gradients),
-        tied_gradients=2 * head_weight if model.tied else 0,
+        tied_gradients=(3 if several else 2) * head_weight if model.tied else 0,
         micro_batch_sequences=micro_batch_sequences,
         kept_gradients=FP32 * n_params // shards if several or is_ddp else 0,
     )

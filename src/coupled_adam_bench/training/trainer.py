@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from coupled_adam.shards import local
-from coupled_adam_bench.data.bins import Meta, load_meta, open_tokens
+from coupled_adam_bench.data.bins import UNIGRAM, Meta, load_meta, open_tokens, verified_file
 from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.machine.progress import say
@@ -90,8 +91,9 @@ class Trainer:
         self.batches = group.run_on_all(
             lambda: Batches(open_tokens(data_dir, "train", verify=group.is_first), training, cell.seed, group)
         )
+        counts = None if cell.model.n_contexts is None else np.load(verified_file(data_dir, UNIGRAM))
         with self.device:  # the initial values are drawn on the CPU, whatever the device
-            self.model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap)
+            self.model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap, counts)
         self.model.init_weights(cell.seed, training.init_std if training.init == "normal" else None)
         if execution.compile:
             torch.compiler.reset()  # drop other cells' compiled kernels; dynamo caches only a few per function

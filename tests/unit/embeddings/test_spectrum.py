@@ -136,24 +136,10 @@ def isotropy_of_all(embeddings: np.ndarray) -> float:
 
 @pytest.mark.parametrize("scale", [1e-6, 0.02, 1.0, 30.0, 400.0])
 @pytest.mark.parametrize("shift", [0.0, 0.5])
-def test_the_pass_in_float32_changes_nothing(scale, shift):
+def test_isotropy_is_that_of_all_directions(scale, shift):
     width = isotropies._COLUMNS + 30
-    embeddings = scale * matrix(7, n_rows=isotropies._ROWS + 300, width=width, shift=shift)
+    embeddings = scale * matrix(7, n_rows=800, width=width, shift=shift)
     assert isotropies.isotropy(embeddings, "both_signs") == pytest.approx(isotropy_of_all(embeddings), rel=1e-9)
-
-
-def test_the_pass_in_float32_leaves_few_directions_and_never_the_extremes():
-    embeddings = matrix(8, n_rows=isotropies._ROWS + 40, width=isotropies._COLUMNS + 60, shift=0.05)
-    directions = principal_components(embeddings)[1]
-    longest = float(np.linalg.norm(embeddings, axis=1).max())
-    kept = isotropies._may_be_extreme(embeddings, directions, longest)
-    projections = embeddings @ directions
-    log_z = np.log([np.exp(projections).sum(axis=0), np.exp(-projections).sum(axis=0)])
-    assert kept[log_z.min(axis=0).argmin()] and kept[log_z.max(axis=0).argmax()]
-    assert kept.sum() < 10
-    # Where all are closer together than float32 can tell, all are left.
-    assert isotropies._may_be_extreme(1e-6 * embeddings, directions, 1e-6 * longest).all()
-    assert isotropies._may_be_extreme(embeddings, directions, 1e3).all()
 
 
 @pytest.mark.parametrize("scale", [1e-160, 1e-6, 0.02, 0.1, 1.0, 4.0, 100.0])

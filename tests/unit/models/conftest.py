@@ -1,4 +1,4 @@
-"""Tiny models of every architecture, tied and untied."""
+"""Tiny transformers of every architecture, tied and untied."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,10 @@ SIZES = {"name": "m", "n_layer": 3, "n_head": 2, "d_model": 8, "ffn_dim": 20, "l
 MakeModel = Callable[..., LanguageModel]
 
 
-@pytest.fixture(params=[*ARCHITECTURES, "stablelm, rope_fraction, qk_norm"])
+TRANSFORMERS = [name for name, family in ARCHITECTURES.items() if family.has_layers]
+
+
+@pytest.fixture(params=[*TRANSFORMERS, "stablelm, rope_fraction, qk_norm"])
 def kind(request) -> str:
     return request.param
 

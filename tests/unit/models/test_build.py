@@ -28,7 +28,12 @@ def test_the_width_of_swiglu_is_a_multiple_of_256(d_model, d_ffn):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"architecture": "llama"}, "'gpt2' or 'stablelm'"),
+        ({"architecture": "llama"}, "'gpt2', 'stablelm' or 'contexts'"),
+        ({"n_layer": 0}, "n_layer: missing; architecture gpt2"),
+        ({"n_contexts": 8}, "n_contexts: gpt2 has none; n_contexts is for architecture 'contexts'"),
+        ({"architecture": "contexts"}, "n_contexts: missing"),
+        ({"architecture": "contexts", "n_contexts": 8}, "n_layer: architecture contexts has no layers"),
+        ({"architecture": "contexts", "n_contexts": 6, "n_layer": 0, "n_head": 0}, "multiple of 4"),
         ({"architecture": "stablelm", "n_head": 4}, "d_model / n_head = 3 is not even"),
         ({"rope_base": 500.0}, "rope_base: gpt2 has none; rope_base is for"),
         ({"qk_norm": "shared"}, "qk_norm is for architecture 'stablelm'"),

@@ -132,6 +132,7 @@ WRONG = {
         ),
         "data.vocab_size: 50000 < 50257, the number of GPT-2 tokens",
     ),
+    "a cap of a generated language": (study(data__max_tokens=10**6), "data.max_tokens: a generated language has the"),
     "hub without dataset": (study(data__source={"kind": "hub"}), "data.source.dataset: missing; give the name of a"),
     # Models.
     "preset": (study(models=["gpt2-1x1"]), "models.0: no such preset; there are gpt2-125m, gpt2-355m, gpt2-760m,"),

@@ -77,25 +77,6 @@ def test_an_installed_package_is_its_version(monkeypatch):
     assert list(code_of("lost.Optimizer")) == ["lost", "package", "package.near"]
 
 
-def test_an_editable_install_is_its_files(monkeypatch):
-    source = str(Path(shutil.move("package", "elsewhere")).absolute())
-
-    class Finder:
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            if name == "package":
-                return importlib.util.spec_from_file_location(
-                    name, f"{source}/__init__.py", submodule_search_locations=[source]
-                )
-            return None
-
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
-    code = code_of("package.deep.Mine")
-    assert list(code) == ["package", "package.deep", "package.near"]
-    Path(source, "near.py").write_text("near = 2\n")
-    assert changed_code("package.deep.Mine", code) == str(Path(source, "near.py"))
-
-
 @pytest.mark.fault(
     "settings",
     "The code of a study's own optimizer is not there, has no file, is no Python, or may not be read.",
@@ -163,3 +144,22 @@ def test_a_study_that_names_its_code_is_refused_where_it_is_another(tiny_study):
     message = r"^mine\.code: the study names other code of my_module\.Mine than is here \(.*near\.py\); restore it"
     with pytest.raises(ValueError, match=message):
         plan_of(tiny_study, code=code)
+
+
+def test_an_editable_install_is_its_files(monkeypatch):
+    source = str(Path(shutil.move("package", "elsewhere")).absolute())
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name == "package":
+                return importlib.util.spec_from_file_location(
+                    name, f"{source}/__init__.py", submodule_search_locations=[source]
+                )
+            return None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    code = code_of("package.deep.Mine")
+    assert list(code) == ["package", "package.deep", "package.near"]
+    Path(source, "near.py").write_text("near = 2\n")
+    assert changed_code("package.deep.Mine", code) == str(Path(source, "near.py"))

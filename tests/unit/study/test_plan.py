@@ -217,18 +217,6 @@ def test_settings_given_for_all_win_and_leave_the_others(write: Any, plan_of: Ma
     assert (first.execution.checkpoint_every, second.execution.checkpoint_every) == (7, 10)
 
 
-def test_parts_are_searched_in_one_folder_after_the_other(write: Any, tmp_path: Path) -> None:
-    write("a", title="here")
-    (tmp_path / "there").mkdir()
-    for name in ("a", "b"):
-        text = (tmp_path / "a.yaml").read_text().replace("here", "there").replace("seq_len: 16", "seq_len: 32")
-        (tmp_path / "there" / f"{name}.yaml").write_text(text.replace("study: a", f"study: {name}"))
-    (tmp_path / "whole.yaml").write_text("study: whole\nstudies: [a, b]\n")
-    study = load_any_study(tmp_path / "whole.yaml")
-    assert isinstance(study, Composite)
-    assert [part.title for part in study.load_parts([tmp_path, tmp_path / "there"])] == ["here", "there"]
-
-
 def test_a_part_that_is_not_there_is_named_with_those_that_are(write: Any, plan_of: Make, tmp_path: Path) -> None:
     write("a")
     write("b")
@@ -301,3 +289,22 @@ def test_the_paper_in_one_study_has_each_of_its_runs_once() -> None:
     assert len(plan.cells) == 54 + 8 + (72 - 18) + (33 - 3) == 146
     assert [name.rsplit("-", 1)[0] for name in plan.data_ids] == ["openwebtext", "slimpajama"]
     assert {study.training.seq_len for study in plan.studies.values()} == {1024, 2048}
+
+
+def test_parts_are_searched_in_one_folder_after_the_other(write: Any, tmp_path: Path) -> None:
+    write("a", title="here")
+    (tmp_path / "there").mkdir()
+    for name in ("a", "b"):
+        text = (tmp_path / "a.yaml").read_text().replace("here", "there").replace("seq_len: 16", "seq_len: 32")
+        (tmp_path / "there" / f"{name}.yaml").write_text(text.replace("study: a", f"study: {name}"))
+    (tmp_path / "whole.yaml").write_text("study: whole\nstudies: [a, b]\n")
+    study = load_any_study(tmp_path / "whole.yaml")
+    assert isinstance(study, Composite)
+    assert [part.title for part in study.load_parts([tmp_path, tmp_path / "there"])] == ["here", "there"]
+
+
+def test_two_studies_of_one_name_are_refused(write: Any, plan_of: Make, tmp_path: Path) -> None:
+    write("a")
+    (tmp_path / "b.yaml").write_text((tmp_path / "a.yaml").read_text())
+    with pytest.raises(ValueError, match="studies: two of them have the name 'a'"):
+        plan_of("a", "b")

@@ -40,7 +40,6 @@ SHORT_FORMS = (
     {"models": [{"name": "m", "n_layer": 1, "n_head": 1, "d_model": 8, "learning_rate": 0.1}], "m": "m"},
     {"tokens": [20_000_000, "30M", "1.5B", {"steps": 100000, "label": "x"}]},
     {"optimizers": ["adamw", {"name": "coupled_adam", "scale_exponent": -1}]},
-    {"text": "a"},
     {"text": ["a", "b"]},
 )
 
@@ -72,12 +71,9 @@ def test_every_short_form_is_in_the_schema(form, validator):
     "form",
     [
         {"models": ["gpt2-1x1"]},
-        {"models": [{"name": "m"}]},
         {"tokens": ["20G"]},
-        {"tokens": [0]},
         {"tokens": [{"step": 1}]},
         {"optimizers": ["adam"]},
-        {"optimizers": ["sgd"]},
         {"optimizers": [{"name": "adamw", "scale_exponent": 1}]},
         {"text": 3},
     ],

@@ -19,13 +19,8 @@ Settings = Callable[..., dict[str, Any]]
         ("bold", "bonferroni", "statistics.bold", "must be 'paper', 'paired' or 'holm'"),
         ("bald", "holm", "statistics.bald", "unknown key; did you mean 'bold'?"),
         ("margins", {"loss": 0}, "statistics.margins.loss", "must be greater than 0"),
-        ("margins", {"loss": -1}, "statistics.margins.loss", "must be greater than 0"),
-        ("margins", {"loss": float("nan")}, "statistics.margins.loss", "must be"),
         ("margins", {"loss": True}, "statistics.margins.loss", "must be a number, not true"),
         ("margins", {"lust_%": 1}, "statistics.margins", "lust_% is nothing that this study measures; there are loss,"),
-        ("margins", 0.1, "statistics.margins", "must be a mapping"),
-        ("target_loss", 0, "statistics.target_loss", "must be greater than 0"),
-        ("target_loss", True, "statistics.target_loss", "must be a number"),
         ("target_loss", "low", "statistics.target_loss", "must be a number"),
     ],
 )
@@ -46,21 +41,12 @@ def test_statistics_change_no_cell(tiny_study: Settings, tiny_plan: Plan) -> Non
     assert plan.statistics.model_dump() == settings
 
 
-def test_a_folder_has_one_rule_and_one_margin_of_a_metric(tiny_study: Settings, tmp_path: Path) -> None:
-    def plan_of(first: dict[str, Any], second: dict[str, Any], **for_all: Any) -> Plan:
-        for name, section, seed in (("a", first, 4), ("b", second, 8)):
-            settings = tiny_study(study=name, statistics=section)
-            settings["grid"][0]["seeds"] = [seed, 1, 2]
-            (tmp_path / f"{name}.yaml").write_text(json.dumps(settings))
-        return make_plan(parse_any_study({"study": "both", "studies": ["a", "b"], **for_all}), [tmp_path])
-
+def test_a_folder_has_one_section_of_statistics(tiny_study: Settings, tmp_path: Path) -> None:
+    for name, section in (("a", {"bold": "holm"}), ("b", {"margins": {"loss": 0.1}})):
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(tiny_study(study=name, statistics=section)))
+    whole = {"study": "both", "studies": ["a", "b"]}
     with pytest.raises(ValueError, match=r"statistics\.bold: a has 'holm', b has 'paper'; a results folder has one"):
-        plan_of({"bold": "holm"}, {})
-    with pytest.raises(ValueError, match=r"statistics\.margins\.loss: a has 0\.1, b has 0\.2; a results folder"):
-        plan_of({"margins": {"loss": 0.1}}, {"margins": {"loss": 0.2}})
-    assert plan_of({"margins": {"loss": 0.1}}, {"margins": {"acc": 0.2}}).statistics.margins == {
-        "loss": 0.1, "acc": 0.2
-    }  # fmt: skip
+        make_plan(parse_any_study(whole), [tmp_path])
     given = {"bold": "paired", "margins": {"loss": 0.3}}
-    plan = plan_of({"bold": "holm", "margins": {"loss": 0.1}}, {}, statistics=given)
+    plan = make_plan(parse_any_study(whole | {"statistics": given}), [tmp_path])
     assert plan.statistics.model_dump() == {**given, "target_loss": None}

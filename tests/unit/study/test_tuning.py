@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.cli.guard import damaged_choices
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.config import (
     AdamWSettings,
@@ -17,7 +16,7 @@ from coupled_adam_bench.study.config import (
     parse_study,
 )
 from coupled_adam_bench.study.plan import Plan, load_plan, make_plan
-from coupled_adam_bench.study.tuning import choice_file
+from coupled_adam_bench.study.tuning import choice_file, read_choice
 from coupled_adam_bench.training.checks import custom_optimizers
 
 RATES = [0.001, 0.01, 0.1]
@@ -180,12 +179,6 @@ def test_blocks_with_other_rows_share_the_choice_of_a_row(tuned):
         parse_study(study)
 
 
-def test_a_row_can_be_left_as_it_is_if_the_study_says_so(tuned):
-    plan = make_plan(parse_study(tuned(grids={"adamw": GRID}, equal_budgets=False)))
-    assert [cell.tuning is None for cell in plan.cells.values()] == 3 * [False] + 3 * [True]
-    assert [cell.optimizer.label for cell in plan.cells.values()][::3] == ["Adam (tuned)", "Coupled Adam"]
-
-
 # Candidates, slots and choices.
 
 
@@ -214,15 +207,6 @@ def test_a_filled_slot_is_the_cell_that_a_study_without_a_trial_has(tuned, tiny_
     assert list(filled.cells) == list(make_plan(parse_study(study)).cells)
     assert {cell.optimizer.label for cell in filled.cells.values()} == {"Adam (tuned)", "Coupled Adam (tuned)"}
     assert [cell.job_name for cell in filled.cells.values()] == list(plan.cells)
-
-
-def test_the_id_of_a_cell_tells_the_chosen_factor_and_results_have_one_row(tuned):
-    grids = {key: {"lr_factor": [0.5, 2]} for key in ("adamw", "coupled_adam")}
-    plan = choose_all(make_plan(parse_study(tuned(grids=grids))), 0)
-    cell = next(iter(plan.cells.values()))
-    assert cell.id.startswith("nano_3.84K_adamw_f0.5_s1_")
-    assert (cell.optimizer.key, cell.optimizer.lr_factor) == ("adamw", 0.5)
-    assert cell.to_json()["optimizer_key"] == "adamw_f0.5"
 
 
 @pytest.mark.parametrize(
@@ -306,15 +290,41 @@ def test_cells_that_wait_for_a_choice_are_not_worked_on(tuned):
 def test_choices_of_other_candidates_and_damaged_ones_are_found(tuned, tmp_path):
     plan, other = (make_plan(parse_study(tuned(seeds=seeds))) for seeds in ([11], [12]))
     write_choices(plan, tmp_path, 0)
-    assert list(damaged_choices(plan.tunings.values(), tmp_path)) == []
+    for tuning in plan.tunings.values():
+        assert read_choice(choice_file(tmp_path, tuning.id), tuning)["chosen"] == 0
     first, second = (choice_file(tmp_path, name) for name in plan.tunings)
     theirs = next(iter(other.tunings.values()))
     write_choices(other, tmp_path, 0)
     choice_file(tmp_path, theirs.id).rename(first)
     second.write_text(second.read_text().replace('"chosen": 0', '"chosen": 1'))
-    assert [damage.path for damage in damaged_choices(plan.tunings.values(), tmp_path)] == [first, second]
+    for path, tuning, said in zip(
+        (first, second), plan.tunings.values(), ("not the choice of", "do not match"), strict=True
+    ):
+        with pytest.raises(ValueError, match=f"{path.name}: .*{said}"):
+            read_choice(path, tuning)
     write_sealed(tmp_path / "plan.json", plan.to_json())
     (tmp_path / "tuning").mkdir()
     second.rename(tmp_path / "tuning" / second.name)
     with pytest.raises(ValueError, match="do not match its own SHA-256"):
         load_plan(tmp_path / "plan.json")
+
+
+def test_the_split_by_which_a_tuning_chooses_is_not_the_one_that_is_reported(tuned):
+    study = tuned()
+    study["evaluation"]["test_loss"] = {"split": "val"}
+    with pytest.raises(ValueError, match=r"grid\.0\.tune: chooses by the split val, on which evaluation\.test_loss"):
+        parse_study(study)
+
+
+def test_a_fixed_cell_keeps_its_job_if_a_choice_is_the_same_cell(tuned):
+    study = tuned(grids={"adamw": {"weight_decay": [0.0, 0.1]}})
+    study["grid"][0] |= {"optimizers": ["adamw"], "table": None}
+    fixed = {"name": "adamw", "weight_decay": 0.1}
+    (first,) = study["grid"]
+    study["grid"].append({name: first[name] for name in ("models", "tokens", "seeds")} | {"optimizers": [fixed]})
+    plan = make_plan(parse_study(study))
+    cell = plan.blocks[1].cells[0]
+    filled = choose_all(plan, 1)
+    assert any(each.id == cell.id for each in filled.blocks[0].cells)
+    assert filled.find([cell.id]) == [cell]
+    assert filled.by_job_name.keys() == plan.by_job_name.keys()

@@ -114,6 +114,20 @@ def test_bf16_models_train_alike_on_one_process_and_on_two(parallel, micro, prep
             assert not torch.equal(model.head.weight, model.embedding.weight)
 
 
+def test_contexts_train_alike_on_one_process_on_two_and_in_pieces(prepare, run, monkeypatch):
+    sizes = {"architecture": "contexts", "n_layer": 0, "n_head": 0, "n_contexts": 8}
+    for name, tied in (("contexts", True), ("contexts-untied", False)):
+        monkeypatch.setitem(MODELS, name, sizes | {"tied": tied})
+    pairs = [("contexts", ["coupled_adam"]), ("contexts-untied", ["adamw", "ember"])]
+    alone, pieces = run(prepare("alone", pairs)), run(prepare("pieces", pairs, micro_batch_sequences=2))
+    together = run(prepare("together", pairs, train_processes=2))
+    assert_same_curves(together, alone, "fp32")
+    assert_same_curves(pieces, alone, "fp32")
+    for cell in together.plan.cells:
+        models = [load_model(workspace.run_dir(cell) / "model") for workspace in (alone, together)]
+        assert models[0].frequent_tokens == models[1].frequent_tokens
+
+
 def test_in_bf16_another_cut_of_the_batch_moves_the_curve_a_little(prepare, run):
     """Products round their sum over a piece's tokens to 8 bits, so the gradient of halves is another in the 9th."""
     pairs, training = [PAIRS[0], PAIRS[-1]], {"precision": "bf16"}

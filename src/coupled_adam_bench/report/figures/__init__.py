@@ -102,7 +102,8 @@ def _has_theory(plan: Plan) -> bool:
 FIGURES = {
     "loss_accuracy": Drawn(
         "report.figures.sizes:loss_accuracy",
-        "Loss and mean accuracy against training tokens (App. G.1); bars: standard deviation over seeds.",
+        "Loss and mean accuracy, or without downstream tasks the loss of the rarest tokens, against training tokens "
+        "(App. G.1); bars: standard deviation over seeds.",
     ),
     "embeddings": Drawn(
         "report.figures.sizes:embeddings",

@@ -26,7 +26,7 @@ from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.t_test import summarize, t_quantile
 from coupled_adam_bench.statistics.trend import TOKENS, Trend, trends
-from coupled_adam_bench.study.catalog.metrics import METRICS
+from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST
 
 
 def _drawn_groups(study: StudyResults) -> list[Group]:
@@ -66,8 +66,9 @@ def _against_tokens(study: StudyResults, names: tuple[str, str], limits: tuple[f
 
 
 def loss_accuracy(material: Material) -> Figure:
-    """Draw loss and mean accuracy against tokens."""
-    return _against_tokens(material.study, ("loss", "acc"))
+    """Draw loss and mean accuracy, or without downstream tasks the loss of the rarest tokens, against tokens."""
+    second = "acc" if "acc" in material.study.layout.metrics else RAREST.metric
+    return _against_tokens(material.study, ("loss", second))
 
 
 def embeddings(material: Material) -> Figure:

@@ -52,6 +52,7 @@ STAGES = {
             opener="evaluation.downstream:open_evaluator",
             settings="evaluation.settings:downstream",
             summary="run the downstream tasks of lm-evaluation-harness on trained cells",
+            optional=True,
         ),
         Stage(
             name="theory",

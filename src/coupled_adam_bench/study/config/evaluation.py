@@ -149,9 +149,16 @@ class EvaluationSettings(Settings):
     )
     metrics: tuple[OwnMetric, ...] = ()
     """Embedding metrics of the study's own, beside those that every study has."""
-    downstream: Downstream = Downstream()
+    downstream: Downstream | None = Downstream()
+    """Settings of the stage ``downstream``; ``null``: it does not run, as is the default of ``contexts``, whose answers
+    would be those of a bigram."""
     theory: Theory | None = None
     """Settings of the stage ``theory``, which takes about as long as training; without them it does not run."""
+
+    @property
+    def downstream_of_files(self) -> Downstream | None:
+        """The downstream tasks, None if there are none or they are those of the generated language."""
+        return None if self.downstream is None or self.downstream.tasks == "synthetic" else self.downstream
 
     @model_validator(mode="after")
     def _metrics_have_names_of_their_own(self) -> Self:

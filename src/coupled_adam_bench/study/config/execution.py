@@ -122,7 +122,7 @@ BoldRule = Literal["paper", "paired", "holm"]
 class StatisticsSettings(Settings):
     """How optimizers are compared. No setting here changes a run or what is measured in it.
 
-    All studies of a results folder have the same ``bold`` and ``target_loss``.
+    All studies of a results folder have the same.
     """
 
     bold: BoldRule = "paper"

@@ -119,7 +119,8 @@ class Study(Settings):
         if not isinstance(values, dict):
             return values
         protocol = values.get("protocol", cls.model_fields["protocol"].default)
-        return with_defaults(values, preset(protocol)) if protocol in PROTOCOLS else values
+        filled = with_defaults(values, preset(protocol)) if protocol in PROTOCOLS else values
+        return _without_downstream(filled) if _has_only_contexts(values) else filled
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -130,6 +131,7 @@ class Study(Settings):
             self._cap_errors(),
             self._key_errors(),
             self._source_errors(),
+            self._contexts_errors(),
         ):
             raise ValueError(message)
         return self
@@ -161,12 +163,13 @@ class Study(Settings):
         for index, block in enumerate(self.grid):
             for message in block.errors(batch_tokens, names, all_tables(self.tables)):
                 yield f"grid.{index}.{message}"
-            if tied := [model.name for model in self.models if model.name in block.models and model.tied]:
-                for field in block.settings_of_own_heads():
-                    yield (
-                        f"grid.{index}.optimizers: {field} is for the matrix of a head that is not tied, and that of "
-                        f"{', '.join(tied)} is the embedding; leave it out, or set `tied: false`"
-                    )
+            one = [model for model in self.models if model.name in block.models and not model.has_own_head]
+            for field in block.settings_of_own_heads() if one else ():
+                remedy = ", or set `tied: false`" if all(model.family.has_layers for model in one) else ""
+                yield (
+                    f"grid.{index}.optimizers: {field} is for the matrix of a head that is not tied, and that of "
+                    f"{', '.join(model.name for model in one)} is the embedding; leave it out{remedy}"
+                )
             for position, count in enumerate(block.steps(batch_tokens)):
                 if problem := self._run_error(count):
                     yield f"grid.{index}.tokens.{position}: {problem}"
@@ -243,7 +246,9 @@ class Study(Settings):
                     )
 
     def _source_errors(self) -> Iterator[str]:
-        if self.evaluation.downstream.tasks == "synthetic" and self.training.seq_len < CONTINUATION_WORDS:
+        downstream = self.evaluation.downstream
+        generated = downstream is not None and downstream.tasks == "synthetic"
+        if generated and self.training.seq_len < CONTINUATION_WORDS:
             yield (
                 f"training.seq_len: {self.training.seq_len}, but the answers of the generated tasks have "
                 f"{CONTINUATION_WORDS} words; raise it, or name other evaluation.downstream.tasks"
@@ -252,11 +257,39 @@ class Study(Settings):
             yield "paths.text: missing; the source 'files' needs folders, files or globs"
         if self.data.tokenizer == "file" and self.paths.tokenizer is None:
             yield "paths.tokenizer: missing; data.tokenizer 'file' needs a tokenizer.json"
-        if self.data.source.kind != "synthetic" and "synthetic" in (
-            self.evaluation.word_similarity,
-            self.evaluation.downstream.tasks,
-        ):
+        if self.data.source.kind != "synthetic" and (generated or self.evaluation.word_similarity == "synthetic"):
             yield "evaluation: 'synthetic' sets exist for the data source 'synthetic' only"
+
+    def _contexts_errors(self) -> Iterator[str]:
+        """Yield what does not go with models without layers."""
+        for index, model in enumerate(self.models):
+            if model.n_contexts is None:
+                continue
+            if model.n_contexts > self.data.vocab_size:
+                yield (
+                    f"models.{index}.n_contexts: {model.n_contexts} previous tokens, but data.vocab_size is "
+                    f"{self.data.vocab_size}; lower it"
+                )
+            if self.training.core_optimizer == "muon":
+                yield f"training.core_optimizer: muon is for matrices of layers, and {model.name} has none; use adamw"
+            if self.evaluation.theory is not None:
+                yield f"evaluation.theory: it replays transformers, and {model.name} is none; leave it out"
+            if self.execution.parallel == "fsdp":
+                yield f"execution.parallel: fsdp shards layers, and {model.name} has none; use ddp"
+
+
+def _has_only_contexts(values: dict[str, Any]) -> bool:
+    models = values.get("models")
+    return (
+        isinstance(models, list | tuple)
+        and bool(models)
+        and all(isinstance(model, dict) and model.get("architecture") == "contexts" for model in models)
+        and "downstream" not in (values.get("evaluation") or {})
+    )
+
+
+def _without_downstream(values: dict[str, Any]) -> dict[str, Any]:
+    return values | {"evaluation": values.get("evaluation", {}) | {"downstream": None}}
 
 
 def parse_study(values: Any, origin: str = "study") -> Study:

@@ -38,6 +38,8 @@ _LAYER_PLAIN = (16 + 24) + (20 + 24) + (16 + 24) + 38 + 12
 _LAYER_COMPILED = (6 + 12 + 10) + 2 * (16 + 6) + 6 + (16 + 24) + 12
 CPU_FLOPS_PER_THREAD = 40e9
 """The demo's runs did 37 to 55 GFLOP/s on a thread with AVX2, with nothing else on the machine."""
+# Seconds of a thread for a step of contexts, per logit of the contexts and per token (benchmarks/contexts.py).
+_CPU_LOGIT, _CPU_TOKEN = 5e-9, 3.5e-8
 
 SHORTEST_MINUTES, LONGEST_MINUTES = 60, 1440
 """Bounds of computed time limits. A run that takes longer goes on in the next job, as clusters often end jobs at a
@@ -93,6 +95,9 @@ def estimated_tokens_per_second(cell: Cell, execution: Execution) -> tuple[float
 
     The time of validation counts; that of the embedding's geometry, seconds in a run of hours, does not.
     """
+    if cell.model.n_contexts is not None and not execution.gpus:
+        logits, tokens = cell.model.n_contexts * cell.vocab_size, cell.n_tokens / cell.steps
+        return tokens / (_CPU_LOGIT * logits + _CPU_TOKEN * tokens), "estimate"
     flops = cell.flops / cell.n_tokens * (1 + validation_share(cell, execution))
     if not execution.gpus:
         return execution.training_threads * CPU_FLOPS_PER_THREAD / flops, "estimate"

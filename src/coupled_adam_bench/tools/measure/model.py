@@ -61,7 +61,8 @@ def read_word_lists(path: Path | None, default: Path) -> WordLists:
         raise ValueError(f"--word-similarity: {path} does not exist; give a list or a folder with the paper's lists")
     specs = [WordSimilaritySet(**fields) for fields in PAPER_WORD_SIMILARITY]
     there = {spec.name: read_pairs(folder / spec.file, spec) for spec in specs if (folder / spec.file).is_file()}
-    missing = [f"{spec.name}: {folder / spec.file} is not there" for spec in specs if spec.name not in there]
+    absent = ", ".join(spec.file for spec in specs if spec.name not in there)
+    missing = [f"word similarity: not in {folder}: {absent}"] if absent else []
     return WordLists(there, missing, are_given=path is not None)
 
 

@@ -25,7 +25,7 @@ from torch.distributed import device_mesh
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from coupled_adam_bench.data.bins import SPLITS, Bin, Meta, token_dtype, write_meta
+from coupled_adam_bench.data.bins import SPLITS, UNIGRAM, Bin, Meta, token_dtype, write_meta
 from coupled_adam_bench.evaluation.calibration import LogitSums
 from coupled_adam_bench.evaluation.test_loss import mean_loss
 from coupled_adam_bench.machine.device import LOGITS_CHUNK
@@ -210,7 +210,8 @@ def _train(folder: Path, group: WorkerGroup, room: float | None, cell: Cell) -> 
 
 def _evaluate(cell: Cell) -> None:
     training, sequences = cell.training, cell.study.execution.evaluation_batch_sequences
-    model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap).eval()
+    counts = np.zeros(cell.vocab_size, dtype=np.int64)
+    model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap, counts).eval()
     tokens = np.zeros((sequences, training.seq_len), dtype=np.int64)
     observe_logits = LogitSums().add
     mean_loss(model, [(tokens, tokens)], "cpu", training.precision == "bf16", observe_logits=observe_logits)
@@ -234,7 +235,10 @@ def _write_data(folder: Path, cell: Cell) -> None:
     bins = {split: Bin(f"{split}.bin", n_tokens, 1, sha256(contents).hexdigest()) for split in SPLITS}
     for each in bins.values():
         (folder / each.file).write_bytes(contents)
-    write_meta(folder, Meta(cell.data_id, cell.vocab_size, cell.vocab_size, 0, dtype.str, "word", bins, {}), [])
+    np.save(folder / UNIGRAM, np.zeros(cell.vocab_size, dtype=np.int64))
+    write_meta(
+        folder, Meta(cell.data_id, cell.vocab_size, cell.vocab_size, 0, dtype.str, "word", bins, {}), [folder / UNIGRAM]
+    )
 
 
 @contextlib.contextmanager

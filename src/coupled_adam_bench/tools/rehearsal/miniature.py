@@ -27,6 +27,7 @@ _STEPS = 2
 """Steps of the shortest cells; each larger number of tokens has one more, so that the tables have the same rows."""
 _VALUES = 1  # of each field of a grid that is tuned: every optimizer has one candidate
 _LAYERS, _WIDTH = 2, 12  # this many layers, of a twelfth of the width
+_CONTEXTS = 16
 _SEQ_LEN, _SEQUENCES = 16, 4
 _PROCESSES = 2  # of a study that has several, so that its way of sharing is rehearsed
 _LANGUAGE = {
@@ -92,7 +93,8 @@ def _cut(study: Study, steps: dict[int, int], data: int) -> dict[str, Any]:
             }
     evaluation = values["evaluation"]
     evaluation["word_similarity"] = "synthetic"
-    evaluation["downstream"] |= {"tasks": "synthetic", "limit": None}
+    if evaluation["downstream"] is not None:
+        evaluation["downstream"] |= {"tasks": "synthetic", "limit": None}
     evaluation["test_loss"] |= {"n_batches": 2, "batch_sequences": 2, "batch_sequences_of": {}}
     if evaluation["theory"] is not None:
         evaluation["theory"] |= {"n_batches": 2, "record_every": 1}
@@ -118,7 +120,11 @@ def _models(study: Study) -> list[dict[str, Any]]:
         while (size := _size(model, width)) in sizes:
             width += 8
         sizes.add(size)
-        smaller: dict[str, Any] = {"n_layer": min(_LAYERS, model.n_layer), "n_head": 2, "d_model": width}
+        smaller: dict[str, Any] = {"d_model": width}
+        if model.n_contexts is None:
+            smaller |= {"n_layer": min(_LAYERS, model.n_layer), "n_head": 2}
+        else:
+            smaller["n_contexts"] = min(_CONTEXTS, model.n_contexts)
         if model.rope_fraction < 1:
             smaller["rope_fraction"] = 0.5  # which leaves pairs in heads of these widths
         if model.ffn_dim is not None:

@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,6 +31,11 @@ from coupled_adam_bench.training.memory import (
 
 GPT2 = {"n_layer": 4, "n_head": 4, "d_model": 64}
 STABLELM = {"architecture": "stablelm", **GPT2}
+CONTEXTS = {"architecture": "contexts", "n_contexts": 64, "d_model": 64}
+
+
+def sizes_of(architecture: str) -> dict[str, Any]:
+    return CONTEXTS if architecture == "contexts" else {**GPT2, "architecture": architecture}
 
 
 class Living(TorchDispatchMode):
@@ -74,7 +80,8 @@ def cell_of(tiny_study: Callable[..., dict[str, Any]]) -> Callable[..., Cell]:
 def living_peak(cell: Cell, micro: int, steps: int = 2) -> int:
     """Return the largest number of bytes that lives in the second step of training."""
     training, batch = cell.training, cell.training.batch_sequences
-    model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap)
+    counts = np.zeros(cell.vocab_size, dtype=np.int64)
+    model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap, counts)
     model.init_weights(1, 0.02)
     optimizers = build_optimizers(model, model.embedding_parameters(), cell.optimizer, training, 0.001)
     living = Living()
@@ -97,8 +104,8 @@ def living_peak(cell: Cell, micro: int, steps: int = 2) -> int:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("micro", [8, 2])
 def test_the_count_is_what_lives_in_training(architecture, precision, micro, cell_of):
-    model = {**GPT2, "architecture": architecture}
-    cell = cell_of(model, training={"precision": precision}, execution={"micro_batch_sequences": micro})
+    changes = {"training": {"precision": precision}, "execution": {"micro_batch_sequences": micro}}
+    cell = cell_of(sizes_of(architecture), **changes)
     memory = memory_of(cell, cell.study.execution)
     assert memory.micro_batch_sequences == micro
     assert memory.peak == pytest.approx(living_peak(cell, micro), rel=0.04)
@@ -114,6 +121,7 @@ def test_the_count_is_what_lives_in_training(architecture, precision, micro, cel
         (GPT2, "adamw", 8192, 1),  # fullest at the end, when the gradients of a tied embedding are added
         ({**GPT2, "n_layer": 8}, "adamw", 65, 8),  # fullest in the backward pass of the last layer
         ({**STABLELM, "n_layer": 8}, "adamw", 65, 8),
+        ({**CONTEXTS, "tied": False}, {"name": "adamw", "soft_cap": 30}, 4096, 8),
     ],
     ids=str,
 )
@@ -150,7 +158,7 @@ def test_the_states_of_optimizers(optimizer, core, tied, cell_of):
 @pytest.mark.parametrize("optimizer", ["adamw", "coupled_adam"])
 def test_files_of_a_run(architecture, optimizer, cell_of, tiny_data, tmp_path):
     cell = cell_of(
-        {"n_layer": 2, "n_head": 2, "d_model": 96, "architecture": architecture}, optimizer, 64,
+        {**sizes_of(architecture), "d_model": 960 if architecture == "contexts" else 96}, optimizer, 64,
         training={"seq_len": 16, "batch_sequences": 4}, execution={"checkpoint_every": 10},
     )  # fmt: skip
     assert train(cell, cell.study.execution, tiny_data, tmp_path, WorkerGroup(torch.device("cpu"))) == 0
