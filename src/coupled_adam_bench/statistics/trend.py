@@ -122,7 +122,7 @@ class Trend:
     def predicted(self, n_params: float, n_tokens: float) -> tuple[float, float]:
         """Return the fitted difference and half the width of its 95 % interval."""
         weights = self._weights(n_params, n_tokens)
-        error = math.sqrt(max(weights @ self.fit.covariance @ weights, 0.0))
+        error = math.sqrt(max(float(weights @ self.fit.covariance @ weights), 0.0))
         return float(weights @ self.fit.estimates), t_quantile(self.fit.df) * error
 
     def crossing(self, n_params: int) -> tuple[float, float, float, str]:
