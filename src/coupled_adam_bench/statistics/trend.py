@@ -32,10 +32,9 @@ from coupled_adam_bench.report.blocks import (
 from coupled_adam_bench.report.formats import MISSING, p_value, plural, significant
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults, paired_differences, rivals
-from coupled_adam_bench.statistics.corrections import holm
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.t_test import ALPHA, one_sided_p, statistic, t_quantile
+from coupled_adam_bench.statistics.t_test import ALPHA, holm, one_sided_p, statistic, t_quantile
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.cells import readable_count
 
