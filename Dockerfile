@@ -1,4 +1,5 @@
-# Untested. The demo: docker run --rm -v "$PWD/results:/bench/results" coupled-adam-bench
+# Never built: where this was written, no base image could be fetched.
+# The demo: docker run --rm -v "$PWD/results:/bench/results" coupled-adam-bench
 # With GPUs: docker run --gpus all --ipc=host ... coupled-adam-bench --cores all --configfile workflow/config/NAME.yaml
 FROM python:3.12-slim-bookworm
 # git names the commit in the record of a run; a compiler is for `execution.compile` on CPUs.

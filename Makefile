@@ -11,7 +11,7 @@ CUDA_STAMP := .venv-cuda/.installed
 # Recipes and what they start find the virtual environment first.
 VENV := .venv
 RUN = PATH="$$PWD/$(VENV)/bin:$$PATH"
-SNAKEFILES := Snakefile rules
+SNAKEFILES := Snakefile workflow/Snakefile rules
 # Our optimizer is a distribution of its own, which is on no index.
 OPTIMIZER := -e packages/coupled-adam
 

@@ -6,7 +6,7 @@
 
 if not workflow.configfiles:
 
-    configfile: f"{workflow.basedir}/workflow/config/demo.yaml"
+    configfile: f"{workflow.current_basedir}/workflow/config/demo.yaml"
 
 
 include: "rules/common.smk"

@@ -79,7 +79,7 @@ def open_side(side: str, study: Study, device: str) -> Any:
     from coupled_adam_bench.evaluation.harness_model import HarnessModel
 
     if side == "ours":
-        return HarnessModel(Path("model"), study, [device])
+        return HarnessModel(Path("model"), study, device)
     from lm_eval.models.huggingface import HFLM
 
     bf16 = study.evaluation.downstream.precision == "bf16" and device.startswith("cuda")
@@ -126,8 +126,8 @@ def measure(side: str, study: Study, device: str, limit: int) -> dict[str, Any]:
             wall, cpu = time.perf_counter(), time.process_time()
             scored = run_tasks({name: tasks}, model, limit=None)
             seconds = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
-            found["tasks"][name] = {"documents": len(scored.documents[name]), **seconds}
-            found["documents"] += [asdict(document) for document in scored.documents[name]]
+            found["tasks"][name] = {"documents": len(scored.documents), **seconds}
+            found["documents"] += [asdict(document) for document in scored.documents]
             print(f"{side}: {name}: {found['tasks'][name]}", file=sys.stderr, flush=True)
     return found | {"mb_peak": peak_mb(device)}
 

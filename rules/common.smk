@@ -4,11 +4,13 @@
 import contextlib
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
+from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
 from coupled_adam_bench.cli.guard import check_readable
 from coupled_adam_bench.cli.jobs import Jobs, switch, watched
@@ -26,6 +28,13 @@ from coupled_adam_bench.tools.estimate.speed import LONGEST_MINUTES
 # No Python that a job starts takes a user's `random.py` in the working folder for its own.
 os.environ["PYTHONSAFEPATH"] = "1"
 
+# The folder of this workflow, and whether another one has imported it with `module`.
+ROOT = Path(str(workflow.current_basedir)).parent
+IMPORTED = not workflow.modifier.is_main_snakefile()
+# Runs are no outputs of rules (rules/train.smk), so no storage plugin would carry them.
+if SharedFSUsage.INPUT_OUTPUT not in workflow.storage_settings.shared_fs_usage:
+    raise WorkflowError("all jobs must see one folder `results`, on a shared file system: see docs/import.md")
+
 
 @contextlib.contextmanager
 def errors_of_users():
@@ -42,10 +51,10 @@ def read_plan():
         file = paths.plan_file(config["study"])
         await_files([file])
         return read_plan_file(file)
-    for file in workflow.configfiles:
+    for file in [] if IMPORTED else workflow.configfiles:
         read_study_file(Path(file))  # Snakemake keeps the last value of a key and says nothing
     # The studies of a composite are looked for beside its own file, then among the shipped ones.
-    folders = [*(Path(file).parent for file in workflow.configfiles), Path(workflow.basedir) / "workflow" / "config"]
+    folders = [*(Path(file).parent for file in workflow.configfiles), ROOT / "workflow" / "config"]
     return make_plan(parse_any_study({key: value for key, value in config.items() if key != "partial"}), folders)
 
 
@@ -62,16 +71,25 @@ with errors_of_users():
         ]
     )
 
-# Everything that `snakemake --lint` finds is on purpose. Rules use PYTHON, PLAN_FILE, TEMPLATES and MADE_FOR without
-# naming them as parameters: these are the same in all rules, and the plan's contents reach a rule through its ids and
-# parameters. No rule names an environment of its own: all run in the one that Snakemake runs in (environment.yml).
-# `ENVIRONMENT +` joins no path. PYTHONSAFEPATH is set here, not asked for. The rules `plan` and `fetch` have no log:
-# they print.
-PYTHON = sys.executable
+# Everything that `snakemake --lint` finds is on purpose. No rule names an environment of its own: all run in the one that
+# Snakemake runs in (environment.yml). PYTHONSAFEPATH is set here, not asked for. The rules `plan` and `fetch` have no log:
+# they print. The plan's contents reach a rule through its ids and parameters.
 STUDY_DIR = paths.study_dir(PLAN.name)
 PLAN_FILE = paths.plan_file(PLAN.name)
-TEMPLATES = f"{workflow.basedir}/templates"
+TEMPLATES = str(ROOT / "templates")
 CELLS = list(PLAN.cells)
+
+
+def verbatim(text):
+    """Return a text as a word of a command that Snakemake formats."""
+    return shlex.quote(str(text)).replace("{", "{{").replace("}", "}}")
+
+
+def bench(stage, arguments=""):
+    """Return the command of a stage; where Snakemake formats the commands of a module, it knows no name of this file."""
+    return f"{verbatim(sys.executable)} -m coupled_adam_bench {stage} --plan {verbatim(PLAN_FILE)} {arguments}"
+
+
 JOBS = Jobs(PLAN)
 MEASUREMENTS = JOBS.measurements
 
@@ -87,7 +105,7 @@ ONE_GPU = JOBS.by_study(lambda study: min(study.execution.gpus, 1))
 # Training is up to a third faster so on a CPU (benchmarks/allocator.py). 32 MiB is the most that glibc takes here.
 ENVIRONMENT = (
     "OMP_NUM_THREADS={threads} MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1073741824"
-    " MALLOC_TOP_PAD_=67108864"
+    " MALLOC_TOP_PAD_=67108864 "
 )
 
 # On a cluster a job has its GPUs from there. On one machine, no more jobs run at once than there are GPUs for, and they

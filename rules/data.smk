@@ -19,7 +19,7 @@ localrules:
 rule fetch:
     """Target: download all that the study needs from outside, on a machine with a network."""
     shell:
-        "{PYTHON:q} -m coupled_adam_bench fetch --plan {PLAN_FILE:q}"
+        bench("fetch")
 
 
 rule prepare:
@@ -38,7 +38,6 @@ rule prepare:
         version=versions.DATA,
     shell:
         watched(
-            "{PYTHON:q} -m coupled_adam_bench prepare --plan {PLAN_FILE:q} --data {wildcards.data:q} --workers {threads}"
-            " --done {output:q}",
+            bench("prepare", "--data {wildcards.data:q} --workers {threads} --done {output:q}"),
             "data_threads",
         )

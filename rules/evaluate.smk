@@ -55,7 +55,6 @@ for stage in STAGES.values():
             cells=lambda wildcards: JOBS.evaluation[wildcards.batch],
         shell:
             watched(
-                ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench {params.stage} --plan {PLAN_FILE:q}"
-                " --cells {params.cells:q} --done {output:q}" + LEASE_GPUS,
+                ENVIRONMENT + bench("{params.stage}", "--cells {params.cells:q} --done {output:q}") + LEASE_GPUS,
                 "train_mem_mb" if trains else "evaluation_mem_mb",
             )

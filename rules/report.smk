@@ -57,7 +57,7 @@ rule plan:
     params:
         asked=time.time(),
     shell:
-        "{PYTHON:q} -m coupled_adam_bench describe --plan {PLAN_FILE:q} --out {output.text:q} --json {output.estimate:q}"
+        bench("describe", "--out {output.text:q} --json {output.estimate:q}")
 
 
 rule rehearse:
@@ -65,7 +65,7 @@ rule rehearse:
     params:
         templates=TEMPLATES,
     shell:
-        "{PYTHON:q} -m coupled_adam_bench rehearse --plan {PLAN_FILE:q} --templates {params.templates:q}"
+        bench("rehearse", "--templates {params.templates:q}")
 
 
 def measured_so_far():
@@ -113,8 +113,7 @@ rule report_of_study:
         made_for=MADE_FOR,
         flags="--partial" if PARTIAL else "",
     shell:
-        "{PYTHON:q} -m coupled_adam_bench report --plan {PLAN_FILE:q} --templates {TEMPLATES:q} {params.flags}"
-        " --made-for {params.made_for} > {log:q} 2>&1"
+        bench("report", f"--templates {verbatim(TEMPLATES)} {{params.flags}} --made-for {{params.made_for}} > {{log:q}} 2>&1")
 
 
 # What was made from another plan has no manifest (rules/start.smk), so each of these targets asks for it. They ask for the
@@ -153,4 +152,4 @@ rule track:
     log:
         STUDY_DIR / "logs" / "mlflow.log",
     shell:
-        "{PYTHON:q} -m coupled_adam_bench track --plan {PLAN_FILE:q} --may-wait --out {output:q} > {log:q} 2>&1"
+        bench("track", "--may-wait --out {output:q} > {log:q} 2>&1")

@@ -20,22 +20,37 @@ if workflow.is_main_process and STUDY_DIR.is_dir():
         [lock.release() for lock in LOCKS]
 
 
+def begin():
+    """Write what the jobs of this start read."""
+    LOCKS.extend([] if LOCKS else start.lock_study(STUDY_DIR, wait=True))
+    start.write_plan(JOBS)
+
+
+# Snakemake calls `onstart` of a module only if the workflow that imports it does (docs/import.md).
+if IMPORTED and workflow.is_main_process and not workflow.output_settings.dryrun:
+    with errors_of_users():
+        begin()
+
+
+# A workflow that imports this one may give our rules other names.
+name_there = workflow.modifier.modify_rulename
+
+
 onstart:
-    jobs = list(workflow.dag.needrun_jobs())
-    planned = {job.rule.name for job in jobs}
+    ours = {name_there(name): name for name in rules._rules}
+    work = [(ours.get(job.rule.name, ""), job.wildcards_dict) for job in workflow.dag.needrun_jobs()]
+    planned = {rule for rule, _ in work}
     with errors_of_users():
         start.check_start(JOBS, planned, workflow.local_exec, MISSING)
-        LOCKS.extend([] if LOCKS else start.lock_study(STUDY_DIR, wait=True))
-        # For jobs, on a cluster too: what another job has written may be visible late.
-        os.environ[LATENCY_WAIT] = str(workflow.execution_settings.latency_wait)
-        start.write_plan(JOBS)
+        begin()
+    # For jobs, on a cluster too: what another job has written may be visible late.
+    os.environ[LATENCY_WAIT] = str(workflow.execution_settings.latency_wait)
     if trial := start.trial(JOBS, planned, workflow.local_exec):
-        shell("{PYTHON:q} -m coupled_adam_bench " + trial)
+        shell(f"{verbatim(sys.executable)} -m coupled_adam_bench {trial}")
     LIVE_IMPORTS.append(start.start_live_import(JOBS, planned))
-    work = [(job.rule.name, job.wildcards_dict) for job in jobs]
     said = start.planned_work(JOBS, work, next(map(os.path.relpath, log), ""))
     if not {"plan", "rehearse", "fetch"} & planned:  # these print, and the line would stand between
-        logger.info(f"{PLAN.name}: {len(jobs)} jobs", extra={"coupled_adam_bench_workflow": said})
+        logger.info(f"{PLAN.name}: {len(work)} jobs", extra={"coupled_adam_bench_workflow": said})
 
 
 onsuccess:

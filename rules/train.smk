@@ -59,7 +59,7 @@ rule try_tasks:
             if stage == "downstream"
         ],
     shell:
-        watched(ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench try-tasks --plan {PLAN_FILE:q} --out {output:q}", None)
+        watched(ENVIRONMENT + bench("try-tasks", "--out {output:q}"), None)
 
 
 # Each branch has a job, so that the cells of a small D need not wait for the end of the trunk.
@@ -89,8 +89,10 @@ rule train_trunk:
         branch=lambda wildcards: paths.branch_file(wildcards.trunk, int(wildcards.step)),
     shell:
         watched(
-            ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench train-trunk --plan {PLAN_FILE:q}"
-            " --branches {params.branch:q} --done {output:q}" + REQUEUE + LEASE_GPUS,
+            ENVIRONMENT
+            + bench("train-trunk", "--branches {params.branch:q} --done {output:q}")
+            + REQUEUE
+            + LEASE_GPUS,
             "train_mem_mb",
         )
 
@@ -124,8 +126,7 @@ rule train_cells:
         cells=lambda wildcards: JOBS.training[wildcards.job],
     shell:
         watched(
-            ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench train --plan {PLAN_FILE:q}"
-            " --cells {params.cells:q} --done {output:q}" + REQUEUE + LEASE_GPUS,
+            ENVIRONMENT + bench("train", "--cells {params.cells:q} --done {output:q}") + REQUEUE + LEASE_GPUS,
             "train_mem_mb",
         )
 
@@ -154,7 +155,6 @@ rule choose:
         settings=JOBS.choosing,
     shell:
         watched(
-            ENVIRONMENT + " {PYTHON:q} -m coupled_adam_bench choose --plan {PLAN_FILE:q} --tuning {wildcards.tuning:q}"
-            " --out {output:q}" + LEASE_GPUS,
+            ENVIRONMENT + bench("choose", "--tuning {wildcards.tuning:q} --out {output:q}") + LEASE_GPUS,
             "evaluation_mem_mb",
         )

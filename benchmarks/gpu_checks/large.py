@@ -8,7 +8,7 @@ from gpu_checks.fast import PAPER, ROOFLINE
 from gpu_checks.right import requests
 
 from coupled_adam_bench.evaluation.scoring import Scorer
-from coupled_adam_bench.evaluation.test_loss import mean_loss, windows
+from coupled_adam_bench.evaluation.test_loss import all_starts, mean_loss, windows_at
 from coupled_adam_bench.study.cells import Cell
 
 # The paper's batches; of 1.3B the share of one of its eight GPUs.
@@ -56,10 +56,11 @@ def evaluation(at: At) -> Rows:
         name = "bf16" if bf16 else "fp32"
         for _ in range(2):  # the first is a warm-up
             begun = time.perf_counter()
-            mean_loss(model, windows(tokens, cell.training.seq_len, 16), str(at.device), bf16)
+            starts = all_starts(len(tokens), cell.training.seq_len)
+            mean_loss(model, windows_at(tokens, starts, cell.training.seq_len, 16), str(at.device), bf16)
             loss_seconds = time.perf_counter() - begun
         yield Row(f"test loss {name}, tokens a second", len(tokens) / loss_seconds)
-        scorer = Scorer([model], cell.training.seq_len, 16 * cell.training.seq_len, bf16)
+        scorer = Scorer(model, cell.training.seq_len, 16 * cell.training.seq_len, bf16)
         scorer.score(found[:40])
         begun = time.perf_counter()
         scorer.score(found)

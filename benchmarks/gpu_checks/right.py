@@ -16,8 +16,7 @@ from gpu_checks.command import Command, reaches
 from gpu_checks.common import At, Row, Rows, relative_error, write_tokens, zipf_tokens
 from torch import Tensor, nn
 
-from coupled_adam_bench.evaluation.prefix_trees import TokenRequest
-from coupled_adam_bench.evaluation.scoring import Scorer
+from coupled_adam_bench.evaluation.scoring import Scorer, TokenRequest
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.export import save_model
 from coupled_adam_bench.study.cells import Cell
@@ -191,7 +190,7 @@ def scoring(at: At) -> Rows:
     found = [likeliest(theirs, request, at.device) if request.n_continuation == 1 else request for request in drawn]
     wanted = [score(theirs, request, at.device) for request in found]
     for precision, limit in LIMITS.items():
-        ours = Scorer([model], cell.training.seq_len, 16 * 1024, precision == "bf16").score(found)
+        ours = Scorer(model, cell.training.seq_len, 16 * 1024, precision == "bf16").score(found)
         pairs = list(zip(ours, wanted, strict=True))
         far = max(abs(log_p - right) / abs(right) for (log_p, _), (right, _, _) in pairs)
         yield Row(f"{precision}, largest relative difference of a log-likelihood", far, limit)

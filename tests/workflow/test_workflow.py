@@ -340,10 +340,6 @@ def test_what_lint_finds_is_answered_in_the_rules(copy):
         "Mixed rules and functions in same snakefile.",
         "Environment variable PYTHONSAFEPATH used but not asserted with envvars directive",
         "No log directive defined",
-        "Path composition with '+'",
-        "Shell command directly uses variable PLAN_FILE from outside of the rule",
-        "Shell command directly uses variable PYTHON from outside of the rule",
-        "Shell command directly uses variable TEMPLATES from outside of the rule",
         "Specify a conda environment or container for each rule.",
     }
 

@@ -41,10 +41,10 @@ def _prepare(arguments: argparse.Namespace) -> None:
 
 
 def _try_tasks(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.evaluation.trial import try_tasks
-    from coupled_adam_bench.store.files import write_sealed
+    from coupled_adam_bench.evaluation.downstream import try_tasks
+    from coupled_adam_bench.store.files import write_json
 
-    write_sealed(arguments.out, try_tasks(plan_of(arguments)))
+    write_json(arguments.out, try_tasks(plan_of(arguments)))
 
 
 def _device(arguments: argparse.Namespace, execution: "Execution") -> str:
@@ -168,7 +168,7 @@ def add_commands(stage: AddCommand) -> None:
     sub.add_argument("--workers", type=int, default=1, help="processes (default: %(default)s)")
     sub.add_argument("--done", type=Path, help="an empty file, written when all data are prepared")
     summary = "load the downstream tasks and build their requests, before anything is trained"
-    stage("try-tasks", _try_tasks, summary).add_out("what the tasks are made of, JSON")
+    stage("try-tasks", _try_tasks, summary).add_out("the number of items by study and task, JSON")
     sub = stage("train", _train, "train cells, or go on with them; exit status 75: stopped on SIGTERM, run again")
     sub.add_argument("--cells", nargs="+", required=True, help="cell ids")
     sub.add_argument("--done", type=Path, help="an empty file, written when all cells are trained")

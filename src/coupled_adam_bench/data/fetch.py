@@ -19,7 +19,7 @@ from coupled_adam_bench.data.hub import Listing, PlaceError, check_address, down
 from coupled_adam_bench.data.sources import corpus_folder, open_corpus
 from coupled_adam_bench.data.tokenizers import download_gpt2, mirrored_gpt2, read_gpt2
 from coupled_adam_bench.evaluation.settings import downstream_of
-from coupled_adam_bench.evaluation.task_files import HubData, find_tasks, hub_data, user_folder
+from coupled_adam_bench.evaluation.task_files import HubData, find_tasks, hub_data
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import atomic_path, sha256_file, write_bytes
 from coupled_adam_bench.store.locks import folder_lock
@@ -164,7 +164,7 @@ def _fetch_corpus(folder: Path, listing: Listing, needed: float | None, minutes:
 def _task_data(study: Study, mirror: Path, missing: list[str]) -> list[Item]:
     """Return the data of the downstream tasks that are not in the mirror."""
     downstream, minutes, items = downstream_of(study), study.execution.hub_minutes, []
-    for task in find_tasks(downstream.tasks, user_folder(study.paths.tasks), downstream.task_versions):
+    for task in find_tasks(downstream.tasks, study.paths.tasks, downstream.task_versions):
         data = hub_data(task, downstream.num_fewshot)
         for split in () if data is None else data.needed:
             assert data is not None

@@ -6,7 +6,7 @@ C: tokens of a chunk    V: tokens of the vocabulary, rows of the head    P: piec
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,21 +16,6 @@ from coupled_adam_bench.embeddings.frequency import frequency_bins
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True)
-class LogitStatistics:
-    """The logits over all tokens and rows, and the mean probability that each row is given, shape (V,).
-
-    ``sd`` is the standard deviation of all logits, ``largest`` the largest absolute value, and ``log_z_squared`` the
-    mean over tokens of (log Z)^2, Z the sum of exp(logit) over the rows (Stollenwerk et al. 2026, arXiv 2601.02031).
-    """
-
-    mean: float
-    sd: float
-    largest: float
-    log_z_squared: float
-    probability: NDArray[np.float64]
 
 
 class LogitSums:
@@ -96,18 +81,23 @@ class LogitSums:
         masses, self._masses = self._masses, []
         return np.concatenate([mass.double().cpu().numpy() for mass in masses])
 
-    def statistics(self) -> LogitStatistics:
-        """Return the statistics of all that was added, which must be something."""
+    def statistics(self) -> tuple[dict[str, float], NDArray[np.float64]]:
+        """Return the statistics of all that was added, and the mean probability that each row is given, shape (V,).
+
+        Over all tokens and rows, they are the mean logit, the standard deviation and the largest absolute value;
+        ``log_z_squared`` is the mean over tokens of (log Z)^2, Z the sum of exp(logit) over the rows (Stollenwerk et
+        al. 2026, arXiv 2601.02031).
+        """
         assert self._largest is not None
         of_tokens = {name: value.cpu().numpy() / self._n_tokens for name, value in self._sums.items()}
         mean, square = float(of_tokens["mean"]), float(of_tokens["square"])
-        return LogitStatistics(
-            mean=mean,
-            sd=math.sqrt(max(square - mean**2, 0.0)) if math.isfinite(square) else math.nan,
-            largest=self._largest.item(),
-            log_z_squared=float(of_tokens["log_z_squared"]),
-            probability=of_tokens["probability_V"],
-        )
+        values = {
+            "logit_mean": mean,
+            "logit_sd": math.sqrt(max(square - mean**2, 0.0)) if math.isfinite(square) else math.nan,
+            "logit_max": self._largest.item(),
+            "log_z_squared": float(of_tokens["log_z_squared"]),
+        }
+        return values, of_tokens["probability_V"]
 
 
 Floats = NDArray[np.float64]
@@ -170,12 +160,12 @@ def calibration_curve(
     The bins are those of :func:`frequency_bins`, with the fields of :class:`Calibration`; None is what is not finite.
     Bins by the count in the held-out text itself would choose the tokens that are there more often than expected.
     """
-    names = ("n_tokens", "n_occurring", "mean_log_ratio", "pooled_log_ratio")
-    curve: dict[str, list[Any]] = {"count": [], **{name: [] for name in names}}
-    for count, chosen_V in frequency_bins(unigram_counts):
-        found = calibration(predicted_V, counts_V, chosen_V)
-        curve["count"].append(count)
-        for name in names:
-            value = getattr(found, name)
-            curve[name].append(value if math.isfinite(value) else None)
-    return curve
+    bins = [(count, calibration(predicted_V, counts_V, chosen_V)) for count, chosen_V in frequency_bins(unigram_counts)]
+    names = [field.name for field in fields(Calibration)]
+    curve = {name: [finite(getattr(found, name)) for _, found in bins] for name in names}
+    return {"count": [count for count, _ in bins], **curve}
+
+
+def finite(value: Any) -> Any:
+    """Return a value for JSON: None is a number that is not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

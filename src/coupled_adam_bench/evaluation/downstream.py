@@ -11,31 +11,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from coupled_adam_bench.data.check import TASKS, verified_tree
+from coupled_adam_bench.data.check import TASKS, TOKENIZER, verified_tree
+from coupled_adam_bench.evaluation import settings
 from coupled_adam_bench.evaluation.kept import DOCUMENTS, Document, column_of, documents_of, pack_documents
-from coupled_adam_bench.evaluation.settings import OTHER_SEED, RANDOM_SEED, downstream_of
-from coupled_adam_bench.evaluation.task_files import (
-    LOCAL_READERS,
-    StandIn,
-    TaskFile,
-    plan_tasks,
-    read_task,
-    user_folder,
-)
-from coupled_adam_bench.machine.device import each_device, pick_device
+from coupled_adam_bench.evaluation.settings import OTHER_SEED, RANDOM_SEED
+from coupled_adam_bench.evaluation.task_files import LOCAL_READERS, StandIn, TaskFile, plan_tasks, read_task
+from coupled_adam_bench.machine.device import pick_device
 from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import write_text
+from coupled_adam_bench.store.files import digest, write_text
 from coupled_adam_bench.store.stored import Evaluation, Evaluator, ResultRow, row
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.plan import Plan
 
 BOOTSTRAP_ITERS = 2
 """With any number above 0, lm-eval reports the standard error of a mean in closed form; bootstraps are not used."""
@@ -55,19 +49,49 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
     device = pick_device(device)
     with load_tasks(study, data_id) as loaded:
         with rarely_collected():
-            from coupled_adam_bench.evaluation.harness_model import HarnessModel, RequestTokens
-        devices, tokens = each_device(device), RequestTokens()
+            from coupled_adam_bench.evaluation.harness_model import HarnessModel, KnownTokens
+        tokens: KnownTokens = {}
 
         def evaluate(cell: Cell, model: Path) -> Evaluation:
             with rarely_collected():  # the first model imports transformers' tokenizers
-                lm = HarnessModel(model, study, devices, tokens)
-            scored = run_tasks(loaded, lm, downstream_of(study).limit, f" of cell {cell.id}")
+                lm = HarnessModel(model, study, device, tokens)
+            scored = run_tasks(loaded, lm, settings.downstream_of(study).limit, f" of cell {cell.id}")
             rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
             detail = {"tasks": scored.items, "lm_eval": version("lm_eval"), "device": device}
-            found = chain.from_iterable(scored.documents.values())
-            return Evaluation(rows, reasons, detail, {DOCUMENTS: pack_documents(found)})
+            return Evaluation(rows, reasons, detail, {DOCUMENTS: pack_documents(scored.documents)})
 
         yield evaluate
+
+
+def try_tasks(plan: Plan) -> dict[str, dict[str, int]]:
+    """Load and tokenize the tasks of all studies of a plan, whose data must be prepared, before anything is trained.
+
+    Returns by study and task the number of items. Nothing is scored. ``ValueError`` for a task that cannot be loaded,
+    has no items or no ``acc``, or has an item that cannot be scored.
+    """
+    tried: dict[str, dict[str, int]] = {}
+    found = {}
+    for study in plan.studies.values():
+        if study.evaluation.downstream is None:
+            continue
+        data_id = plan.data_id(study)
+        key = digest(settings.downstream(study, data_id)) + data_id
+        if key not in tried:
+            tried[key] = _try_study(study, data_id)
+        found[study.name] = tried[key]
+    return found
+
+
+def _try_study(study: Study, data_id: str) -> dict[str, int]:
+    with load_tasks(study, data_id) as loaded:
+        from coupled_adam_bench.evaluation.harness_model import ADVICE, HarnessModel
+
+        lm = HarnessModel(paths.data_dir(data_id) / TOKENIZER, study, rehearsal=True)
+        scored = run_tasks(loaded, lm, settings.downstream_of(study).limit)
+    rows, reasons = task_rows(list(loaded), scored.results, scored.gaps)
+    if any(row["metric"] == "acc" and math.isnan(row["value"]) for row in rows):
+        raise ValueError(f"evaluation.downstream.tasks: {'; '.join(reasons)}; Acc is the mean of acc: {ADVICE}")
+    return {name: counted["effective"] for name, counted in scored.items.items()}
 
 
 @contextmanager
@@ -78,8 +102,7 @@ def load_tasks(study: Study, data_id: str) -> Iterator[Loaded]:
         verified_tree(paths.data_dir(data_id), TASKS)
     tasks = plan_tasks(study, data_id)
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder:
-        own_tasks = user_folder(study.paths.tasks)
-        yield _load_tasks(tasks, own_tasks, Path(folder), downstream_of(study).num_fewshot)
+        yield _load_tasks(tasks, study.paths.tasks, Path(folder), settings.downstream_of(study).num_fewshot)
 
 
 @dataclass
@@ -92,8 +115,8 @@ class Scored:
     """The tasks of the study without results, and why."""
     items: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Version, shots and number of items of each task, members of groups included."""
-    documents: dict[str, list[Document]] = field(default_factory=dict)
-    """The documents of each task, members of groups included."""
+    documents: list[Document] = field(default_factory=list)
+    """The documents of all tasks, members of groups included."""
 
 
 def run_tasks(loaded: Loaded, lm: Any, limit: int | None, where: str = "") -> Scored:
@@ -121,7 +144,7 @@ def run_tasks(loaded: Loaded, lm: Any, limit: int | None, where: str = "") -> Sc
             raise ValueError(f"downstream task {name!r}{where} cannot be scored: {_in_words(error)}") from error
         scored.results[name] = report["results"][name]
         for member in tasks["tasks"]:
-            scored.documents[member] = documents_of(member, report["samples"][member])
+            scored.documents += documents_of(member, report["samples"][member])
             scored.items[member] = {
                 "version": report["versions"][member],
                 "num_fewshot": report["n-shot"][member],
@@ -151,10 +174,9 @@ def task_rows(
     accuracies, errors = [], []
     for name in names:
         values, undefined = ({}, [f"{name}: {gaps[name]}"]) if name in gaps else _metrics(name, results[name])
-        if name in gaps:
-            values = {"acc": math.nan, "acc_stderr": math.nan}
-        elif "acc" not in values:
-            undefined.append(f"{name}: lm-eval reports no acc, only {', '.join(sorted(values)) or 'nothing'}")
+        if "acc" not in values:
+            if name not in gaps:
+                undefined.append(f"{name}: lm-eval reports no acc, only {', '.join(sorted(values)) or 'nothing'}")
             values |= {"acc": math.nan, "acc_stderr": math.nan}
         rows += [row(name, metric, value) for metric, value in values.items()]
         reasons += undefined
@@ -177,35 +199,29 @@ def _metrics(name: str, result: dict[str, Any]) -> tuple[dict[str, float], list[
         if not comma or (kind != metric and kind not in WITH_STDERR):
             continue
         column = column_of(metric, filtered)
-        if isinstance(value, int | float | np.number):
-            values[column] = float(value)
-            _check_number(name, column, float(value), in_unit=kind in WITH_STDERR)
-        else:
+        if not isinstance(value, int | float | np.number):
             values[column] = math.nan
             undefined.append(f"{name}: lm-eval reports {column} as {value!r}" + (", as of one item" * (kind != metric)))
+            continue
+        values[column] = float(value)
+        if not math.isfinite(value) or (kind in WITH_STDERR and not 0 <= value <= 1):
+            raise ValueError(
+                f"downstream task {name!r}: lm-eval reports {column} = {value}, which is no "
+                + ("number from 0 to 1" if kind in WITH_STDERR else "finite number")
+                + "; look at the model's loss, or for a fault in the task's own code"
+            )
     return values, undefined
 
 
-def _check_number(name: str, metric: str, value: float, in_unit: bool) -> None:
-    if not math.isfinite(value) or (in_unit and not 0 <= value <= 1):
-        raise ValueError(
-            f"downstream task {name!r}: lm-eval reports {metric} = {value}, which is no "
-            + ("number from 0 to 1" if in_unit else "finite number")
-            + "; look at the model's loss, or for a fault in the task's own code"
-        )
-
-
 def _load_tasks(
-    tasks: list[tuple[TaskFile, StandIn | None]], own_tasks: Path | None, folder: Path, num_fewshot: int
+    tasks: list[tuple[TaskFile, StandIn | None]], own_tasks: str | None, folder: Path, num_fewshot: int
 ) -> Loaded:
     """Return lm-eval's tasks and groups, loaded with their data, which it may cache in ``folder``."""
     from lm_eval.tasks import TaskManager
 
-    own = str(own_tasks) if own_tasks else None
-    manager = TaskManager(include_path=own, include_defaults=False)
-    # A task is loaded by its file. A group names its members: to index lm-eval's 14,000 files takes seconds.
-    if not all(_has_members(manager.task_index, task.name) for task, _ in tasks if task.is_group):
-        manager = TaskManager(include_path=own)
+    # A task is loaded by its file. A group names its members, and only then lm-eval reads its 14,000 files.
+    own = None if own_tasks is None else str(Path(own_tasks).resolve())
+    manager = TaskManager(include_path=own, include_defaults=any(task.is_group for task, _ in tasks))
     loaded: Loaded = {}
     for task, stand_in in tasks:
         source = task.name if task.is_group else str(task.path)
@@ -218,7 +234,7 @@ def _load_tasks(
         except Exception as error:
             raise ValueError(
                 f"evaluation.downstream.tasks: {task.name!r} cannot be loaded: {_in_words(error)}"
-                + _advice(task, stand_in, error)
+                + _advice(task, stand_in)
             ) from error
         for member in loaded[task.name]["tasks"].values():
             if member.get_config("num_fewshot") != 0:  # a task that says 0 has its examples in the prompt, for lm-eval
@@ -227,22 +243,8 @@ def _load_tasks(
     return loaded
 
 
-def _has_members(index: dict[str, Any], name: str, groups: tuple[str, ...] = ()) -> bool:
-    """Return whether an index of lm-eval's has a group with all its members, none a tag: other files may bear that too.
-
-    ``groups`` are those that led to this one.
-    """
-    entry = index.get(name)
-    if entry is None or entry.kind.name == "TAG" or name in groups:
-        return False
-    members = (entry.cfg.get("task") or []) if entry.kind.name == "GROUP" else []
-    return all(isinstance(member, str) and _has_members(index, member, (*groups, name)) for member in members)
-
-
-def _advice(task: TaskFile, stand_in: StandIn | None, error: Exception) -> str:
+def _advice(task: TaskFile, stand_in: StandIn | None) -> str:
     """Return what may be the matter with a task that cannot be loaded."""
-    if isinstance(error, IndexError):  # lm-eval looks at the first item
-        return "; has the split that is evaluated no items?"
     if stand_in is not None or (not task.is_group and read_task(task.path).get("dataset_path") in LOCAL_READERS):
         return ""
     return (

@@ -28,7 +28,6 @@ from coupled_adam_bench.evaluation.settings import measures_head
 from coupled_adam_bench.evaluation.word_similarity import (
     COSINE,
     TokenPairs,
-    load_tokenizer,
     r_bar_of,
     similarities,
     single_token_pairs,
@@ -95,24 +94,22 @@ def _evaluation(task: str, found: dict[str, tuple[int, Geometry]], detail: dict[
 
 
 Function = Callable[..., Any]
-_COUNTS = "unigram_counts"
 
 
 def load_metrics(study: Study) -> list[tuple[OwnMetric, Function]]:
     """Import the functions of a study's own metrics; a ``ValueError`` names the field of one that is not there."""
-    return [
-        (metric, _load(f"evaluation.metrics.{index}", metric)) for index, metric in enumerate(study.evaluation.metrics)
-    ]
-
-
-def _load(place: str, metric: OwnMetric) -> Function:
-    try:
-        function = import_object(metric.path)
-    except ValueError as error:
-        raise ValueError(f"{place}.{error}") from None
-    if not callable(function):
-        raise ValueError(f"{place}.path: {metric.path} is {type(function).__name__}, not a function")
-    return function  # type: ignore[no-any-return]
+    found = []
+    for index, metric in enumerate(study.evaluation.metrics):
+        try:
+            function = import_object(metric.path)
+        except ValueError as error:
+            raise ValueError(f"evaluation.metrics.{index}.{error}") from None
+        if not callable(function):
+            raise ValueError(
+                f"evaluation.metrics.{index}.path: {metric.path} is {type(function).__name__}, not a function"
+            )
+        found.append((metric, function))
+    return found
 
 
 def own_value(
@@ -122,12 +119,11 @@ def own_value(
 
     ``ValueError`` with the metric's path if the function fails, changes the matrix, or returns no finite number or NaN.
     """
-    takes_counts = _COUNTS in inspect.signature(function).parameters
+    takes_counts = "unigram_counts" in inspect.signature(function).parameters
     given = embeddings_VD.view()
     given.flags.writeable = False  # other metrics see the same matrix
     try:
-        value = function(given, **({_COUNTS: unigram_counts} if takes_counts else {}))
-        number = float(value)
+        number = float(function(given, unigram_counts=unigram_counts) if takes_counts else function(given))
     except Exception as error:  # the function is the user's
         raise ValueError(f"{metric.path} fails ({type(error).__name__}: {error})") from error
     if math.isinf(number):
@@ -165,12 +161,14 @@ Matrix = NDArray[np.float64]
 @contextmanager
 def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluator]:  # noqa: ARG001 - runs on the CPU
     """Yield the evaluator, with the word pairs and unigram counts read once."""
+    from tokenizers import Tokenizer
+
     folder = paths.data_dir(data_id)
     unigram_counts = np.load(verified_file(folder, UNIGRAM))
     n_vocab = load_meta(folder).n_vocab
     verified_tree(folder, TOKENIZER)
     verified_tree(folder, WORD_SIMILARITY)
-    tokenizer = load_tokenizer(folder / TOKENIZER)
+    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER / "tokenizer.json"))
     evaluation = study.evaluation
     own = load_metrics(study)
     read = [(spec.name, read_pairs(path, spec)) for spec, path in set_files(study, folder)]

@@ -10,7 +10,6 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -27,25 +26,26 @@ WINDOWS, PAIRS, DOCUMENTS = "windows.csv.gz", "pairs.csv.gz", "documents.jsonl.g
 """What the names of the files end in, after that of the evaluation."""
 _WINDOW_COLUMNS = {"start": np.int64, "document": np.int64, "n_targets": np.int64, "loss": np.float64}
 _PAIR_COLUMNS = {"set": np.str_, "place": np.int64, "rating": np.float64, "cosine": np.float64}
-_PAIR_FIELDS = ("places", "ratings", "cosines")
-_HASH_DIGITS = 16
-_COMPRESSION = 6
 
 Columns = Mapping[str, type[np.generic]]
 
 
-def _pack(names: Iterable[str], columns: Sequence[Sequence[Any]]) -> bytes:
-    rows = [",".join(names), *(",".join(map(str, row)) for row in zip(*columns, strict=True))]
-    return gzip.compress("".join(f"{row}\n" for row in rows).encode(), mtime=0)
+def _rows(*columns: NDArray[Any]) -> Iterable[tuple[Any, ...]]:
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def _pack(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> bytes:
+    text = "".join(",".join(map(str, row)) + "\n" for row in (names, *rows))
+    return gzip.compress(text.encode(), mtime=0)
 
 
 def _unpack(contents: bytes, columns: Columns, path: Path, what: str) -> list[NDArray[Any]]:
     """Return the columns of a file's contents; ``ValueError`` with its ``path`` if they are not ``what`` is said."""
     try:
-        found, *rows = gzip.decompress(contents).decode().splitlines()
-        if found != ",".join(columns):
-            raise ValueError(f"columns {found}, not {','.join(columns)}")
-        texts = zip(*(row.split(",") for row in rows), strict=True) if rows else [()] * len(columns)
+        names, *rows = (line.split(",") for line in gzip.decompress(contents).decode().splitlines())
+        if names != [*columns]:
+            raise ValueError(f"columns {names}, not {[*columns]}")
+        texts = zip(*rows, strict=True) if rows else [()] * len(columns)
         return [np.array(text, kind) for text, kind in zip(texts, columns.values(), strict=True)]
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise ValueError(f"{path}: not {what} ({error}); delete it and start again") from None
@@ -81,8 +81,7 @@ class PairedWindows:
 
 def pack_windows(windows: WindowLosses) -> bytes:
     """Return windows as the contents of their file."""
-    columns = (windows.starts, windows.documents, windows.n_targets, windows.losses)
-    return _pack(_WINDOW_COLUMNS, [column.tolist() for column in columns])
+    return _pack(_WINDOW_COLUMNS, _rows(windows.starts, windows.documents, windows.n_targets, windows.losses))
 
 
 def unpack_windows(contents: bytes, path: Path) -> WindowLosses:
@@ -135,19 +134,16 @@ class PairSimilarities:
 
 def pack_pairs(sets: Sequence[PairSimilarities]) -> bytes:
     """Return the pairs of all sets as the contents of their file."""
-    names = [found.name for found in sets for _ in found.places]
-    columns = ([value for found in sets for value in getattr(found, name).tolist()] for name in _PAIR_FIELDS)
-    return _pack(_PAIR_COLUMNS, [names, *columns])
+    rows = [(found.name, *pair) for found in sets for pair in _rows(found.places, found.ratings, found.cosines)]
+    return _pack(_PAIR_COLUMNS, rows)
 
 
 def unpack_pairs(contents: bytes, path: Path) -> list[PairSimilarities]:
     """Return the sets of a file's contents, in their order; ``ValueError`` with its ``path`` if they are none."""
     names, *columns = _unpack(contents, _PAIR_COLUMNS, path, "the similarities of word pairs")
-    sets, start = [], 0
-    for name, of_set in groupby(names.tolist()):
-        rows = slice(start, start := start + len(list(of_set)))
-        sets.append(PairSimilarities(name, *(column[rows] for column in columns)))
-    return sets
+    return [
+        PairSimilarities(name, *(column[names == name] for column in columns)) for name in dict.fromkeys(names.tolist())
+    ]
 
 
 def read_pair_similarities(measurement: Measurement, cell_id: str) -> list[PairSimilarities]:
@@ -188,7 +184,7 @@ def documents_of(task: str, samples: Iterable[dict[str, Any]]) -> list[Document]
             document = found[sample["doc_id"]] = Document(
                 task=task,
                 doc_id=sample["doc_id"],
-                doc_hash=sample["doc_hash"][:_HASH_DIGITS],
+                doc_hash=sample["doc_hash"][:16],
                 gold=sample["target"],
                 metrics={},
                 loglikelihoods=[float(score[0]) for score in scores if isinstance(score, tuple)],
@@ -207,19 +203,15 @@ def column_of(metric: str, filtered: str) -> str:
 def pack_documents(documents: Iterable[Document]) -> bytes:
     """Return the contents of the file of documents."""
     lines = [json.dumps(asdict(document), default=str) + "\n" for document in documents]
-    return gzip.compress("".join(lines).encode(), _COMPRESSION, mtime=0)
-
-
-def _documents(measurement: Measurement, cell_id: str) -> list[dict[str, Any]]:
-    if DOCUMENTS not in measurement.read(cell_id).get("files", {}):
-        return []
-    lines = gzip.decompress(measurement.file(cell_id, DOCUMENTS).read_bytes()).decode().splitlines()
-    return [json.loads(line) for line in lines]
+    return gzip.compress("".join(lines).encode(), 6, mtime=0)
 
 
 def read_documents(measurement: Measurement, cell_id: str) -> list[Document]:
     """Return the documents of a cell, none of a diverged one; ``ValueError`` as of :meth:`Measurement.read`."""
-    return [Document(**document) for document in _documents(measurement, cell_id)]
+    if DOCUMENTS not in measurement.read(cell_id).get("files", {}):
+        return []
+    lines = gzip.decompress(measurement.file(cell_id, DOCUMENTS).read_bytes()).decode().splitlines()
+    return [Document(**json.loads(line)) for line in lines]
 
 
 def read_scores(measurement: Measurement, cell_id: str, metric: str) -> dict[str, dict[str, float]]:
@@ -228,8 +220,8 @@ def read_scores(measurement: Measurement, cell_id: str, metric: str) -> dict[str
     A document is named by its number, its hash and what is right. Documents without the metric are left out.
     """
     scores: dict[str, dict[str, float]] = {}
-    for document in _documents(measurement, cell_id):
-        if metric in document["metrics"]:
-            name = f"{document['doc_id']} {document['doc_hash']} {document['gold']}"
-            scores.setdefault(document["task"], {})[name] = document["metrics"][metric]
+    for document in read_documents(measurement, cell_id):
+        if metric in document.metrics:
+            name = f"{document.doc_id} {document.doc_hash} {document.gold}"
+            scores.setdefault(document.task, {})[name] = document.metrics[metric]
     return scores

@@ -5,7 +5,7 @@ V: tokens of the vocabulary    K: bands, the tokens that were never seen first
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,70 +17,10 @@ from coupled_adam_bench.data.bins import UNIGRAM, load_meta
 from coupled_adam_bench.data.check import TOKENIZER, verified_file, verified_tree
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes, token_bytes
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens
-from coupled_adam_bench.evaluation.calibration import (
-    Calibration,
-    LogitStatistics,
-    LogitSums,
-    calibration,
-    calibration_curve,
-    pooled_error,
-)
+from coupled_adam_bench.evaluation.calibration import LogitSums, calibration, calibration_curve, finite, pooled_error
 from coupled_adam_bench.evaluation.kept import WINDOWS, WindowLosses, pack_windows
 from coupled_adam_bench.store.stored import Evaluation, row
-from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, HELD_OUT_SIZES, METRICS, RAREST, Band
-
-
-class BandLosses:
-    """Losses by the band of the target."""
-
-    def __init__(self, bands_V: NDArray[np.int64]) -> None:
-        self._bands_V = bands_V
-        self._sums: list[NDArray[np.float64]] = []
-        self._counts_K = np.zeros(len(BAND_NAMES), dtype=np.int64)
-
-    def add(self, targets_BT: NDArray[np.int64], losses_BT: NDArray[np.float64]) -> None:
-        """Add targets and their losses, both of shape (B, T)."""
-        bands = self._bands_V[targets_BT].ravel()
-        self._counts_K += np.bincount(bands, minlength=len(BAND_NAMES))
-        self._sums.append(np.asarray(np.bincount(bands, losses_BT.ravel(), len(BAND_NAMES)), dtype=np.float64))
-
-    @property
-    def n_targets(self) -> dict[str, int]:
-        """The number of targets by the name of the band."""
-        return dict(zip(BAND_NAMES, self._counts_K.tolist(), strict=True))
-
-    def means(self) -> dict[str, float]:
-        """Return the mean loss by the name of the band; NaN for a band without a target."""
-        totals_K = np.sum(self._sums, axis=0).tolist()
-        return {
-            name: total / count if count else math.nan
-            for (name, count), total in zip(self.n_targets.items(), totals_K, strict=True)
-        }
-
-    def to_json(self, counts_V: NDArray[np.int64], calibrations: Mapping[str, Calibration]) -> list[dict[str, Any]]:
-        """Return for each band its tokens, the range of their counts in training, its targets, loss and calibration.
-
-        What is not finite is None.
-        """
-        described = []
-        for number, (name, loss) in enumerate(self.means().items()):
-            counts, found = counts_V[self._bands_V == number], calibrations[name]
-            values = {
-                "loss": loss if self.n_targets[name] else math.nan,
-                "calibration": found.mean_log_ratio,
-                "pooled_calibration": found.pooled_log_ratio,
-            }
-            described.append(
-                {
-                    "band": name,
-                    "tokens": len(counts),
-                    "training_counts": [int(counts.min()), int(counts.max())] if len(counts) else None,
-                    "targets": self.n_targets[name],
-                    "occurring_tokens": found.n_occurring,
-                }
-                | {key: value if math.isfinite(value) else None for key, value in values.items()}
-            )
-        return described
+from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, HELD_OUT_SIZES, METRICS, RAREST
 
 
 @dataclass(frozen=True)
@@ -119,7 +59,7 @@ class LossDetail:
         """What takes the logits, chunk by chunk."""
         self._vocabulary = vocabulary
         self._counts_V = np.zeros(len(vocabulary.unigram_counts), dtype=np.int64)
-        self._bands = BandLosses(vocabulary.bands)
+        self._band_sums: list[NDArray[Any]] = []
         self._starts_N, self._ends_G = starts_N, ends_G
         self._n_windows = 0
         self._pieces: list[tuple[NDArray[Any], ...]] = []
@@ -128,7 +68,8 @@ class LossDetail:
     def add(self, batch: tuple[NDArray[np.int64], NDArray[np.int64]], losses_BT: NDArray[np.float64]) -> None:
         """Add the losses of a batch of inputs and targets, all of shape (B, T)."""
         inputs_BT, targets_BT = batch
-        self._bands.add(targets_BT, losses_BT)
+        bands = self._vocabulary.bands[targets_BT].ravel()
+        self._band_sums.append(np.bincount(bands, losses_BT.ravel(), len(BAND_NAMES)))
         self._counts_V += np.bincount(targets_BT.ravel(), minlength=len(self._counts_V))
         self._add_pieces(losses_BT, self._rarest_V[targets_BT])
         if self._vocabulary.bytes_of_tokens is not None:
@@ -158,51 +99,55 @@ class LossDetail:
         """Return the evaluation, given the mean ``loss`` over ``n_tokens``."""
         problem = self._no_bytes()
         bits = math.nan if problem else loss * n_tokens / math.log(2) / self._n_bytes
-        logits, by_band = self.logits.statistics(), self._bands.means()
-        calibrations = self._calibrations(logits)
-        values = {"loss": loss, "bits_per_byte": bits} | {band.metric: by_band[band.name] for band in BANDS}
+        logits, probability_V = self.logits.statistics()
+        described = {band["band"]: band for band in self._describe_bands(probability_V)}
+        values = {"loss": loss, "bits_per_byte": bits} | {band.metric: described[band.name]["loss"] for band in BANDS}
         for band in BANDS:
-            values[band.calibration] = calibrations[band.name].mean_log_ratio
-            values[band.pooled_calibration] = calibrations[band.name].pooled_log_ratio
-        values |= {
-            "logit_mean": logits.mean, "logit_sd": logits.sd, "logit_max": logits.largest,
-            "log_z_squared": logits.log_z_squared,
-        }  # fmt: skip
+            values[band.calibration] = described[band.name]["calibration"]
+            values[band.pooled_calibration] = described[band.name]["pooled_calibration"]
         undefined = [f"bits_per_byte: {problem}"] if problem else []
         for band in BANDS:
-            undefined += self._gaps(band, calibrations[band.name])
+            if not described[band.name]["targets"]:
+                reason = f"no target is of the {band.label} of the training text"
+                undefined.append(f"{band.metric} and calibration: {reason}")
+            elif not math.isfinite(values[band.calibration]):
+                undefined.append(f"{band.calibration}: a token of the {band.label} has a mean probability of 0")
         *columns, predicted_P, counts_P = map(np.concatenate, zip(*self._pieces, strict=True))
         windows = WindowLosses(*columns)
-        values |= dict(zip(HELD_OUT_SIZES, (n_tokens, len(np.unique(windows.documents))), strict=True))
+        sizes = dict(zip(HELD_OUT_SIZES, (n_tokens, len(np.unique(windows.documents))), strict=True))
         error = pooled_error(windows.documents, predicted_P, counts_P)
-        if math.isnan(error) and self._bands.n_targets[RAREST.name]:
+        if math.isnan(error) and described[RAREST.name]["targets"]:
             undefined.append(f"{RAREST.pooled_calibration}_stderr: the {RAREST.label} do not vary over documents")
         if not math.isfinite(loss):
             undefined.append(f"test loss of this model is {loss}")
         detail = {
             "n_predicted_bytes": None if problem else self._n_bytes,
-            "bands": self._bands.to_json(self._vocabulary.unigram_counts, calibrations),
-            "calibration": calibration_curve(logits.probability, self._counts_V, self._vocabulary.unigram_counts),
+            "bands": [{key: finite(value) for key, value in band.items()} for band in described.values()],
+            "calibration": calibration_curve(probability_V, self._counts_V, self._vocabulary.unigram_counts),
             "device": device,
         }
+        values |= logits | sizes
         rows = [row("test", name, value if math.isfinite(value) else math.nan) for name, value in values.items()]
         rows.append(row("test", f"{RAREST.pooled_calibration}_stderr", error, METRICS[RAREST.pooled_calibration].unit))
         return Evaluation(rows, undefined, detail, {WINDOWS: pack_windows(windows)})
 
-    def _calibrations(self, logits: LogitStatistics) -> dict[str, Calibration]:
-        """Return the calibration of each band by its name."""
-        return {
-            name: calibration(logits.probability, self._counts_V, self._vocabulary.bands == number)
-            for number, name in enumerate(BAND_NAMES)
-        }
-
-    def _gaps(self, band: Band, found: Calibration) -> list[str]:
-        """Return why numbers of a band are missing."""
-        if not self._bands.n_targets[band.name]:
-            return [f"{band.metric} and calibration: no target is of the {band.label} of the training text"]
-        if math.isfinite(found.mean_log_ratio):
-            return []
-        return [f"{band.calibration}: a token of the {band.label} has a mean probability of 0"]
+    def _describe_bands(self, probability_V: NDArray[np.float64]) -> Iterator[dict[str, Any]]:
+        """Yield for each band its tokens, the range of their counts in training, its targets, loss and calibration."""
+        totals_K = np.sum(self._band_sums, axis=0)
+        for number, name in enumerate(BAND_NAMES):
+            chosen_V = self._vocabulary.bands == number
+            training, n_targets = self._vocabulary.unigram_counts[chosen_V], int(self._counts_V[chosen_V].sum())
+            found = calibration(probability_V, self._counts_V, chosen_V)
+            yield {
+                "band": name,
+                "tokens": len(training),
+                "training_counts": [int(training.min()), int(training.max())] if len(training) else None,
+                "targets": n_targets,
+                "occurring_tokens": found.n_occurring,
+                "loss": float(totals_K[number]) / n_targets if n_targets else math.nan,
+                "calibration": found.mean_log_ratio,
+                "pooled_calibration": found.pooled_log_ratio,
+            }
 
     def _no_bytes(self) -> str:
         """Return why the bytes of the predicted text are not known; empty if they are."""

@@ -36,12 +36,11 @@ def read_pairs(path: Path, spec: WordSimilaritySet) -> list[Pair]:
             f"word-similarity set {spec.name!r}: file {path} does not exist; put it there, set paths.word_similarity, "
             "or run the target `fetch`"
         ) from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"word-similarity set {spec.name!r}: {path} is not UTF-8 ({error})") from None
-    except OSError as error:  # a folder, or a file that may not be read
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", error)
         raise ValueError(
-            f"word-similarity set {spec.name!r}: file {path} cannot be read ({error.strerror}); "
-            "correct evaluation.word_similarity or paths.word_similarity"
+            f"word-similarity set {spec.name!r}: file {path} cannot be read as UTF-8 ({reason}); correct "
+            "evaluation.word_similarity or paths.word_similarity"
         ) from None
     pairs = [_pair(line, f"{path}:{number}", spec) for number, line in enumerate(lines, 1) if line.strip()]
     if not pairs:

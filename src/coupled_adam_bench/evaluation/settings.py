@@ -6,39 +6,21 @@ generates (``synthetic``) are identified by the id of the data. Not seen of a do
 hub, and Python code outside of lm-eval and ``paths.tasks``.
 """
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache
-from glob import glob
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
-from coupled_adam_bench.evaluation.task_files import (
-    LOCAL_READERS,
-    StandIn,
-    TaskFile,
-    find_tasks,
-    included_files,
-    mirrored_task,
-    plan_tasks,
-    read_task,
-    user_folder,
-)
-from coupled_adam_bench.store.files import cached_by_file, digest, sha256_once
-from coupled_adam_bench.study.config import Downstream, OwnMetric, Study, Theory, WordSimilaritySet
+from coupled_adam_bench.evaluation.task_files import find_tasks, installed, mirrored_task, plan_tasks, task_contents
+from coupled_adam_bench.store.files import cached_by_file, digest
+from coupled_adam_bench.study.config import Downstream, Study, Theory, WordSimilaritySet
+from coupled_adam_bench.study.config.base import duplicates
 from coupled_adam_bench.study.dotted import code_of
 
 RANDOM_SEED, OTHER_SEED = 0, 1234
 """lm-eval's default seeds: that of Python's generator, and that of all others."""
 LIBRARIES = ("lm_eval", "transformers", "tokenizers", "datasets")
 """The libraries that decide which tokens are scored, and how. The version of PyTorch changes only the rounding."""
-_FUNCTION = re.compile(r"!function\s+([\w.]+)\.\w+")
-
-Digest = tuple[str, str]
-"""Name of a file, without its folder, and the SHA-256 of its contents."""
 
 
 def test_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
@@ -80,7 +62,7 @@ def downstream(study: Study, data_id: str) -> dict[str, Any]:
         "max_length": study.training.seq_len,
         "tokenizer": study.data.tokenizer,
         "seeds": [RANDOM_SEED, OTHER_SEED],
-        "versions": {library: _version(library) for library in LIBRARIES},
+        "versions": {library: installed(library) for library in LIBRARIES},
     }
 
 
@@ -117,104 +99,27 @@ def _word_similarity(study: Study, data_id: str) -> Any:
     ]
 
 
-def own_metrics(study: Study) -> list[dict[str, Any]]:
-    """Return what can change the values of a study's own metrics; ``ValueError`` for a module that is not there."""
-    return [_own_metric(index, metric) for index, metric in enumerate(study.evaluation.metrics)]
-
-
-def _own_metric(index: int, metric: OwnMetric) -> dict[str, Any]:
-    try:
-        return {"name": metric.name, "path": metric.path, "code": code_of(metric.path)}
-    except ValueError as error:
-        raise ValueError(f"evaluation.metrics.{index}.{error}") from None
-
-
 @cached_by_file
 def _pairs_sha256(path: Path, spec: WordSimilaritySet) -> str:
     return digest(read_pairs(path, spec), 64)
 
 
+def own_metrics(study: Study) -> list[dict[str, Any]]:
+    """Return what can change the values of a study's own metrics; ``ValueError`` for a module that is not there."""
+    found = []
+    for index, metric in enumerate(study.evaluation.metrics):
+        try:
+            found.append({"name": metric.name, "path": metric.path, "code": code_of(metric.path)})
+        except ValueError as error:
+            raise ValueError(f"evaluation.metrics.{index}.{error}") from None
+    return found
+
+
 def _tasks(study: Study, data_id: str) -> Any:
     if study.evaluation.downstream_of_files is None:
         return {"generated": data_id}
-    own_folder = user_folder(study.paths.tasks)
     # A list: the order of tasks is that of the results.
-    return [task_contents(task, stand_in, own_folder) for task, stand_in in plan_tasks(study, data_id)]
-
-
-@cache
-def _version(library: str) -> str:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        raise ValueError(f"{library} is not installed: pip install 'coupled-adam-bench[pipeline]'") from None
-
-
-def task_contents(task: TaskFile, stand_in: StandIn | None, own_folder: Path | None) -> dict[str, Any]:
-    """Return the hashes of a task's YAML files, Python code and local data, wherever they lie.
-
-    One of the user's own tasks counts with all Python files in its folder, and a group of tasks with all of the user's
-    tasks. ``ValueError`` for a file that the task names and that is not there.
-    """
-    tasks = [task.path]
-    if task.is_group and own_folder is not None:
-        tasks += [path for path in sorted(own_folder.glob("**/*.yaml")) if path != task.path]
-    settings = [stand_in] if stand_in is not None else [read_task(yaml) for yaml in tasks]
-    code = [file for yaml in tasks for file in _files_of_task(yaml)]
-    if own_folder is not None:
-        code += [file for yaml in tasks if own_folder in yaml.parents for file in sorted(yaml.parent.glob("**/*.py"))]
-    return {
-        "name": task.name,
-        "files": [_digest(path) for path in dict.fromkeys(code)],
-        "data": [_data(task, values) for values in settings],
-    }
-
-
-def _digest(path: Path) -> Digest:
-    return path.name, sha256_once(path)
-
-
-def _files_of_task(path: Path) -> Iterator[Path]:
-    """Yield a YAML file, those that it includes, and the Python files beside them that they name a function of."""
-    yield path
-    for other in included_files(path):
-        yield from _files_of_task(other)
-    for module in _FUNCTION.findall(path.read_text(encoding="utf-8")):
-        if (file := path.parent / f"{module.replace('.', '/')}.py").is_file():
-            yield file
-
-
-def _data(task: TaskFile, settings: dict[str, Any]) -> dict[str, list[Digest]]:
-    """Return the digests of the local data files of a task by split; empty for data on the hub."""
-    options, source = settings.get("dataset_kwargs") or {}, settings.get("dataset_path")
-    is_reader = source in LOCAL_READERS
-    if not isinstance(source, str) or not (is_reader or Path(source).exists()):
-        return {}
-    folder = Path(options.get("data_dir") or "") if is_reader else Path(source)
-    if "data_files" not in options:  # a script, or a folder that is read whole
-        files = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.is_file())
-        return {"": [_digest(path) for path in files]}
-    named = options["data_files"]
-    splits = named if isinstance(named, dict) else {"": named}
-    return {
-        str(split): [
-            one for name in ([names] if isinstance(names, str) else names) for one in _digests(task, folder, name)
-        ]
-        for split, names in splits.items()
-    }
-
-
-def _digests(task: TaskFile, folder: Path, name: str) -> list[Digest]:
-    """Return the digests of the files that one name stands for: a path, a glob, or a URL, which is not fetched."""
-    if "://" in name:
-        return [(name, "")]
-    paths = [Path(path) for path in sorted(glob(str(folder / name), recursive=True))]  # noqa: PTH207
-    if not paths:
-        raise ValueError(
-            f"evaluation.downstream.tasks: {task.name} needs {folder / name}, which does not exist (data_files in "
-            f"{task.path}, from the folder in which the study is run)"
-        )
-    return [_digest(path) for path in paths]
+    return [task_contents(task, stand_in, study.paths.tasks) for task, stand_in in plan_tasks(study, data_id)]
 
 
 def check_evaluation(study: Study) -> None:
@@ -222,34 +127,30 @@ def check_evaluation(study: Study) -> None:
 
     What the data stage generates itself (``synthetic``) is not checked: it does not exist yet.
     """
-    problems: list[str] = []
-    if study.evaluation.word_similarity != "synthetic":
-        problems += _repeated("evaluation.word_similarity", (spec.name for spec in study.evaluation.word_similarity))
+    evaluation, problems = study.evaluation, _problem(own_metrics, study)
+    if evaluation.word_similarity != "synthetic":
+        problems += _repeated("word_similarity", [spec.name for spec in evaluation.word_similarity])
         for spec, path in set_files(study, Path()):
             problems += _problem(read_pairs, path, spec)
-    problems += _problem(own_metrics, study)
-    if (downstream := study.evaluation.downstream_of_files) is not None:
-        problems += _repeated("evaluation.downstream.tasks", downstream.tasks)
-        problems += _task_problems(study, downstream)
+    if (downstream := evaluation.downstream_of_files) is not None:
+        problems += _repeated("downstream.tasks", downstream.tasks)
+        try:
+            problems += _task_problems(study, downstream)
+        except OSError as error:
+            problems.append(f"paths.tasks, paths.hub_mirror: {error.filename} cannot be read: {error.strerror}")
     if problems:
         raise ValueError(f"evaluation: {len(problems)} problem(s)\n" + "\n".join(f"  {line}" for line in problems))
 
 
 def _task_problems(study: Study, downstream: Downstream) -> list[str]:
-    own = user_folder(study.paths.tasks)
+    own, mirror = study.paths.tasks, study.paths.hub_mirror
     try:
         tasks = find_tasks(downstream.tasks, own, downstream.task_versions)
     except ValueError as error:
         return [str(error)]
-    except OSError as error:
-        return [f"paths.tasks: {error.filename} cannot be read: {error.strerror}"]
-    if study.paths.hub_mirror is None:
+    if mirror is None:
         return [line for task in tasks for line in _problem(task_contents, task, None, own)]
-    mirror = Path(study.paths.hub_mirror)
-    try:
-        return [line for task in tasks for line in _problem(mirrored_task, task, mirror, downstream.num_fewshot)]
-    except OSError as error:
-        return [f"paths.hub_mirror: {error.filename} cannot be read: {error.strerror}"]
+    return [line for task in tasks for line in _problem(mirrored_task, task, Path(mirror), downstream.num_fewshot)]
 
 
 def _problem(check: Callable[..., Any], *args: Any) -> list[str]:
@@ -261,4 +162,4 @@ def _problem(check: Callable[..., Any], *args: Any) -> list[str]:
 
 
 def _repeated(setting: str, names: Iterable[str]) -> list[str]:
-    return [f"{setting}: {name!r} is named {count} times" for name, count in Counter(names).items() if count > 1]
+    return [f"evaluation.{setting}: {name!r} is named more than once" for name in duplicates(names)]

@@ -1,14 +1,16 @@
-"""Task files of the lm-evaluation-harness, found and rewritten without importing it (its import takes seconds).
+"""Task files of the lm-evaluation-harness, found, rewritten and hashed without importing it (its import takes seconds).
 
 A task is a YAML file; ``!function`` values are Python functions beside it and stay untouched here.
 """
 
 import difflib
-import importlib.util
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from glob import glob
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import yaml
 
 from coupled_adam_bench.data.check import TASKS
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import cached_by_file
+from coupled_adam_bench.store.files import cached_by_file, sha256_once
 from coupled_adam_bench.study.config import Study
 
 PAPER_TASK_FILES = {
@@ -31,10 +33,15 @@ PAPER_TASK_FILES = {
 """The places of the paper's tasks in lm-eval, so that its 14,000 files need not be read. Others are searched for."""
 OLDER_TASKS = {"0.4.3": Path(__file__).parent / "tasks_v0_4_3"}
 """Our files of those tasks of the paper whose prompts or scores differ in an older lm-eval, by its version."""
-_NAME = re.compile(r"""^["']?(task|group)["']?:[ \t]*["']?([^\s"'#\[]+)""", re.MULTILINE)
-_MOST_INCLUDES = 8
 LOCAL_READERS = ("arrow", "csv", "json", "parquet", "text")
+_NAME = re.compile(r"""^["']?(task|group)["']?:[ \t]*["']?([^\s"'#\[]+)""", re.MULTILINE)
+_FUNCTION = re.compile(r"!function\s+([\w.]+)\.\w+")
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
+
+StandIn = dict[str, Any]
+"""The settings of a task that includes another and finds its data elsewhere."""
+Digest = tuple[str, str]
+"""Name of a file, without its folder, and the SHA-256 of its contents."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,64 @@ class TaskFile:
 
     name: str
     path: Path
-    is_group: bool
+    is_group: bool = False
+
+
+@cache
+def installed(library: str) -> str:
+    """Return the version of a library; ``ValueError`` if it is not installed."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        raise ValueError(f"{library} is not installed: pip install 'coupled-adam-bench[pipeline]'") from None
+
+
+def harness_tasks() -> Path:
+    """Return the folder of lm-eval's tasks, without importing lm-eval."""
+    installed("lm_eval")
+    spec = find_spec("lm_eval")
+    assert spec is not None and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0]) / "tasks"
+
+
+# ---- which file a name stands for ----
+
+
+def find_tasks(names: Iterable[str], own_tasks: str | None, versions: str = "installed") -> list[TaskFile]:
+    """Return the files of tasks by name: first those in ``own_tasks``, then lm-eval's in these ``versions``.
+
+    ``ValueError`` that lists every unknown name with its near matches.
+    """
+    own = {} if own_tasks is None else _scan(Path(own_tasks).resolve())
+    older = _scan(OLDER_TASKS[versions]) if versions in OLDER_TASKS else {}
+    places = {name: harness_tasks() / path for name, path in PAPER_TASK_FILES.items()}
+    known = {name: TaskFile(name, path) for name, path in places.items() if path.is_file()} | older | own
+    names = list(dict.fromkeys(names))
+    if not known.keys() >= set(names):
+        known = _scan(harness_tasks()) | known
+    if problems := [_unknown(name, known) for name in names if name not in known]:
+        raise ValueError("evaluation.downstream.tasks: " + "; ".join(problems))
+    return [known[name] for name in names]
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=5)
+    return f"no task {name!r}" + (f"; did you mean {', '.join(close)}?" if close else "")
+
+
+@cache
+def _scan(folder: Path) -> dict[str, TaskFile]:
+    """Return all tasks and groups below a folder by name; reads text, parses nothing."""
+    if not folder.is_dir():
+        raise ValueError(f"paths.tasks: {folder} is not a folder")
+    found: dict[str, TaskFile] = {}
+    for path in sorted(folder.glob("**/*.yaml")):
+        for kind, name in _NAME.findall(path.read_text(encoding="utf-8", errors="replace")):
+            found.setdefault(name, TaskFile(name, path, kind == "group"))
+    return found
+
+
+# ---- what a file says ----
 
 
 class _Loader(yaml.SafeLoader):
@@ -52,99 +116,48 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.add_constructor("!function", lambda _, node: str(node.value))
 
-StandIn = dict[str, Any]
-"""The settings of a task that includes another and finds its data elsewhere."""
+
+@cached_by_file
+def _read_yaml(path: Path) -> dict[str, Any]:
+    """Read a task's YAML file without what it includes; the result is cached, so callers must not change it."""
+    try:
+        task = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such task file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(task, dict):
+        raise ValueError(f"{path}: not a task: a mapping is expected")
+    return task
+
+
+def _included_files(path: Path) -> list[Path]:
+    """Return the files that a task's YAML file includes itself, in its order."""
+    included = _read_yaml(path).get("include", [])
+    return [(path.parent / name).resolve() for name in ([included] if isinstance(included, str) else included)]
+
+
+def read_task(path: Path) -> dict[str, Any]:
+    """Return a task's settings with those of the files it includes, as lm-eval merges them."""
+    merged: dict[str, Any] = {}
+    for other in _included_files(path):
+        merged |= read_task(other)
+    return merged | {key: value for key, value in _read_yaml(path).items() if key != "include"}
+
+
+# ---- where its data are ----
 
 
 def plan_tasks(study: Study, data_id: str) -> list[tuple[TaskFile, StandIn | None]]:
     """Return the study's tasks, each with the task that stands in for it, None for one that lm-eval loads as it is."""
     downstream = study.evaluation.downstream_of_files
     if downstream is None:
-        return [*generated_tasks(paths.data_dir(data_id) / TASKS)]
-    tasks = find_tasks(downstream.tasks, user_folder(study.paths.tasks), downstream.task_versions)
+        return [*_generated_tasks(paths.data_dir(data_id) / TASKS)]
+    tasks = find_tasks(downstream.tasks, study.paths.tasks, downstream.task_versions)
     if study.paths.hub_mirror is None:
         return [(task, None) for task in tasks]
     mirror = Path(study.paths.hub_mirror)
     return [(task, mirrored_task(task, mirror, downstream.num_fewshot)) for task in tasks]
-
-
-def find_tasks(names: Iterable[str], user_folder: Path | None, versions: str = "installed") -> list[TaskFile]:
-    """Return the files of tasks by name: those of ``user_folder`` first, then of lm-eval in these ``versions``.
-
-    ``ValueError`` that lists every unknown name with its near matches.
-    """
-    own = _scan(user_folder) if user_folder is not None else {}
-    older = _scan(OLDER_TASKS[versions]) if versions in OLDER_TASKS else {}
-    found = {name: own.get(name) or older.get(name) or _paper_task(name) for name in names}
-    if None in found.values():
-        known = _scan(harness_tasks()) | own
-        found = {name: task or known.get(name) for name, task in found.items()}
-        problems = []
-        for name in (name for name, task in found.items() if task is None):
-            near = difflib.get_close_matches(name, known, n=5)
-            problems.append(f"no task {name!r}" + (f"; did you mean {', '.join(near)}?" if near else ""))
-        if problems:
-            raise ValueError("evaluation.downstream.tasks: " + "; ".join(problems))
-    return [task for task in found.values() if task is not None]
-
-
-def harness_tasks() -> Path:
-    """Return the folder of lm-eval's tasks, without importing lm-eval."""
-    spec = importlib.util.find_spec("lm_eval")
-    if spec is None or not spec.submodule_search_locations:
-        raise ValueError("lm_eval is not installed: pip install 'coupled-adam-bench[pipeline]'")
-    return Path(spec.submodule_search_locations[0]) / "tasks"
-
-
-def read_task(path: Path, including: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Return a task's settings with those of the files it includes, as lm-eval merges them.
-
-    ``including`` are the files that led to this one; a file that includes itself raises ``ValueError``.
-    """
-    merged: dict[str, Any] = {}
-    for other in included_files(path):
-        if other in (path.resolve(), *including):
-            raise ValueError(f"{path}: includes {other}, which includes it")
-        if len(including) == _MOST_INCLUDES:
-            raise ValueError(f"{path}: {_MOST_INCLUDES} files lead to it by `include`, which is the most; include less")
-        merged |= read_task(other, (path.resolve(), *including))
-    return merged | {key: value for key, value in read_yaml(path).items() if key != "include"}
-
-
-def included_files(path: Path) -> list[Path]:
-    """Return the files that a task's YAML file includes itself, in its order."""
-    included = read_yaml(path).get("include", [])
-    names = [included] if isinstance(included, str) else included
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{path}: include: {str(included)[:100]} must be the name of a file, or a list of names")
-    return [(path.parent / name).resolve() for name in dict.fromkeys(names)]
-
-
-def _contents(path: Path) -> str:
-    """Return the text of a task's file; ``ValueError`` if it is none, or is not UTF-8."""
-    if not path.is_file():
-        raise ValueError(f"{path}: no such task file")
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 ({error}); save it as UTF-8") from None
-
-
-@cached_by_file
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a task's YAML file without what it includes; the result is cached, so callers must not change it."""
-    loader = _Loader(_contents(path))
-    try:
-        task = loader.get_single_data()
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: not valid YAML: {error}") from None
-    except RecursionError:
-        raise ValueError(f"{path}: nested too deeply") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    if not isinstance(task, dict):
-        raise ValueError(f"{path}: not a task: a mapping is expected")
-    return task
 
 
 @dataclass(frozen=True)
@@ -186,52 +199,93 @@ def mirrored_task(task: TaskFile, mirror: Path, num_fewshot: int) -> StandIn | N
     data = hub_data(task, num_fewshot)
     if data is None:
         return None
-    splits, files = data.splits, {split: data.file(mirror, split) for split in data.splits.values()}
+    files = {split: data.file(mirror, split) for split in data.splits.values()}
     if missing := [str(files[split]) for split in data.needed if not files[split].is_file()]:
         raise ValueError(
             f"paths.hub_mirror: {task.name} needs {' and '.join(missing)}; the target `fetch` downloads it"
         )
     present = {split: str(path.resolve()) for split, path in files.items() if path.is_file()}
-    absent = {kind: None for kind, split in splits.items() if split not in present}
-    return {**_include(task, present), "dataset_path": "json", "dataset_name": None, **absent}
+    absent = {kind: None for kind, split in data.splits.items() if split not in present}
+    return {**_including(task, present), "dataset_path": "json", "dataset_name": None, **absent}
 
 
-def generated_tasks(folder: Path) -> list[tuple[TaskFile, StandIn]]:
-    """Return the tasks of the generated language, each with one that includes it and finds the data files beside it."""
-    tasks = []
-    for path in sorted(folder.glob("*.yaml")):
+def _generated_tasks(folder: Path) -> Iterator[tuple[TaskFile, StandIn]]:
+    """Yield the tasks of the generated language, each with one that includes it and finds the data files beside it."""
+    for path in sorted(folder.resolve().glob("*.yaml")):
         values = read_task(path)
-        task = TaskFile(values["task"], path.resolve(), False)
+        task = TaskFile(values["task"], path)
         names = values["dataset_kwargs"]["data_files"].items()
-        tasks.append((task, _include(task, {split: str(task.path.parent / name) for split, name in names})))
-    if not tasks:
-        raise ValueError(f"{folder}: no tasks; run the data stage")
-    return tasks
+        yield task, _including(task, {split: str(path.parent / name) for split, name in names})
 
 
-def user_folder(setting: str | None) -> Path | None:
-    """Return ``paths.tasks`` as a path."""
-    return None if setting is None else Path(setting).resolve()
-
-
-def _include(task: TaskFile, data_files: dict[str, str]) -> StandIn:
+def _including(task: TaskFile, data_files: dict[str, str]) -> StandIn:
     return {"include": str(task.path), "task": task.name, "dataset_kwargs": {"data_files": data_files}}
 
 
-def _paper_task(name: str) -> TaskFile | None:
-    if name not in PAPER_TASK_FILES:
-        return None
-    path = harness_tasks() / PAPER_TASK_FILES[name]
-    return TaskFile(name, path, False) if path.is_file() else None
+# ---- what identifies it ----
 
 
-@cache
-def _scan(folder: Path) -> dict[str, TaskFile]:
-    """Return all tasks and groups below a folder by name; reads text, parses nothing."""
-    if not folder.is_dir():
-        raise ValueError(f"paths.tasks: {folder} is not a folder")
-    found: dict[str, TaskFile] = {}
-    for path in sorted(folder.glob("**/*.yaml")):
-        for kind, name in _NAME.findall(path.read_text(encoding="utf-8", errors="replace")):
-            found.setdefault(name, TaskFile(name, path, kind == "group"))
-    return found
+def task_contents(task: TaskFile, stand_in: StandIn | None, own_tasks: str | None) -> dict[str, Any]:
+    """Return the hashes of a task's YAML files, Python code and local data, wherever they lie.
+
+    One of the user's own tasks counts with all Python files in its folder, and a group of tasks with all of the user's
+    tasks. ``ValueError`` for a file that the task names and that is not there.
+    """
+    own = None if own_tasks is None else Path(own_tasks).resolve()
+    yamls = [task.path]
+    if task.is_group and own is not None:
+        yamls += [path for path in sorted(own.glob("**/*.yaml")) if path != task.path]
+    files = [file for path in yamls for file in _files_of_task(path)]
+    files += [file for path in yamls if own in path.parents for file in sorted(path.parent.glob("**/*.py"))]
+    settings = [stand_in] if stand_in is not None else [read_task(path) for path in yamls]
+    return {
+        "name": task.name,
+        "files": [_digest(path) for path in dict.fromkeys(files)],
+        "data": [_data(task, values) for values in settings],
+    }
+
+
+def _digest(path: Path) -> Digest:
+    return path.name, sha256_once(path)
+
+
+def _files_of_task(path: Path) -> Iterator[Path]:
+    """Yield a YAML file, those that it includes, and the Python files beside them that they name a function of."""
+    yield path
+    for other in _included_files(path):
+        yield from _files_of_task(other)
+    for module in _FUNCTION.findall(path.read_text(encoding="utf-8")):
+        if (file := path.parent / f"{module.replace('.', '/')}.py").is_file():
+            yield file
+
+
+def _data(task: TaskFile, settings: dict[str, Any]) -> dict[str, list[Digest]]:
+    """Return the digests of the local data files of a task by split; empty for data on the hub."""
+    options, source = settings.get("dataset_kwargs") or {}, settings.get("dataset_path")
+    is_reader = source in LOCAL_READERS
+    if not isinstance(source, str) or not (is_reader or Path(source).exists()):
+        return {}
+    folder = Path(options.get("data_dir") or "") if is_reader else Path(source)
+    if "data_files" not in options:  # the folder is read whole
+        return {"": [_digest(path) for path in sorted(folder.rglob("*")) if path.is_file()]}
+    named = options["data_files"]
+    splits = named if isinstance(named, dict) else {"": named}
+    return {
+        str(split): [
+            one for name in ([names] if isinstance(names, str) else names) for one in _digests(task, folder, name)
+        ]
+        for split, names in splits.items()
+    }
+
+
+def _digests(task: TaskFile, folder: Path, name: str) -> list[Digest]:
+    """Return the digests of the files that one name stands for: a path, a glob, or a URL, which is not fetched."""
+    if "://" in name:
+        return [(name, "")]
+    found = sorted(glob(str(folder / name), recursive=True))  # noqa: PTH207 - the name may be an absolute path
+    if not found:
+        raise ValueError(
+            f"evaluation.downstream.tasks: {task.name} needs {folder / name}, which does not exist (data_files in "
+            f"{task.path}, from the folder in which the study is run)"
+        )
+    return [_digest(Path(path)) for path in found]

@@ -33,23 +33,6 @@ Observer = Callable[[Batch, NDArray[np.float64]], None]
 """A function that is given a batch and the losses of its targets, shape (B, T)."""
 
 
-def windows(tokens: TokenIds, seq_len: int, batch_sequences: int) -> Iterator[Batch]:
-    """Yield (inputs, targets) of shape (B, T) that cut tokens t_0 .. t_n into windows without overlap.
-
-    Window i reads t[i T : i T + T] and predicts t[i T + 1 : i T + T + 1], so each of t_1 .. t_n is a target once, with
-    between 1 and T tokens of context. What is left at the end is a batch of one shorter window. As in training, windows
-    cross the ends of documents.
-    """
-    n_full = (len(tokens) - 1) // seq_len
-    for first in range(0, n_full, batch_sequences):
-        last = min(first + batch_sequences, n_full)
-        chunk = tokens[first * seq_len : last * seq_len + 1].astype(np.int64)
-        yield chunk[:-1].reshape(-1, seq_len), chunk[1:].reshape(-1, seq_len)
-    rest = tokens[n_full * seq_len :].astype(np.int64)
-    if len(rest) > 1:
-        yield rest[None, :-1], rest[None, 1:]
-
-
 def random_offsets(n_tokens: int, seq_len: int, test_loss: TestLoss, seed: int) -> NDArray[np.int64]:
     """Return where random windows start, shape (N,) with N = ``n_batches`` x ``batch_sequences``, with replacement.
 
@@ -64,35 +47,45 @@ def random_offsets(n_tokens: int, seq_len: int, test_loss: TestLoss, seed: int) 
     return torch.cat(draws).numpy()
 
 
+def all_starts(n_tokens: int, seq_len: int) -> NDArray[np.int64]:
+    """Return where the windows that cut tokens t_0 .. t_n without overlap start, shape (N,).
+
+    Window i reads t[i T : i T + T] and predicts t[i T + 1 : i T + T + 1], so each of t_1 .. t_n is a target once, with
+    between 1 and T tokens of context. The last window may be shorter. As in training, windows cross the ends of
+    documents.
+    """
+    return np.arange(0, n_tokens - 1, seq_len)
+
+
 def window_starts(n_tokens: int, seq_len: int, test_loss: TestLoss, seed: int) -> NDArray[np.int64]:
-    """Return where the windows that ``test_loss`` chooses for a cell's ``seed`` start, shape (N,)."""
-    if test_loss.windows == "all":
-        return np.arange(0, n_tokens - 1, seq_len)
-    return random_offsets(n_tokens, seq_len, test_loss, seed)
-
-
-def windows_at(tokens: TokenIds, offsets_N: NDArray[np.int64], seq_len: int, batch_sequences: int) -> Iterator[Batch]:
-    """Yield (inputs, targets) of shape (B, T) of the windows that start at ``offsets_N``, targets one further."""
-    for first in range(0, len(offsets_N), batch_sequences):
-        starts_B = offsets_N[first : first + batch_sequences]
-        chunk = tokens[starts_B[:, None] + np.arange(seq_len + 1)].astype(np.int64)
-        yield chunk[:, :-1], chunk[:, 1:]
-
-
-def batches(tokens: TokenIds, seq_len: int, test_loss: TestLoss, seed: int, batch_sequences: int) -> Iterator[Batch]:
-    """Return the batches that ``test_loss`` chooses for a cell's ``seed``, ``batch_sequences`` windows at a time.
+    """Return where the windows that ``test_loss`` chooses for a cell's ``seed`` start, shape (N,).
 
     ``ValueError`` if the tokens are too few for one window.
     """
     needed = 2 if test_loss.windows == "all" else seq_len + 1
-    if len(tokens) < needed:
+    if n_tokens < needed:
         raise ValueError(
-            f"evaluation.test_loss.split: {test_loss.split} has {len(tokens)} token(s), windows {test_loss.windows!r} "
+            f"evaluation.test_loss.split: {test_loss.split} has {n_tokens} token(s), windows {test_loss.windows!r} "
             f"need at least {needed}; raise data.split.{test_loss.split}_fraction"
         )
     if test_loss.windows == "all":
-        return windows(tokens, seq_len, batch_sequences)
-    return windows_at(tokens, window_starts(len(tokens), seq_len, test_loss, seed), seq_len, batch_sequences)
+        return all_starts(n_tokens, seq_len)
+    return random_offsets(n_tokens, seq_len, test_loss, seed)
+
+
+def windows_at(tokens: TokenIds, starts_N: NDArray[np.int64], seq_len: int, batch_sequences: int) -> Iterator[Batch]:
+    """Yield (inputs, targets) of shape (B, T) of the windows that start at ``starts_N``, targets one further.
+
+    A window that the end of the tokens makes shorter is a batch of its own.
+    """
+    n_full = np.count_nonzero(starts_N + seq_len < len(tokens))
+    for first in range(0, n_full, batch_sequences):
+        starts_B = starts_N[first : min(first + batch_sequences, n_full)]
+        chunk = tokens[starts_B[:, None] + np.arange(seq_len + 1)].astype(np.int64)
+        yield chunk[:, :-1], chunk[:, 1:]
+    for start in starts_N[n_full:]:
+        rest = tokens[start:].astype(np.int64)
+        yield rest[None, :-1], rest[None, 1:]
 
 
 def mean_loss(
@@ -151,9 +144,9 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
     bf16 = study.training.precision == "bf16"
 
     def evaluate(cell: Cell, model: Path) -> Evaluation:
-        chosen = test_loss.for_model(cell.model.name)
-        found = batches(tokens, cell.training.seq_len, chosen, cell.seed, batch_sequences)
-        starts_N = window_starts(len(tokens), cell.training.seq_len, chosen, cell.seed)
+        seq_len = cell.training.seq_len
+        starts_N = window_starts(len(tokens), seq_len, test_loss.for_model(cell.model.name), cell.seed)
+        found = windows_at(tokens, starts_N, seq_len, batch_sequences)
         detail = LossDetail(vocabulary, starts_N, ends_G)
         model_on_device = load_model(model, device)
         loss, n_tokens = mean_loss(model_on_device, found, device, bf16, detail.add, detail.logits.add)
@@ -178,7 +171,8 @@ def open_validation(study: Study, data_id: str, device: str) -> Iterator[Evaluat
     ((task, metric, unit),) = VALIDATION_LOSS.columns
 
     def evaluate(cell: Cell, model: Path) -> Evaluation:
-        found = windows(tokens, cell.training.seq_len, batch_sequences)
+        seq_len = cell.training.seq_len
+        found = windows_at(tokens, all_starts(len(tokens), seq_len), seq_len, batch_sequences)
         loss, n_tokens = mean_loss(load_model(model, device), found, device, study.training.precision == "bf16")
         finite = math.isfinite(loss)
         undefined = [] if finite else [f"validation loss of this model is {loss}"]

@@ -8,7 +8,6 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,16 +60,6 @@ class TokenPairs:
     def coverage(self) -> float:
         """The share of the file's pairs that are kept."""
         return self.n_pairs / self.n_read
-
-
-def load_tokenizer(folder: Path) -> "Tokenizer":
-    """Read ``tokenizer.json`` in ``folder``; ``ValueError`` if it is not there."""
-    from tokenizers import Tokenizer
-
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist; run the data stage")
-    return Tokenizer.from_file(str(path))
 
 
 def single_token_pairs(
@@ -149,17 +138,6 @@ COSINE, DOT = "cosine", "dot"
 CORRELATIONS = {"pearson": (pearson, pearson_resamples), "spearman": (spearman, spearman_resamples)}
 
 
-@dataclass(frozen=True)
-class SetAgreement:
-    """How embeddings agree with the ratings of a set: correlations and their 95 % intervals by name."""
-
-    pairs: TokenPairs
-    correlations: dict[str, float]
-    intervals: dict[str, tuple[float, float]]
-    pearson_cosine_resamples: NDArray[np.float64]
-    """Pearson's correlation of the cosine in each resample, of which the interval of r_bar is made; shape (B,)."""
-
-
 def word_vectors(embeddings_VD: NDArray[np.float64], pairs: TokenPairs) -> NDArray[np.float64]:
     """Return the vector of each word (W, D): the mean embedding of its pieces."""
     if not len(pairs.starts):
@@ -193,36 +171,27 @@ def correlations_of(found: dict[str, NDArray[np.float64]], ratings_P: NDArray[np
     }
 
 
-def set_agreement(embeddings_VD: NDArray[np.float64], pairs: TokenPairs) -> SetAgreement:
-    """Return the correlations of a set with their percentile intervals over its pairs.
+def resampled_correlations(
+    found: dict[str, NDArray[np.float64]], pairs: TokenPairs, correlations: dict[str, float]
+) -> dict[str, NDArray[np.float64]]:
+    """Return each correlation in each resample of the pairs (B,), NaN where the correlation itself is.
 
     The resamples depend on the set's name and number of pairs only, so those of two models are the same.
     """
-    found = similarities(embeddings_VD, pairs)
-    correlations = correlations_of(found, pairs.ratings)
     counts_BP = resamples(pairs.n_pairs, zlib.crc32(pairs.name.encode()))
-    intervals, kept = {}, np.full(len(counts_BP), math.nan)
+    drawn = {}
     for name, value in correlations.items():
-        if math.isnan(value):
-            intervals[name] = (math.nan, math.nan)
-            continue
         correlation, _, kind = name.partition("_")
-        values_B = CORRELATIONS[correlation][1](found[kind], pairs.ratings, counts_BP)
-        intervals[name] = interval(values_B)
-        kept = values_B if name == "pearson_cosine" else kept
-    return SetAgreement(pairs, correlations, intervals, kept)
+        if math.isnan(value):
+            drawn[name] = np.full(len(counts_BP), math.nan)
+        else:
+            drawn[name] = CORRELATIONS[correlation][1](found[kind], pairs.ratings, counts_BP)
+    return drawn
 
 
 def r_bar(correlations: Sequence[float]) -> float:
     """Return 100 times the unweighted mean of the sets' correlations; NaN if one of them is, or if there is none."""
     return 100 * math.fsum(correlations) / len(correlations) if correlations else math.nan
-
-
-def r_bar_interval(sets: Sequence[SetAgreement]) -> tuple[float, float]:
-    """Return the percentile interval of ``r_bar`` over the pairs of all sets, which are drawn independently."""
-    if not sets:
-        return math.nan, math.nan
-    return interval(100 * np.mean([found.pearson_cosine_resamples for found in sets], axis=0))
 
 
 def r_bar_of(embeddings_VD: NDArray[np.float64], sets: Sequence[TokenPairs]) -> float:
@@ -235,45 +204,45 @@ def word_similarity_rows(
 ) -> tuple[list[ResultRow], list[str]]:
     """Return the rows of all sets and of ``r_bar``, and the reasons for every NaN among them.
 
-    The intervals are of the sets of single tokens only.
+    The intervals are percentiles over the pairs, for ``r_bar`` over those of all sets, which are drawn independently.
+    They are of the sets of single tokens only.
     """
-    found = [set_agreement(embeddings_VD, pairs) for pairs in sets]
-    rows = [each for agreement in found for each in _rows_of_set(agreement)]
-    rows.append(row("word_similarity", "r_bar", r_bar([each.correlations["pearson_cosine"] for each in found])))
-    low, high = r_bar_interval(found)
+    rows: list[ResultRow] = []
+    reasons = [] if sets else ["r_bar: evaluation.word_similarity has no sets"]
+    cosines, cosines_SB = [], []
+    for pairs in sets:
+        found = similarities(embeddings_VD, pairs)
+        correlations = correlations_of(found, pairs.ratings)
+        drawn = resampled_correlations(found, pairs, correlations)
+        cosines.append(correlations["pearson_cosine"])
+        cosines_SB.append(drawn["pearson_cosine"])
+        rows += _rows_of_pairs(pairs.name, pairs)
+        for name, value in correlations.items():
+            low, high = interval(drawn[name])
+            ends = {name: value, f"{name}_low": low, f"{name}_high": high}
+            rows += [row(pairs.name, metric, number) for metric, number in ends.items()]
+        reasons += _reasons(pairs.name, pairs, correlations, "are single tokens")
+    low, high = interval(100 * np.mean(cosines_SB, axis=0)) if sets else (math.nan, math.nan)
+    rows.append(row("word_similarity", "r_bar", r_bar(cosines)))
     rows += [row("word_similarity", "r_bar_low", low, "percent"), row("word_similarity", "r_bar_high", high, "percent")]
+    cosines = []
     for pairs in subword_sets:
-        correlations = set_correlations(embeddings_VD, pairs)
-        rows += _rows_of_pairs(pairs.name + SUBWORDS, pairs)
-        rows += [row(pairs.name + SUBWORDS, name, value) for name, value in correlations.items()]
-    rows.append(row("word_similarity" + SUBWORDS, "r_bar", r_bar_of(embeddings_VD, subword_sets)))
-    return rows, _reasons(embeddings_VD, sets, subword_sets)
+        task, correlations = pairs.name + SUBWORDS, set_correlations(embeddings_VD, pairs)
+        cosines.append(correlations["pearson_cosine"])
+        rows += _rows_of_pairs(task, pairs)
+        rows += [row(task, name, value) for name, value in correlations.items()]
+        reasons += _reasons(task, pairs, correlations, "have known words")
+    rows.append(row("word_similarity" + SUBWORDS, "r_bar", r_bar(cosines)))
+    return rows, reasons
 
 
 def _rows_of_pairs(task: str, pairs: TokenPairs) -> list[ResultRow]:
     return [row(task, "n_pairs", pairs.n_pairs), row(task, "coverage", pairs.coverage)]
 
 
-def _rows_of_set(found: SetAgreement) -> list[ResultRow]:
-    rows = _rows_of_pairs(found.pairs.name, found.pairs)
-    for name, value in found.correlations.items():
-        low, high = found.intervals[name]
-        values = {name: value, f"{name}_low": low, f"{name}_high": high}
-        rows += [row(found.pairs.name, metric, number) for metric, number in values.items()]
-    return rows
-
-
-def _reasons(
-    embeddings_VD: NDArray[np.float64], sets: Sequence[TokenPairs], subword_sets: Sequence[TokenPairs]
-) -> list[str]:
-    if not sets:
-        return ["r_bar: evaluation.word_similarity has no sets"]
-    reasons = []
-    for ending, kind, of_kind in (("", "are single tokens", sets), (SUBWORDS, "have known words", subword_sets)):
-        for pairs in of_kind:
-            name = pairs.name + ending
-            if pairs.n_pairs < MIN_PAIRS:
-                reasons.append(f"{name}: {pairs.n_pairs} of {pairs.n_read} pairs {kind}, {MIN_PAIRS} are needed")
-            elif any(math.isnan(value) for value in set_correlations(embeddings_VD, pairs).values()):
-                reasons.append(f"{name}: an embedding is zero or not finite, or similarities or ratings are constant")
-    return reasons
+def _reasons(task: str, pairs: TokenPairs, correlations: dict[str, float], kept: str) -> list[str]:
+    if pairs.n_pairs < MIN_PAIRS:
+        return [f"{task}: {pairs.n_pairs} of {pairs.n_read} pairs {kept}, {MIN_PAIRS} are needed"]
+    if any(math.isnan(value) for value in correlations.values()):
+        return [f"{task}: an embedding is zero or not finite, or similarities or ratings are constant"]
+    return []

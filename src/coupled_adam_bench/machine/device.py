@@ -73,13 +73,6 @@ def _too_old(index: int) -> str | None:
     return torch.cuda.get_device_name(index) if built_for and 10 * major + minor < min(built_for) else None
 
 
-def each_device(device: str) -> tuple[str, ...]:
-    """Return the names of all devices of a kind that this process may use: each visible GPU, or the CPU."""
-    import torch
-
-    return tuple(f"cuda:{index}" for index in range(torch.cuda.device_count())) if device == "cuda" else (device,)
-
-
 def n_processors() -> int:
     """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):

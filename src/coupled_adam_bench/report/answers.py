@@ -22,11 +22,10 @@ from coupled_adam_bench.report.blocks import (
 from coupled_adam_bench.report.formats import MISSING, fixed, p_value, with_interval
 from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.corrections import holm
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.statistics.paired import PairedTest, paired_test
 from coupled_adam_bench.statistics.scores import Verdict, verdicts
-from coupled_adam_bench.statistics.t_test import ALPHA, interval, summarize
+from coupled_adam_bench.statistics.t_test import ALPHA, holm, interval, summarize
 from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
 

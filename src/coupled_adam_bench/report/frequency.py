@@ -4,14 +4,13 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from coupled_adam_bench.report.blocks import Block, Cell, Fold, Grid, Heading, Items, Kind, Part, Text, listed, place_of
+from coupled_adam_bench.report.blocks import Block, Cell, Fold, Grid, Heading, Items, Kind, Part, listed, place_of
 from coupled_adam_bench.report.formats import MISSING, fixed, with_interval
 from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.statistics.paired import paired_test
-from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS, Metric
 
 BAND_METRICS = {
@@ -21,8 +20,6 @@ MATRIX_METRICS = tuple(
     METRICS[name] for name in ("logit_mean", "logit_sd", "logit_max", "log_z_squared", "isotropy", "isotropy_trimmed")
 )
 """The columns of the second table of a group."""
-PART_FROM = 0.1
-"""Difference of the two kinds of Iso from which on the section says that they part; a choice of ours."""
 
 
 def difference(study: StudyResults, group: Group, metric: Metric, key: str, reference: str) -> str:
@@ -64,23 +61,12 @@ def _matrix(study: StudyResults, group: Group, label: str) -> Grid[Any]:
     return Grid(f"Logits and isotropy, {label}", columns, lines, caption=caption)
 
 
-def _parted(study: StudyResults, group: Group) -> Iterator[str]:
-    """Yield a sentence for each optimizer whose Iso is another without the longest rows."""
-    whole, trimmed = (study.samples(group, METRICS[name]) for name in ("isotropy", "isotropy_trimmed"))
-    for key, label in group.optimizer_labels.items():
-        with_all, without = summarize(whole[key]).mean, summarize(trimmed[key]).mean
-        if abs(without - with_all) >= PART_FROM:
-            place = f"N = {group.model_label}, D = {group.tokens_label}"
-            yield f"{label} ({place}): {fixed(with_all, 2)} with all rows, {fixed(without, 2)} without the longest"
-
-
 def _blocks(material: Material) -> Iterator[Block]:
     study = material.study
     names = [metric.name for metrics in BAND_METRICS.values() for metric in metrics]
     if not study.groups or not any((cell, name) in study.values for cell in study.plan.cells for name in names):
         return
     yield Part("frequency.html.j2")
-    parted: dict[str, None] = {}
     for name, groups in study.groups.items():
         title = study.tables[name].title
         yield Heading(title)
@@ -88,10 +74,6 @@ def _blocks(material: Material) -> Iterator[Block]:
             label = f"{title}, D = {group.tokens_label}, N = {group.model_label}"
             tables = [_bands(study, group, label), _matrix(study, group, label)]
             yield Fold(place_of(group), tables, is_open=number == 0)
-            parted |= dict.fromkeys(_parted(study, group))
-    if parted:
-        yield Text("A few long rows decide the isotropy here, and not the mean of the embeddings:")
-        yield Items(list(parted))
     yield Items([f"{MEANS_NOTE} Nothing here is tested, and nothing is bold."], small=True)
 
 

@@ -164,16 +164,10 @@ def _settings_of(model: Model) -> str:
 
 def _add_tables(tables: dict[str, Table], study: Study) -> None:
     for name, table in study.tables_of_blocks.items():
-        titles = {each.title: each.name for each in tables.values()}
         if tables.setdefault(name, table) != table:
             raise ValueError(
                 f"{study.name}: tables.{name}: another study of the plan has a table of this name, which is not the "
                 "same; make them the same, or rename one"
-            )
-        if titles.get(table.title, name) != name:
-            raise ValueError(
-                f"{study.name}: tables.{name}.title: {table.title!r} is the title of {titles[table.title]} too; "
-                "change one"
             )
 
 

@@ -1,6 +1,6 @@
 """Tidy CSV files with typed columns: written whole, and read back bit for bit."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,10 @@ import pandas as pd
 from pandas import DataFrame
 
 from coupled_adam_bench.store.files import atomic_path
+from coupled_adam_bench.store.markup import csv_cell, text_of_cell
+
+# Python's float reads every digit; other programs write NaN as an empty field.
+_READERS: dict[type, Callable[[str], Any]] = {str: text_of_cell, float: lambda text: float(text or "nan")}
 
 
 def typed_frame(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, type]) -> DataFrame:
@@ -19,8 +23,15 @@ def typed_frame(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, type]) 
 
 def write_csv(frame: DataFrame, path: Path) -> None:
     """Write ``frame`` to ``path`` atomically, floats in the fewest digits that read back as the same float64."""
+    frame = frame.rename(columns=_cell)
+    for name in frame.select_dtypes(exclude=["number", "bool"]):
+        frame[name] = frame[name].map(_cell)
     with atomic_path(path) as temporary:
         frame.to_csv(temporary, index=False, na_rep="NaN", lineterminator="\n")
+
+
+def _cell(value: Any) -> Any:
+    return csv_cell(value) if isinstance(value, str) else value
 
 
 def read_csv(path: Path, columns: Mapping[str, type], key: tuple[str, ...]) -> DataFrame:
@@ -28,11 +39,10 @@ def read_csv(path: Path, columns: Mapping[str, type], key: tuple[str, ...]) -> D
 
     Raises ``ValueError`` that names the file and what is wrong in it.
     """
-    # Python's float reads every digit; other programs write NaN as an empty field.
-    floats = {name: lambda text: float(text or "nan") for name, kind in columns.items() if kind is float}
-    kinds = {name: kind for name, kind in columns.items() if kind is not float}
+    converters = {name: _READERS[kind] for name, kind in columns.items() if kind in _READERS}
+    kinds = {name: kind for name, kind in columns.items() if kind not in _READERS}
     try:
-        frame = pd.read_csv(path, dtype=kinds, converters=floats, keep_default_na=False)
+        frame = pd.read_csv(path, dtype=kinds, converters=converters, keep_default_na=False)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file") from None
     except (ValueError, OverflowError) as error:

@@ -17,11 +17,10 @@ from coupled_adam_bench.report.blocks import Block, Cell, Column, Grid, Heading,
 from coupled_adam_bench.report.formats import p_value, significant
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, PLACE, Group
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.statistics.corrections import holm
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.stated_plan import Check, in_advance, meant_groups, plan_checks
-from coupled_adam_bench.statistics.t_test import statistic, t_test
+from coupled_adam_bench.statistics.t_test import holm, statistic, t_test
 from coupled_adam_bench.statistics.trend import TOKENS, trend_of, upper_tail
 from coupled_adam_bench.study.stated import Hypothesis
 

@@ -8,7 +8,7 @@ t-test over the seeds.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +16,34 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from coupled_adam_bench.report.blocks import Block, Figures, Fold, Grid, Heading, Kind, P, Text, listed, with_arrow
+from coupled_adam_bench.report.blocks import (
+    Block,
+    Figures,
+    Fold,
+    Grid,
+    Heading,
+    Items,
+    Kind,
+    P,
+    Text,
+    listed,
+    with_arrow,
+)
 from coupled_adam_bench.report.formats import MISSING, p_value, plural, significant
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults, paired_differences, rivals
-from coupled_adam_bench.statistics.corrections import holm
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.t_test import ALPHA, one_sided_p, statistic, t_quantile
+from coupled_adam_bench.statistics.t_test import ALPHA, holm, one_sided_p, statistic, t_quantile
 from coupled_adam_bench.study.catalog.metrics import Metric
+from coupled_adam_bench.study.cells import readable_count
 
 Floats = NDArray[np.float64]
+NO_CROSSING = "no crossing in the range"
 CENTRE, TOKENS, PARAMETERS = "centre", "tokens", "parameters"
 """Terms: the difference at the mean log D and log N, and what each doubling of tokens or of parameters adds to it."""
+CROSSING = "tokens at 0, N = "
+"""A term of each size, whose number of parameters follows: at how many tokens the fitted difference is 0."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +114,41 @@ class Trend:
     n: int
     n_missing: int
 
+    def _weights(self, n_params: float, n_tokens: float) -> Floats:
+        at = {TOKENS: math.log2(n_tokens), PARAMETERS: math.log2(n_params)}
+        return np.array([1.0, *(np.array([at[term] for term in self.terms]) - self.fit.centre)])
+
     def predicted(self, n_params: float, n_tokens: float) -> tuple[float, float]:
         """Return the fitted difference and half the width of its 95 % interval."""
-        at = {TOKENS: math.log2(n_tokens), PARAMETERS: math.log2(n_params)}
-        weights = np.array([1.0, *(np.array([at[term] for term in self.terms]) - self.fit.centre)])
-        error = math.sqrt(max(weights @ self.fit.covariance @ weights, 0.0))
+        weights = self._weights(n_params, n_tokens)
+        error = math.sqrt(max(float(weights @ self.fit.covariance @ weights), 0.0))
         return float(weights @ self.fit.estimates), t_quantile(self.fit.df) * error
+
+    def crossing(self, n_params: int) -> tuple[float, float, float, str]:
+        """Return the tokens at which the fitted difference is 0, the ends of the 95 % interval, and a reason for NaN.
+
+        The interval is Fieller's (1954): all D at which the interval of the fitted difference holds 0. It may reach
+        beyond the study's numbers of tokens; a crossing itself is given only between them.
+        """
+        nothing = (math.nan, math.nan, math.nan)
+        if self.fit.reason or TOKENS not in self.terms:
+            return *nothing, self.fit.reason or "one number of tokens"
+        at_one = self._weights(n_params, 1)  # the difference at log2 D = x is that at one token and x times the slope
+        slope = self._weights(n_params, 2) - at_one
+        value_slope = np.array([at_one, slope])
+        value, step = map(float, value_slope @ self.fit.estimates)
+        tokens = [group.n_tokens for group in self.groups]
+        place = -value / step if step else math.nan
+        if not math.log2(min(tokens)) <= place <= math.log2(max(tokens)):
+            return *nothing, NO_CROSSING
+        # (value + step x)^2 <= t^2 variance(x), a quadratic in x; it opens upwards if the slope differs from 0.
+        variances = t_quantile(self.fit.df) ** 2 * value_slope @ self.fit.covariance @ value_slope.T
+        a, b, c = step**2 - variances[1, 1], value * step - variances[0, 1], value**2 - variances[0, 0]
+        if a <= 0:
+            return 2.0**place, *nothing[1:], "the slope does not differ from 0, so the interval has no end"
+        root = math.sqrt(max(b * b - a * c, 0.0))
+        low, high = (2.0 ** min((-b + sign * root) / a, 1023) for sign in (-1, 1))
+        return 2.0**place, low, high, ""
 
 
 def trends(study: StudyResults, table: str, metrics: Sequence[Metric]) -> list[Trend]:
@@ -168,6 +212,10 @@ def _rows(trend: Trend) -> list[dict[str, Any]]:
             "p_value": upper_tail(sign * estimate, error, df), "n": trend.n, "n_missing": trend.n_missing,
             "n_seeds": fit.n_seeds, "reason": "; ".join(filter(None, reasons)),
         })  # fmt: skip
+    for n_params in sorted({group.setup.n_params for group in trend.groups}):
+        tokens, low, high, reason = trend.crossing(n_params)
+        at = {"term": f"{CROSSING}{n_params}", "estimate": tokens, "low": low, "high": high, "reason": reason}
+        rows.append(rows[0] | dict.fromkeys(("se", "df", "p_value", "p_holm"), math.nan) | at)
     return rows
 
 
@@ -198,6 +246,29 @@ def _answer(row: Row, gain: str, where: str) -> str:
         f"The {gain} in loss {word} with D{where}: each doubling changes the difference by {_interval(row)} nat/token "
         f"(one-sided p {p if p.startswith('<') else f'= {p}'})."
     )
+
+
+def _crossed(row: Row) -> str:
+    """Return where the fitted losses of a size cross."""
+    if math.isnan(row["estimate"]):
+        return f"are not seen to cross ({row['reason']})"
+    interval = f"95 % interval {_count(row['low'])} to {_count(row['high'])}"
+    return f"cross at D = {_count(row['estimate'])} ({row['reason'] or interval})"
+
+
+def _count(tokens: float) -> str:
+    return readable_count(round(tokens)) if tokens < 1e18 else "more than 10^18"
+
+
+def crossing_sentences(rows: Sequence[Row], labels: Mapping[str, str]) -> list[str]:
+    """Return where the fitted losses of each pair of optimizers cross, given the rows of a table."""
+    found = []
+    for row in rows:
+        if row["metric"] == LOSS and row["term"].startswith(CROSSING):
+            size = readable_count(int(row["term"].removeprefix(CROSSING)))
+            pair = f"{labels[row['optimizer']]} and {labels[row['reference']]}"
+            found.append(f"The fitted losses of {pair} at N = {size} {_crossed(row)}.")
+    return found
 
 
 _HEADS: tuple[tuple[str, Kind], ...] = (
@@ -238,6 +309,7 @@ def _blocks(material: Material) -> Iterator[Block]:
             counts = f"{plural(row['n'], 'pair')}, {plural(row['n_seeds'], 'seed')}"
             numbers = (_interval(row), p_value(row["p_value"]), p_value(row["p_holm"]), _interval(other))
             lines.append([with_arrow(metric), *pair, *numbers, counts, row["reason"]])
+        yield Items(crossing_sentences([row for row in rows if row["table"] == name], labels), small=True)
         caption = "What each doubling adds to the difference, with its 95 % interval"
         grid = Grid(f"Trends of {table.title}", listed(*_HEADS), lines, caption=caption, tall=True)
         yield Fold(plural(len(lines), "line"), [grid])

@@ -94,17 +94,3 @@ def folder_lock(folder: Path, name: str = LOCK, waiting: str | None = None) -> I
         yield
     finally:
         lock.release()
-
-
-def is_held(folder: Path, name: str = LOCK) -> bool:
-    """Tell whether a living process holds the lock of a folder."""
-    if not (folder / name).is_file():  # to open a pipe may take for ever
-        return False
-    try:
-        with (folder / name).open(encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # this user may not read it
-        return False
-    return False

@@ -1,4 +1,4 @@
-"""Plain text as LaTeX. Light."""
+"""Plain text as LaTeX, and as a cell of a CSV file. Light."""
 
 import re
 
@@ -16,3 +16,25 @@ def latex_escape(text: str) -> str:
     Letters that pdflatex does not know pass through: they need XeLaTeX or LuaLaTeX.
     """
     return _LATEX_PATTERN.sub(lambda match: _LATEX.get(match[0], " "), text)
+
+
+def csv_cell(text: str) -> str:
+    """Return text as a cell of a CSV file that no spreadsheet takes for a formula: those have an apostrophe before."""
+    return f"'{text}" if _is_formula(text) else text
+
+
+def text_of_cell(cell: str) -> str:
+    """Return the text of which :func:`csv_cell` made a cell."""
+    return cell[1:] if cell.startswith("'") and _is_formula(cell[1:]) else cell
+
+
+def _is_formula(text: str) -> bool:
+    """Tell whether a spreadsheet takes text, without apostrophes before it, for a formula; numbers are none."""
+    start = text.lstrip("'")
+    if not start.startswith(("=", "+", "-", "@", "\t", "\r")) or start in ("+", "-"):
+        return False
+    try:
+        float(text)
+    except ValueError:
+        return True
+    return False

@@ -85,13 +85,6 @@ class StatedPlan(Settings):
     correction: Literal["none", "holm", "bonferroni"] = "holm"
     """How the level is shared by several hypotheses."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _has_one_look(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "stopping" in values:
-            raise ValueError("stopping: all stated seeds are run, and tested once; leave it out")
-        return values
-
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if twice := duplicates(hypothesis.name for hypothesis in self.hypotheses):

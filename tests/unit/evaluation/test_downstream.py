@@ -1,5 +1,7 @@
 import json
 import math
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import yaml
 from planned import Planned, study_and_data
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from coupled_adam_bench.evaluation import downstream, harness_model, settings
+from coupled_adam_bench.evaluation import downstream, harness_model
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_json
@@ -268,19 +270,14 @@ def test_every_document_has_the_scores_of_lm_eval(mirror):
     with downstream.load_tasks(part.study, part.data_id) as loaded:
         theirs = downstream.run_tasks(loaded, hf, limit=None).documents
         ours = downstream.run_tasks(loaded, harness_model.HarnessModel(folder, part.study), limit=None).documents
-    assert {task: len(documents) for task, documents in ours.items()} == {
+    assert Counter(document.task for document in ours) == {
         "hellaswag": 4, "winogrande": 3, "arc_easy": 5, "arc_challenge": 5, "truthfulqa_mc2": 2, "lambada_openai": 2,
         "race": 2,
     }  # fmt: skip
-    for task, documents in ours.items():
-        for one, other in zip(documents, theirs[task], strict=True):
-            assert ((one.task, one.doc_id), one.doc_hash, one.gold) == (
-                (other.task, other.doc_id),
-                other.doc_hash,
-                other.gold,
-            )
-            assert one.loglikelihoods == pytest.approx(other.loglikelihoods, rel=0, abs=1e-4)
-            assert one.metrics == pytest.approx(other.metrics, rel=0, abs=1e-4)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.loglikelihoods == pytest.approx(other.loglikelihoods, rel=0, abs=1e-4)
+        assert one.metrics == pytest.approx(other.metrics, rel=0, abs=1e-4)
+        assert replace(one, loglikelihoods=[], metrics={}) == replace(other, loglikelihoods=[], metrics={})
 
 
 RACE_OF_THREE = {
@@ -400,31 +397,10 @@ def test_a_group_counts_as_one_task(mirror):
     assert ("own_a", "acc") not in group["rows"]
 
 
-def test_which_groups_need_the_index_of_all_tasks(tmp_path):
-    from lm_eval.tasks import TaskManager
-
-    write_own_tasks(tmp_path / "tasks")
-    groups = {
-        "of_groups": ["own", "own_norm"],
-        "of_others": ["own_a", "arc_easy"],
-        "of_a_tag": ["mine"],
-        "of_overrides": [{"task": "own_a", "num_fewshot": 1}],
-        "of_itself": ["of_itself"],
-        "of_none": None,
-    }
-    for name, members in groups.items():
-        (tmp_path / "tasks" / f"{name}.yaml").write_text(yaml.safe_dump({"group": name, "task": members}))
-    (tmp_path / "tasks/tagged.yaml").write_text(yaml.safe_dump({"task": "tagged", "tag": "mine", **OWN_TASK}))
-    index = TaskManager(include_path=str(tmp_path / "tasks"), include_defaults=False).task_index
-    assert set(groups) | {"own", "mine"} <= set(index)
-    whole = {name for name in (*groups, "own", "mine", "mmlu") if downstream._has_members(index, name)}
-    assert whole == {"own", "of_groups", "of_none"}
-
-
 def test_task_rows_by_hand():
     results = {
         "a": {"name": "a", "alias": "a", "sample_len": 9, "acc,none": 0.5, "acc_stderr,none": 0.3},
-        "b": {"acc,none": 0.25, "acc_stderr,none": 0.4, "f1,strict": np.float64(0.1), "f1_stderr,strict": 0.7},
+        "b": {"acc,none": 0.25, "acc_stderr,none": 0.4, "f1,strict": np.float64(9.5), "f1_stderr,strict": 0.7},
     }
     rows, reasons = downstream.task_rows(["a", "b"], results, {})
     assert {(row["task"], row["metric"]): row["value"] for row in rows} == {
@@ -432,7 +408,7 @@ def test_task_rows_by_hand():
         ("a", "acc_stderr"): 0.3,
         ("b", "acc"): 0.25,
         ("b", "acc_stderr"): 0.4,
-        ("b", "f1@strict"): 0.1,
+        ("b", "f1@strict"): 9.5,
         ("average", "acc"): 0.375,
         ("average", "acc_stderr"): 0.25,
     }
@@ -447,26 +423,16 @@ def test_task_rows_by_hand():
 @pytest.mark.parametrize(
     ("metric", "value", "message"),
     [
-        ("acc", 7.0, r"'b': lm-eval reports acc = 7.0, which is no number from 0 to 1"),
-        ("acc", -0.1, r"acc = -0.1, which is no number from 0 to 1"),
-        ("acc", math.nan, r"acc = nan, which is no number from 0 to 1"),
-        ("acc_stderr", math.inf, r"acc_stderr = inf, which is no number from 0 to 1"),
-        ("acc_norm", np.float64(1.5), r"acc_norm = 1.5"),
-        ("perplexity", math.inf, r"perplexity = inf, which is no finite number"),
-        ("perplexity", math.nan, r"perplexity = nan, which is no finite number"),
+        ("acc", 7.0, r"'b': lm-eval reports acc@strict = 7.0, which is no number from 0 to 1"),
+        ("acc_stderr", math.nan, r"acc_stderr@strict = nan, which is no number from 0 to 1"),
+        ("acc_norm", np.float64(-0.1), r"acc_norm@strict = -0.1"),
+        ("perplexity", math.inf, r"perplexity@strict = inf, which is no finite number"),
     ],
 )
 def test_impossible_numbers_are_refused(metric, value, message):
     good = {"acc,none": 0.5, "acc_stderr,none": 0.1}
     with pytest.raises(ValueError, match=message):
-        downstream.task_rows(["a", "b"], {"a": good, "b": {**good, f"{metric},none": value}}, {})
-    with pytest.raises(ValueError, match=rf"{metric}@strict"):
-        downstream.task_rows(["b"], {"b": {**good, f"{metric},strict": value}}, {})
-
-
-def test_a_perplexity_may_be_large():
-    rows, _ = downstream.task_rows(["a"], {"a": {"acc,none": 1.0, "acc_stderr,none": 0.0, "perplexity,none": 1e9}}, {})
-    assert {row["metric"]: row["value"] for row in rows if row["task"] == "a"}["perplexity"] == 1e9
+        downstream.task_rows(["a", "b"], {"a": good, "b": {**good, f"{metric},strict": value}}, {})
 
 
 FAILING = """
@@ -503,18 +469,3 @@ def test_unreachable_hub_says_what_to_do(mirror):
         downstream.open_evaluator(*study_and_data(make_part(["arc_easy"])), "cpu"),
     ):
         pass
-
-
-def test_settings_follow_contents_not_places(mirror):
-    def settings_of(part: Planned) -> dict:
-        return settings.downstream(part.study, part.data_id)
-
-    before = settings_of(make_part(["race", "arc_easy"], hub_mirror=mirror))
-    Path("mirror").rename("elsewhere")
-    assert settings_of(make_part(["race", "arc_easy"], hub_mirror="elsewhere")) == before
-    with Path("elsewhere/EleutherAI/race/high/test.jsonl").open("a") as file:
-        file.write(json.dumps(RACE[0]) + "\n")
-    after = settings_of(make_part(["race", "arc_easy"], hub_mirror="elsewhere"))
-    assert after["tasks"][0] != before["tasks"][0]
-    assert after["tasks"][1] == before["tasks"][1]
-    json.dumps(before, allow_nan=False)

@@ -1,6 +1,5 @@
 """A job that scores several cells: what they share, and what one that fails costs the others."""
 
-import json
 import math
 import os
 import subprocess
@@ -14,8 +13,7 @@ from coupled_adam_bench.evaluation import downstream, harness_model
 from coupled_adam_bench.evaluation.kept import read_documents
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import read_json, read_sealed, write_json, write_sealed
-from coupled_adam_bench.store.runs import write_run
+from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.store.stored import measurement_of
 from coupled_adam_bench.study.catalog.stages import STAGES
 
@@ -50,58 +48,6 @@ def test_requests_are_built_and_tokenized_once(part, monkeypatch):
     assert len(tokenized) == len(set(tokenized)) <= 160  # four answers each
     assert results[0] == results[2] and results[1] == results[3]
     assert results[0].results != results[1].results
-
-
-def test_another_tokenizer_has_tokens_of_its_own(part):
-    """Two cells of a job whose tokenizers differ in two words."""
-    first, second = part.cells.values()
-    file = paths.run_dir(second.id) / "model/tokenizer.json"
-    tokenizer = read_json(file)
-    vocabulary = tokenizer["model"]["vocab"]
-    words = sorted(vocabulary, key=vocabulary.get)[:100]
-    for word, index in zip(words, reversed(range(100)), strict=True):
-        vocabulary[word] = index
-    write_json(file, tokenizer)
-    with downstream.open_evaluator(part.study, part.data_id, "cpu") as evaluate:
-        _, together = (evaluate(cell, paths.run_dir(cell.id) / "model") for cell in (first, second))
-    with downstream.open_evaluator(part.study, part.data_id, "cpu") as evaluate:
-        alone = evaluate(second, paths.run_dir(second.id) / "model")
-    assert together == alone
-
-
-def test_all_devices_of_a_job_share_its_work(part, monkeypatch):
-    cell = next(iter(part.cells.values()))
-    results = []
-    for devices in (("cpu",), ("cpu", "cpu", "cpu")):
-        monkeypatch.setattr(downstream, "each_device", lambda _, devices=devices: devices)
-        with downstream.open_evaluator(part.study, part.data_id, "cpu") as evaluate:
-            results.append(evaluate(cell, paths.run_dir(cell.id) / "model"))
-    assert results[0] == results[1]
-
-
-def change_tokenizer(folder: Path) -> None:
-    """Give a word that the tasks have a token that the model has not."""
-    tokenizer = read_json(folder / "tokenizer.json")
-    (items,) = paths.RESULTS.glob("data/*/tasks/synthetic_topic.jsonl")
-    word = json.loads(items.read_text().splitlines()[0])["context"].split()[0]
-    tokenizer["model"]["vocab"][word] = 5000
-    write_json(folder / "tokenizer.json", tokenizer)
-
-
-@pytest.mark.fault(
-    "evaluation",
-    "the tokenizer beside a model has more tokens than the model",
-    "that cell fails with a sentence that names task, item, token and vocabulary; the other cells are scored",
-)
-def test_a_tokenizer_that_does_not_match(part, capsys):
-    bad, good = part.cells
-    change_tokenizer(paths.run_dir(bad) / "model")
-    write_run(paths.run_dir(bad), {"cell": bad, "status": "completed", "reason": None})
-    assert run_stage(DOWNSTREAM, part.of([bad, good]), DONE) == 1
-    log = capsys.readouterr().err
-    assert f"downstream: {bad}: FAILED: RequestError: downstream task 'synthetic_" in log
-    assert "has token 5000, but the model has 128" in log
-    assert evaluation_of(part, good)["status"] == "ok"
 
 
 @pytest.mark.fault(

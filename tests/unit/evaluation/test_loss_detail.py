@@ -27,7 +27,7 @@ from coupled_adam_bench.evaluation.kept import (
     read_windows,
     unpack_windows,
 )
-from coupled_adam_bench.evaluation.loss_detail import BandLosses, LossDetail, Vocabulary
+from coupled_adam_bench.evaluation.loss_detail import LossDetail, Vocabulary
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store import paths
@@ -61,28 +61,6 @@ def test_bands_against_the_definition_and_in_any_order_of_the_vocabulary(counts,
     order = random.sample(range(len(counts)), len(counts))
     np.testing.assert_array_equal(bands_of_tokens(np.array(counts)[order]), found[order])
     np.testing.assert_array_equal(bands_of_tokens(3 * np.array(counts)), found)
-
-
-def test_a_text_without_tokens_has_no_bands():
-    with pytest.raises(ValueError, match="unigram_counts: all counts are 0"):
-        bands_of_tokens(np.zeros(4, dtype=np.int64))
-
-
-@given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 9))
-def test_the_loss_of_a_band_is_the_mean_over_its_targets(seed, n_batches, seq_len):
-    rng = np.random.default_rng(seed)
-    bands = rng.integers(0, len(BAND_NAMES), 12)
-    losses = BandLosses(bands)
-    of_band: dict[str, list[float]] = {name: [] for name in BAND_NAMES}
-    for _ in range(n_batches):
-        targets, values = rng.integers(0, 12, (3, seq_len)), rng.exponential(size=(3, seq_len))
-        losses.add(targets, values)
-        for target, value in zip(targets.ravel(), values.ravel(), strict=True):
-            of_band[BAND_NAMES[bands[target]]].append(value)
-    assert losses.n_targets == {name: len(values) for name, values in of_band.items()}
-    for name, values in of_band.items():
-        expected = math.fsum(values) / len(values) if values else math.nan
-        assert losses.means()[name] == pytest.approx(expected, rel=1e-12, nan_ok=True)
 
 
 def rewrite_meta(part: Planned, n_documents: int) -> None:

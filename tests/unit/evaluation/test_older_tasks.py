@@ -56,7 +56,7 @@ def test_the_older_files_stand_in_for_two_of_the_papers_tasks():
 
 def test_a_task_of_the_user_comes_first(tmp_path):
     (tmp_path / "mine.yaml").write_text("task: race\n")
-    (mine,) = find_tasks(["race"], tmp_path, "0.4.3")
+    (mine,) = find_tasks(["race"], str(tmp_path), "0.4.3")
     assert mine.path == tmp_path / "mine.yaml"
 
 

@@ -3,13 +3,13 @@
 import math
 import random
 import shutil
-import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -18,8 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from coupled_adam_bench.evaluation import scoring
 from coupled_adam_bench.evaluation.harness_model import HarnessModel
-from coupled_adam_bench.evaluation.prefix_trees import TokenRequest
-from coupled_adam_bench.evaluation.scoring import Scorer
+from coupled_adam_bench.evaluation.scoring import Scorer, TokenRequest, Tree, batch_of, build_trees, pack
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.models.export import load_model, save_model
 from coupled_adam_bench.store.files import read_json, write_json
@@ -103,7 +102,7 @@ def check(found: list[tuple[float, bool]], expected: list[tuple[float, bool]], t
 
 def test_the_scores_of_plain_forward_passes(model, plain):
     assert any(greedy for _, greedy in plain) and min(log_p for log_p, _ in plain) < -20
-    check(Scorer([model], SEQ_LEN, SEQUENCES * SEQ_LEN).score(ENCODED), plain)
+    check(Scorer(model, SEQ_LEN, SEQUENCES * SEQ_LEN).score(ENCODED), plain)
 
 
 def test_the_scores_of_lm_eval(folder, model):
@@ -118,51 +117,16 @@ def test_the_scores_of_lm_eval(folder, model):
     theirs = hf._loglikelihood_tokens(
         [(text, *pair) for text, pair in zip(texts, REQUESTS, strict=True)], disable_tqdm=True
     )
-    check(Scorer([model], SEQ_LEN, SEQUENCES * SEQ_LEN).score(ENCODED), theirs)
+    check(Scorer(model, SEQ_LEN, SEQUENCES * SEQ_LEN).score(ENCODED), theirs)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 50, 10**6])
-def test_the_budget_changes_nothing(model, plain, max_tokens):
-    check(Scorer([model], SEQ_LEN, max_tokens).score(ENCODED), plain)
-
-
-def test_the_order_of_requests_changes_nothing(model, plain):
-    order = random.Random(2).sample(range(len(ENCODED)), len(ENCODED))
-    found = Scorer([model], SEQ_LEN, 100).score([ENCODED[number] for number in order])
+def test_budgets_and_the_order_of_requests_change_nothing(model, plain, max_tokens, monkeypatch):
+    order = random.Random(max_tokens).sample(range(len(ENCODED)), len(ENCODED))
+    monkeypatch.setitem(scoring._LOGITS_CHUNK, "cpu", 5 * max_tokens)
+    found = Scorer(model, SEQ_LEN, max_tokens).score([ENCODED[number] for number in order])
     check(found, [plain[number] for number in order])
-
-
-def test_logits_come_in_chunks(model, plain, monkeypatch):
-    monkeypatch.setitem(scoring._LOGITS_CHUNK, "cpu", 5)
-    check(Scorer([model], SEQ_LEN, 200).score(ENCODED), plain)
-
-
-def test_replicas_share_the_work(folder, model, plain):
-    other = load_model(folder)
-    batches = []
-    count = model.blocks[0].register_forward_hook(lambda *_: batches.append(model))
-    one = Scorer([model], SEQ_LEN, 30).score(ENCODED)
-    count.remove()
-    # Each replica waits in its first batch until the other has one, too: else a quick one could take all of them.
-    both, calls = threading.Barrier(2, timeout=60), []
-
-    def called(replica):
-        def hook(*_):
-            if replica not in calls:
-                both.wait()
-            calls.append(replica)
-
-        return hook
-
-    hooks = [
-        replica.blocks[0].register_forward_hook(called(name)) for name, replica in (("first", model), ("second", other))
-    ]
-    two = Scorer([model, other], SEQ_LEN, 30).score(ENCODED)
-    for hook in hooks:
-        hook.remove()
-    assert two == one
-    check(two, plain)
-    assert len(calls) == len(batches) and set(calls) == {"first", "second"}
+    assert Scorer(model, SEQ_LEN, max_tokens).score([]) == []
 
 
 def test_each_token_is_read_once_and_scored_once(model, monkeypatch):
@@ -173,17 +137,17 @@ def test_each_token_is_read_once_and_scored_once(model, monkeypatch):
     score_nodes = scoring._score_nodes
     monkeypatch.setattr(scoring, "_score_nodes", lambda *given: scored.append(len(given[2])) or score_nodes(*given))
     hook = model.blocks[0].register_forward_hook(lambda _m, given, _o: read.append(given[0][..., 0].numel()))
-    Scorer([model], SEQ_LEN, 1000).score(requests)
+    Scorer(model, SEQ_LEN, 1000).score(requests)
     hook.remove()
     # 3 is read once for three answers, and 5 for the last; scored are the question's end, 3 and 5.
     assert (read, scored) == ([12 + 1 + 1], [3])
 
 
 def test_bfloat16_is_close(model, plain):
-    found = Scorer([model], SEQ_LEN, 200, bf16=True).score(ENCODED)
+    found = Scorer(model, SEQ_LEN, 200, bf16=True).score(ENCODED)
     for (log_p, _), (expected, _) in zip(found, plain, strict=True):
         assert log_p == pytest.approx(expected, rel=0.1, abs=1.0)
-    assert found != Scorer([model], SEQ_LEN, 200).score(ENCODED)
+    assert found != Scorer(model, SEQ_LEN, 200).score(ENCODED)
 
 
 @pytest.mark.parametrize("chunk", [5, 2**20])
@@ -196,7 +160,7 @@ def test_of_equally_likely_tokens_the_first_is_the_likeliest(folder, chunk, monk
         direction = model.hidden(torch.tensor([context]))[0, -1]
         model.head_weight[[3, 7]] = 100 * direction  # the context has neither
     requests = [TokenRequest(np.array([*context, token], np.int32), 1) for token in (3, 7, 4)]
-    (first, is_first), (second, is_second), (_, is_other) = Scorer([model], SEQ_LEN, 100).score(requests)
+    (first, is_first), (second, is_second), (_, is_other) = Scorer(model, SEQ_LEN, 100).score(requests)
     assert first == second == pytest.approx(-math.log(2), abs=1e-5)
     assert (is_first, is_second, is_other) == (True, False, False)
 
@@ -206,25 +170,8 @@ def test_weights_that_are_no_numbers_give_no_numbers(folder):
     with torch.no_grad():
         model.embedding.weight[3] = math.nan
     requests = [TokenRequest(np.array(tokens, np.int32), 1) for tokens in ([3, 1, 2], [1, 2, 1])]
-    (bad, _), (_, _) = Scorer([model], SEQ_LEN, 100).score(requests)
+    (bad, _), (_, _) = Scorer(model, SEQ_LEN, 100).score(requests)
     assert math.isnan(bad)
-
-
-def test_no_requests(model):
-    assert Scorer([model], SEQ_LEN, 100).score([]) == []
-
-
-@dataclass
-class Asked:
-    """A request as lm-eval makes it."""
-
-    args: tuple
-    task_name: str = "own"
-    doc_id: int = 0
-
-
-def words(tokens: list[int]) -> str:
-    return " ".join(f"w{token}" for token in tokens)
 
 
 def open_both(folder, tiny_study):
@@ -234,26 +181,6 @@ def open_both(folder, tiny_study):
     settings = tiny_study(training={"seq_len": SEQ_LEN, "batch_sequences": 4, "warmup_steps": 0, "precision": "fp32"})
     hf = HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=SEQUENCES, max_length=SEQ_LEN)
     return HarnessModel(folder, parse_study(settings)), hf
-
-
-def test_whole_texts_have_the_log_likelihood_of_lm_eval(folder, tiny_study):
-    ours, theirs = open_both(folder, tiny_study)
-    draw = random.Random(3)
-    texts = [words([draw.randrange(VOCAB_SIZE) for _ in range(n)]) for n in (1, SEQ_LEN - 1, SEQ_LEN, 3 * SEQ_LEN + 5)]
-    requests = [Asked((text,)) for text in texts]
-    expected = theirs.loglikelihood_rolling(requests, disable_tqdm=True)
-    np.testing.assert_allclose(ours.loglikelihood_rolling(requests), expected, rtol=0, atol=1e-4)
-
-
-def test_texts_are_generated_as_by_lm_eval(folder, tiny_study):
-    ours, theirs = open_both(folder, tiny_study)
-    draw = random.Random(4)
-    texts = [words([draw.randrange(1, VOCAB_SIZE) for _ in range(n)]) for n in (3, 3, 9)]
-    requests = [Asked((text, {"until": ["w5"], "max_gen_toks": 6, "do_sample": False})) for text in texts]
-    found = ours.generate_until(requests, disable_tqdm=True)
-    assert found == theirs.generate_until(requests, disable_tqdm=True)
-    assert any(found)
-    assert ours.lengths["own"].longest_context == 9
 
 
 def test_special_tokens_are_added_as_by_lm_eval(folder, tmp_path, tiny_study):
@@ -270,8 +197,7 @@ def test_special_tokens_are_added_as_by_lm_eval(folder, tmp_path, tiny_study):
     assert ours.tok_encode("w1 w2") == [0, 1, 2]
 
 
-def test_scores_and_texts_have_the_cap_of_the_trained_model(folder, tmp_path, tiny_study):
-    """The classes of transformers have no cap, so the head of lm-eval's model gets the one of ``config.json``."""
+def test_scores_have_the_cap_of_the_trained_model(folder, tmp_path):
     config = read_json(folder / "config.json")
     capped = shutil.copytree(folder, tmp_path / "capped")
     write_json(capped / "config.json", config | {"soft_cap": 2.0})
@@ -280,8 +206,88 @@ def test_scores_and_texts_have_the_cap_of_the_trained_model(folder, tmp_path, ti
     with torch.no_grad():
         expected = ours.logits(tokens)
         assert load_model(folder).logits(tokens).abs().max() > 3 > 2 >= expected.abs().max()
-        generator = HarnessModel(capped, parse_study(tiny_study()))._generator
-        torch.testing.assert_close(generator.model(tokens).logits, expected, rtol=0, atol=1e-4)
     log_p = expected[0, 2:7].log_softmax(-1).gather(1, tokens[0, 3:8, None]).sum().item()
-    ((found, _),) = Scorer([ours], SEQ_LEN, 100).score([TokenRequest(np.arange(1, 9, dtype=np.int32), 5)])
+    ((found, _),) = Scorer(ours, SEQ_LEN, 100).score([TokenRequest(np.arange(1, 9, dtype=np.int32), 5)])
     assert found == pytest.approx(log_p, abs=1e-4)
+
+
+# Trees of common beginnings, against the texts that they are made of.
+
+
+def request(text: list[int], n_continuation: int = 1) -> TokenRequest:
+    return TokenRequest(np.array(text, np.int32), n_continuation)
+
+
+@st.composite
+def different_requests(draw) -> list[TokenRequest]:
+    """Requests over few tokens, so that many begin alike and some are the beginning of others."""
+    texts = draw(st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=9), min_size=1, max_size=20))
+    found = {}
+    for text in texts:
+        n = draw(st.integers(1, len(text) - 1))
+        found[tuple(text), n] = request(text, n)
+    return list(found.values())
+
+
+def above(tree: Tree, node: int) -> list[int]:
+    """The nodes that a node sees, as the model's attention mask has them."""
+    return [other for other in range(len(tree.tokens)) if other <= node < tree.ends[other]]
+
+
+@given(different_requests(), st.sampled_from([1, 8, 10**6]), st.sampled_from([1, 6, 1000]))
+def test_every_request_is_read_from_its_tree(requests, width, max_nodes):
+    trees = build_trees(requests, width, max_nodes)
+    seen = []
+    for tree in trees:
+        for number, nodes, continuation in tree.scored:
+            seen.append(number)
+            tokens, n = requests[number]
+            assert continuation.tolist() == tokens[-n:].tolist()
+            path = above(tree, nodes[-1])
+            assert [tree.tokens[node] for node in path] == tokens[:-1].tolist()
+            assert [tree.depths[node] for node in path] == list(range(len(path)))
+            assert nodes == path[-n:]
+        assert len(tree.tokens) <= max(max_nodes, *(len(requests[number].tokens) - 1 for number, _, _ in tree.scored))
+        assert tree.is_chain == all(len(above(tree, node)) == node + 1 for node in range(len(tree.tokens)))
+    assert sorted(seen) == list(range(len(requests)))
+    assert sum(len(tree.tokens) for tree in trees) <= sum(len(one.tokens) - 1 for one in requests)
+
+
+@given(different_requests(), st.integers(1, 40))
+def test_batches_hold_every_tree_within_the_budget(requests, max_tokens):
+    trees = build_trees(requests, 10**6, 1000)
+    batches = pack(trees, max_tokens)
+    assert sorted(map(id, trees)) == sorted(id(tree) for batch in batches for tree in batch)
+    for trees_of_batch in batches:
+        batch = batch_of(trees_of_batch)
+        assert batch.tokens.size <= max_tokens or len(trees_of_batch) == 1
+        assert list(batch.nodes) == sorted(batch.nodes)
+        padding = np.concatenate(
+            [
+                np.arange(len(tree.tokens), batch.tokens.shape[1]) + index * batch.tokens.shape[1]
+                for index, tree in enumerate(trees_of_batch)
+            ]
+        )
+        assert not set(padding) & set(batch.nodes)
+        column = np.tile(np.arange(batch.tokens.shape[1]), len(trees_of_batch))
+        assert (batch.ends.ravel()[padding] == column[padding] + 1).all()  # it sees only itself
+    sizes = [len(tree.tokens) for batch in batches for tree in batch]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_question_with_its_answers_by_hand():
+    question = [5, 6, 7]
+    answers = [[8], [9], [8, 3], [4, 4, 4]]
+    (tree,) = build_trees([request(question + answer, len(answer)) for answer in answers], 100, 100)
+    # The last token of an answer is no input: both one-token answers are read from the last token of the question.
+    assert tree.tokens == [5, 6, 7, 4, 4, 8]
+    assert tree.depths == [0, 1, 2, 3, 4, 3]
+    assert tree.ends == [6, 6, 6, 5, 5, 6]
+    scored = {number: (nodes, continuation.tolist()) for number, nodes, continuation in tree.scored}
+    assert scored == {0: ([2], [8]), 1: ([2], [9]), 2: ([2, 5], [8, 3]), 3: ([2, 3, 4], [4, 4, 4])}
+
+
+def test_a_short_common_beginning_is_read_again_where_that_is_less_work():
+    alike = [request([1, *range(2, 40)]), request([1, *range(50, 90)])]
+    assert len(build_trees(alike, 10**6, 1000)) == 1  # attention is for nothing in a wide model
+    assert len(build_trees(alike, 1, 1000)) == 2

@@ -1,9 +1,6 @@
 """What evaluations are kept by: everything that can change a number, and nothing that cannot."""
 
 import shutil
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -95,42 +92,26 @@ def test_other_files_and_places_do_not_count(here):
     assert hash_of(make_study()) == before
     shutil.move("tasks", "elsewhere")
     assert hash_of(make_study(where={"tasks": "elsewhere"})) == before
+    check_evaluation(make_study(where={"tasks": "elsewhere"}))
     (here / "data/b2.jsonl").write_text("{}\n")  # matches the glob
     assert hash_of(make_study(where={"tasks": "elsewhere"})) != before
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"limit": 3},
-        {"num_fewshot": 1},
-        {"precision": "bf16"},
-        {"task_versions": "0.4.3"},
-        {"tasks": ["own", "arc_easy"]},
-        {"tasks": ["arc_easy", "own"]},
-    ],
-)
-def test_every_setting_of_downstream_counts(here, change):
-    seen = {hash_of(make_study()), hash_of(make_study({"downstream": {"tasks": ["arc_easy"]}}))}
-    assert hash_of(make_study({"downstream": {"tasks": ["own"]} | change})) not in seen
-
-
-def test_sequences_tokenizer_and_versions_count(here, monkeypatch):
-    before = hash_of(make_study())
-    assert hash_of(make_study(training={"seq_len": 512})) != before
-    assert settings.downstream(make_study(), DATA_ID)["tokenizer"] == "gpt2"
-    versions = settings.downstream(make_study(), DATA_ID)["versions"]
-    assert set(versions) == {"lm_eval", "transformers", "tokenizers", "datasets"}
-    monkeypatch.setattr(settings, "_version", lambda library: "0")
-    assert hash_of(make_study()) != before
-
-
-def test_what_changes_no_score_does_not_count(here):
-    before = hash_of(make_study())
-    changed = make_study(
-        {"leading_space": False, "test_loss": {"split": "val"}}, title="T", execution={"evaluation_batch_sequences": 3}
-    )
-    assert hash_of(changed) == before
+def test_settings_of_downstream_count_and_those_of_others_do_not(here, monkeypatch):
+    changes = [
+        {"limit": 3}, {"num_fewshot": 1}, {"precision": "bf16"}, {"task_versions": "0.4.3"},
+        {"tasks": ["own", "arc_easy"]}, {"tasks": ["arc_easy", "own"]}, {"tasks": ["arc_easy"]},
+    ]  # fmt: skip
+    seen = [hash_of(make_study({"downstream": {"tasks": ["own"]} | change})) for change in ({}, *changes)]
+    seen.append(hash_of(make_study(training={"seq_len": 512})))
+    assert len(set(seen)) == len(seen)
+    others = {"leading_space": False, "test_loss": {"split": "val"}}
+    assert hash_of(make_study(others, title="T", execution={"evaluation_batch_sequences": 3})) == seen[0]
+    found = settings.downstream(make_study(), DATA_ID)
+    assert found["tokenizer"] == "gpt2"
+    assert set(found["versions"]) == {"lm_eval", "transformers", "tokenizers", "datasets"}
+    monkeypatch.setattr(settings, "installed", lambda library: "0")
+    assert hash_of(make_study()) not in seen
 
 
 def test_the_prompts_of_the_authors_count(here):
@@ -171,6 +152,11 @@ def test_folders_of_data_are_read_whole_and_the_hub_is_not(here):
     assert data(doc_to_text="x") == [{}]
 
 
+@pytest.mark.fault(
+    "evaluation",
+    "a data file of the user's own task, a file that it includes, or the task itself is not there",
+    "it is said before the first job, with the names of task and file",
+)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -181,26 +167,9 @@ def test_folders_of_data_are_read_whole_and_the_hub_is_not(here):
 )
 def test_a_file_that_is_not_there_is_named(here, name, message):
     (here / name).unlink()
-    with pytest.raises(ValueError, match=message):
-        hash_of(make_study())
-
-
-def test_a_file_that_includes_itself_is_refused(here):
-    (here / "tasks/base/base.yaml").write_text("include: ../base/../own.yaml\n")
-    with pytest.raises(ValueError, match=r"base\.yaml: includes .*own\.yaml, which includes it"):
-        hash_of(make_study())
-
-
-@pytest.mark.fault(
-    "evaluation",
-    "a data file of the user's own task is not there",
-    "it is said before the first job, with the names of task and file",
-)
-def test_missing_data_are_found_before_the_first_job(here):
-    check_evaluation(make_study())
-    (here / "data/a.jsonl").unlink()
-    with pytest.raises(ValueError, match=r"own needs data/a\.jsonl, which does not exist"):
-        check_evaluation(make_study())
+    for find in (hash_of, check_evaluation):
+        with pytest.raises(ValueError, match=message):
+            find(make_study())
 
 
 def test_a_file_is_hashed_once_for_all_cells_and_again_when_it_changes(here, monkeypatch):
@@ -244,32 +213,3 @@ def test_generated_sets_are_told_by_their_data_before_there_are_any(tmp_path, mo
     assert settings.embeddings(study, DATA_ID)["word_similarity"] == {"generated": DATA_ID}
     assert settings.downstream(study, "e-0123456789") != settings.downstream(study, DATA_ID)
     assert settings.test_loss(study, DATA_ID) == {"split": "test", "windows": "all", "precision": "fp32"}
-
-
-def test_theory_needs_its_section(tiny_study):
-    values = tiny_study()
-    with pytest.raises(ValueError, match=r"evaluation\.theory: not in study 'tiny'; give it, \{\} for its defaults"):
-        settings.theory(parse_study(values), DATA_ID)
-    values["evaluation"] = {**values["evaluation"], "theory": {"n_batches": 3, "replay_tolerance": 0.5}}
-    assert settings.theory(parse_study(values), DATA_ID) == {"n_batches": 3, "record_every": 10}
-
-
-def test_the_settings_of_the_paper_s_tasks_are_light():
-    """The workflow asks for them of each cell while it is planned."""
-    code = """
-        import sys
-        from coupled_adam_bench.study.config import parse_study
-        from coupled_adam_bench.evaluation import settings
-        study = parse_study({
-            "study": "s", "protocol": "official", "paths": {"text": "."},
-            "data": {"name": "d", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50304},
-            "models": ["gpt2-125m"], "evaluation": {"word_similarity": []},
-            "grid": [{"models": ["gpt2-125m"], "tokens": ["5B"], "optimizers": ["adamw"]}],
-        })
-        for stage in (settings.test_loss, settings.embeddings, settings.downstream):
-            stage(study, "d-0123456789")
-        assert len(settings.downstream(study, "d")["tasks"]) == 7
-        heavy = {"torch", "numpy", "lm_eval", "transformers", "tokenizers", "datasets"} & set(sys.modules)
-        assert not heavy, heavy
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)

@@ -6,16 +6,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from planned import Planned, study_and_data
 
 from coupled_adam_bench.evaluation import test_loss as loss_stage
 from coupled_adam_bench.evaluation.settings import test_loss as loss_settings
 from coupled_adam_bench.evaluation.test_loss import (
-    batches,
+    all_starts,
     mean_loss,
     open_evaluator,
     random_offsets,
-    windows,
+    window_starts,
     windows_at,
 )
 from coupled_adam_bench.models.export import load_model
@@ -30,10 +29,14 @@ def n_predicted_of(found: Evaluation) -> float:
     return next(row["value"] for row in found.results if row["metric"] == "n_predicted_tokens")
 
 
+def all_windows(tokens: np.ndarray, seq_len: int, batch_sequences: int) -> list:
+    return list(windows_at(tokens, all_starts(len(tokens), seq_len), seq_len, batch_sequences))
+
+
 @given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 5))
 def test_each_token_but_the_first_is_a_target_once(n_tokens, seq_len, batch_sequences):
     tokens = np.arange(100, 100 + n_tokens, dtype=np.uint16)
-    found = list(windows(tokens, seq_len, batch_sequences))
+    found = all_windows(tokens, seq_len, batch_sequences)
     targets = np.concatenate([targets.ravel() for _, targets in found])
     np.testing.assert_array_equal(targets, tokens[1:])
     for inputs, targets in found:
@@ -61,7 +64,7 @@ def loss_in_plain_words(model, tokens: np.ndarray) -> float:
 def test_against_the_definition_for_any_batch_size(part, n_tokens):
     model = load_model(paths.run_dir(next(iter(part.cells))) / "model")
     tokens = np.random.default_rng(0).integers(0, 121, n_tokens).astype(np.uint16)
-    found = {size: mean_loss(model, windows(tokens, model.seq_len, size), "cpu", False) for size in (1, 2, 3, 16)}
+    found = {size: mean_loss(model, all_windows(tokens, 40, size), "cpu", False) for size in (1, 2, 3, 16)}
     expected = loss_in_plain_words(model, tokens)
     for loss, n_predicted in found.values():
         assert loss == pytest.approx(expected, rel=1e-6)
@@ -70,29 +73,16 @@ def test_against_the_definition_for_any_batch_size(part, n_tokens):
 
 def test_too_few_tokens_are_refused():
     with pytest.raises(ValueError, match=r"split: test has 1 token\(s\).*at least 2; raise data\.split\.test_fraction"):
-        batches(np.zeros(1, dtype=np.uint16), 40, config.TestLoss(), 1, 4)
+        window_starts(1, 40, config.TestLoss(), 1)
     with pytest.raises(ValueError, match=r"split: val has 40 token\(s\).*at least 41; raise data\.split\.val_fraction"):
-        batches(np.zeros(40, dtype=np.uint16), 40, RANDOM, 1, 4)
-    assert len(list(batches(np.zeros(41, dtype=np.uint16), 40, RANDOM, 1, 15))) == 1
-
-
-def test_evaluator_reads_the_test_split(part):
-    cell_id, cell = next(iter(part.cells.items()))
-    folder = paths.run_dir(cell_id) / "model"
-    tokens = np.fromfile(paths.data_dir(part.data_id) / "test.bin", dtype="<u2")
-    with open_evaluator(part.study, part.data_id, "auto") as evaluate:
-        found = evaluate(cell, folder)
-    loss, _ = mean_loss(load_model(folder), windows(tokens, 40, 7), "cpu", False)
-    assert found.results[0] == {
-        "task": "test", "metric": "loss", "value": pytest.approx(loss, rel=1e-6), "unit": "nat/token"
-    }  # fmt: skip
-    assert n_predicted_of(found) == 499
+        window_starts(40, 40, RANDOM, 1)
+    assert window_starts(41, 40, RANDOM, 1).tolist() == 15 * [0]
 
 
 def test_random_windows_are_those_of_nanogpt():
     """Draw for draw what its ``get_batch`` does on a CPU, with torch's global generator."""
     tokens = np.random.default_rng(3).integers(0, 121, 300).astype(np.uint16)
-    found = list(batches(tokens, 40, RANDOM, 7, batch_sequences=3))
+    found = list(windows_at(tokens, window_starts(300, 40, RANDOM, 7), 40, batch_sequences=3))
     assert len(found) == 5
     with torch.random.fork_rng():
         torch.manual_seed(7)
@@ -115,80 +105,38 @@ def test_random_offsets_depend_on_the_seed_and_on_nothing_else():
     assert set(many.tolist()) == {0, 1, 2}  # the last window ends with the last token
 
 
-def test_the_loss_of_random_windows_is_the_mean_over_batches_for_any_batch_size(part):
-    model = load_model(paths.run_dir(next(iter(part.cells))) / "model")
-    tokens = np.random.default_rng(3).integers(0, 121, 300).astype(np.uint16)
-    offsets = random_offsets(300, 40, RANDOM, 7)
-    means = []
-    for starts in offsets.reshape(5, 3):
-        losses = [loss_in_plain_words(model, tokens[start : start + 41]) for start in starts]
-        means.append(math.fsum(losses) / 3)
-    for size in (1, 2, 15, 100):
-        loss, n_predicted = mean_loss(model.float(), windows_at(tokens, offsets, 40, size), "cpu", False)
-        assert loss == pytest.approx(math.fsum(means) / 5, rel=1e-6)
-        assert n_predicted == 15 * 40
-
-
-def with_test_loss(part: Planned, test_loss: config.TestLoss) -> Planned:
-    evaluation = part.study.evaluation.model_copy(update={"test_loss": test_loss})
-    return Planned(part.study.model_copy(update={"evaluation": evaluation}), part.data_id)
-
-
-def test_evaluator_takes_split_and_windows_from_the_study_and_the_seed_from_the_cell(part):
-    cell_id, cell = next(iter(part.cells.items()))
-    folder = paths.run_dir(cell_id) / "model"
-    values = {}
-    for split in ("val", "test"):
-        test_loss = RANDOM.model_copy(update={"split": split})
-        tokens = np.fromfile(paths.data_dir(part.data_id) / f"{split}.bin", dtype="<u2")
-        with open_evaluator(*study_and_data(with_test_loss(part, test_loss)), "cpu") as evaluate:
-            for seed in (cell.seed, cell.seed + 1):
-                found = evaluate(replace(cell, seed=seed), folder)
-                offsets = random_offsets(len(tokens), 40, test_loss, seed)
-                expected, _ = mean_loss(load_model(folder), windows_at(tokens, offsets, 40, 4), "cpu", False)
-                assert found.results[0]["value"] == pytest.approx(expected, rel=1e-6)
-                assert n_predicted_of(found) == 5 * 3 * 40
-                values[split, seed] = found.results[0]["value"]
-    assert values["val", cell.seed] != values["val", cell.seed + 1]
-
-
-def settings_of(part: Planned) -> dict:
-    return loss_settings(part.study, part.data_id)
-
-
-def test_settings_have_all_that_changes_the_numbers_and_nothing_else(part):
-    assert settings_of(part) == {"split": "test", "windows": "all", "precision": "fp32"}
-    ignored = with_test_loss(part, config.TestLoss(n_batches=3, batch_sequences=2))
-    assert settings_of(ignored) == settings_of(part)
-    assert settings_of(with_test_loss(part, RANDOM)) == {
-        "split": "val", "windows": "random", "n_batches": 5, "batch_sequences": 3, "batch_sequences_of": {},
-        "precision": "fp32",
-    }  # fmt: skip
-
-
 @pytest.mark.fault(
     "evaluation",
     "the test loss of one model rests on another number of windows than that of the others",
     "evaluation.test_loss.batch_sequences_of gives each model its own, and is part of what evaluations are kept by",
 )
-def test_windows_by_model(part):
+@pytest.mark.parametrize("changes", [
+    {"windows": "all", "split": "test"}, {"split": "test"}, {"split": "val"},
+    {"batch_sequences_of": {"m": 2}}, {"batch_sequences_of": {"gpt2-760m": 2}},
+])  # fmt: skip
+def test_split_and_windows_are_the_study_s_and_the_seed_is_the_cell_s(part, changes):
     cell_id, cell = next(iter(part.cells.items()))
-    folder = paths.run_dir(cell_id) / "model"
-    fewer = RANDOM.model_copy(update={"batch_sequences_of": {cell.model.name: 2}})
-    other = RANDOM.model_copy(update={"batch_sequences_of": {"gpt2-760m": 2}})
-    tokens = np.fromfile(paths.data_dir(part.data_id) / "val.bin", dtype="<u2")
-    n_predicted = {}
-    for name, test_loss in (("fewer", fewer), ("other", other)):
-        with open_evaluator(*study_and_data(with_test_loss(part, test_loss)), "cpu") as evaluate:
-            found = evaluate(cell, folder)
-        n_predicted[name] = n_predicted_of(found)
-        offsets = random_offsets(len(tokens), 40, test_loss.for_model(cell.model.name), cell.seed)
-        expected, _ = mean_loss(load_model(folder), windows_at(tokens, offsets, 40, 4), "cpu", False)
-        assert found.results[0]["value"] == pytest.approx(expected, rel=1e-6)
-    assert n_predicted == {"fewer": 5 * 2 * 40, "other": 5 * 3 * 40}
-    assert settings_of(with_test_loss(part, fewer))["batch_sequences_of"] == {cell.model.name: 2}
-    all_windows = fewer.model_copy(update={"windows": "all"})
-    assert "batch_sequences_of" not in settings_of(with_test_loss(part, all_windows))
+    folder, test_loss = paths.run_dir(cell_id) / "model", RANDOM.model_copy(update=changes)
+    evaluation = part.study.evaluation.model_copy(update={"test_loss": test_loss})
+    study = part.study.model_copy(update={"evaluation": evaluation})
+    file = paths.data_dir(part.data_id) / f"{test_loss.split}.bin"
+    tokens = np.fromfile(file, dtype="<u2")
+    values = []
+    with open_evaluator(study, part.data_id, "auto") as evaluate:
+        for seed in (cell.seed, cell.seed + 1):
+            found = evaluate(replace(cell, seed=seed), folder)
+            starts = window_starts(len(tokens), 40, test_loss.for_model("m"), seed)
+            expected, n_predicted = mean_loss(load_model(folder), windows_at(tokens, starts, 40, 7), "cpu", False)
+            row, *_ = found.results
+            assert row == {
+                "task": "test", "metric": "loss", "value": pytest.approx(expected, rel=1e-6), "unit": "nat/token"
+            }  # fmt: skip
+            values.append(row["value"])
+            sequences = 2 if changes.get("batch_sequences_of", {}).get("m") else 3
+            assert n_predicted_of(found) == n_predicted == (499 if test_loss.windows == "all" else 5 * sequences * 40)
+    assert (values[0] != values[1]) == (test_loss.windows == "random")
+    of_random = {"n_batches", "batch_sequences", "batch_sequences_of"} if test_loss.windows == "random" else set()
+    assert loss_settings(study, part.data_id).keys() == {"split", "windows", "precision"} | of_random
 
 
 # What a tuning chooses by.

@@ -1,5 +1,6 @@
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from coupled_adam_bench.evaluation.pairs import Pair, read_pairs, set_files
 from coupled_adam_bench.evaluation.word_similarity import (
     TokenPairs,
-    load_tokenizer,
-    r_bar,
-    r_bar_interval,
-    set_agreement,
     set_correlations,
     single_token_pairs,
     subword_pairs,
@@ -38,42 +35,34 @@ def write(tmp_path: Path, text: str) -> Path:
         ("sun moon 4.5\r\n\r\ncat  dog\t7", SPEC),
         ("\ufeffsun moon 4.5\ncat dog 7 9 9\n", SPEC),
         ("sun-n moon-n 4.5\ncat-n dog-n 7.000\n", SPEC.model_copy(update={"strip_pos": True})),
-        ("4.5,sun x moon\n".replace(",", " ") + "7 cat x dog\n", SPEC.model_copy(update={"columns": (1, 3, 0)})),
+        ("4.5 sun x moon\n7 cat x dog\n", SPEC.model_copy(update={"columns": (1, 3, 0)})),
     ],
 )
 def test_read(tmp_path, text, spec):
     assert read_pairs(write(tmp_path, text), spec) == [Pair("sun", "moon", 4.5), Pair("cat", "dog", 7.0)]
 
 
-def test_only_a_part_of_speech_is_stripped(tmp_path):
-    path = write(tmp_path, "well-being-n x-ray-n 1\n")
-    assert read_pairs(path, SPEC.model_copy(update={"strip_pos": True})) == [Pair("well-being", "x-ray", 1.0)]
-    assert read_pairs(path, SPEC) == [Pair("well-being-n", "x-ray-n", 1.0)]
-
-
+@pytest.mark.fault(
+    "evaluation",
+    "the file of a word-similarity set is missing, is a folder, is not UTF-8, or has a line that is no pair",
+    "it is refused before the first job, with its place",
+)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (None, r"'s': .*s\.txt does not exist; .*paths\.word_similarity"),
+        (b"caf\xe9 the 1\n", r"'s': .*s\.txt cannot be read as UTF-8"),
+        ("", r"s\.txt has no pairs"),
         ("sun moon 1\ncat dog\n", r"s\.txt:2: 2 columns, 's' needs 3"),
         ("word1 word2 score\nsun moon 1\n", r"s\.txt:1: rating 'score' is not a number; delete a header"),
         ("sun moon 1\n\ncat dog nan\n", r"s\.txt:3: rating 'nan' is not a number"),
-        ("\n", "no pairs"),
     ],
 )
 def test_broken_sets(tmp_path, text, message):
-    with pytest.raises(ValueError, match=message):
-        read_pairs(write(tmp_path, text), SPEC)
-
-
-def test_missing_set(tmp_path):
-    with pytest.raises(ValueError, match=r"'s': .*nowhere\.txt does not exist; .*paths\.word_similarity"):
-        read_pairs(tmp_path / "nowhere.txt", SPEC)
-
-
-def test_not_utf8(tmp_path):
     path = tmp_path / "s.txt"
-    path.write_bytes(b"caf\xe9 the 1\n")
-    with pytest.raises(ValueError, match="not UTF-8"):
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=message):
         read_pairs(path, SPEC)
 
 
@@ -94,22 +83,20 @@ def byte_level_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def test_subword_tokens_are_those_behind_a_space():
+def test_subword_tokens_are_those_behind_a_space_if_there_is_one():
     tokenizer = byte_level_tokenizer()
-    pairs = [Pair("sun", "moon", 1.0), Pair("sun", "cat", 2.0), Pair("dog", "sun", 3.0)]
+    pairs = [Pair("sun", "moon", 1.0), Pair("sun", "cat", 2.0), Pair("dog", "sun", 3.0), Pair("cat", "cat", 4.0)]
     kept = single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=True)
     ids = {word: tokenizer.token_to_id(f"Ġ{word}") for word in ("sun", "moon", "dog")}
     assert tokens_of(kept) == [[ids["sun"], ids["moon"]], [ids["dog"], ids["sun"]]]
-    assert kept.ratings.tolist() == [1.0, 3.0]
-    assert kept.n_read == 3
-
-
-def test_subword_tokens_without_a_space():
-    tokenizer = byte_level_tokenizer()
-    pairs = [Pair("cat", "cat", 1.0), Pair("cat", "sun", 2.0)]
+    assert (kept.ratings.tolist(), kept.n_read) == ([1.0, 3.0], 4)
     bare = single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=False)
     assert tokens_of(bare) == [[tokenizer.token_to_id("cat")] * 2]
-    assert len(single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=True).ratings) == 0
+    spaced = Tokenizer(models.Unigram([("<unk>", 0.0), ("▁sun", -1.0), ("▁moon", -1.0), ("▁", -2.0)], unk_id=0))
+    spaced.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")  # adds the space itself
+    for leading_space in (True, False):
+        kept = single_token_pairs("s", pairs[:1], spaced, word_level=False, leading_space=leading_space)
+        assert tokens_of(kept) == [[1, 2]]
 
 
 def test_words_of_a_word_level_vocabulary():
@@ -121,11 +108,6 @@ def test_words_of_a_word_level_vocabulary():
     assert tokens_of(bare) == tokens_of(kept)
     none = single_token_pairs("s", pairs[1:], tokenizer, word_level=True, leading_space=True)
     assert (none.words.shape, none.n_pairs, none.coverage) == ((0, 2), 0, 0.0)
-
-
-def test_missing_tokenizer(tmp_path):
-    with pytest.raises(ValueError, match=r"tokenizer\.json does not exist; run the data stage"):
-        load_tokenizer(tmp_path)
 
 
 def some_pairs(n_pairs: int = 30, n_rows: int = 20):
@@ -186,46 +168,24 @@ def test_a_word_with_an_unknown_part_is_no_word():
     assert subword_pairs("s", pairs, unigram, word_level=False, leading_space=False).places.tolist() == [0]
 
 
-def test_no_second_space_for_a_tokenizer_that_adds_one_itself():
-    tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("▁sun", -1.0), ("▁moon", -1.0), ("▁", -2.0)], unk_id=0))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    pairs = [Pair("sun", "moon", 1.0)]
-    for leading_space in (True, False):
-        kept = single_token_pairs("s", pairs, tokenizer, word_level=False, leading_space=leading_space)
-        assert tokens_of(kept) == [[1, 2]]
-
-
 def test_intervals_are_of_the_pairs_and_always_the_same():
     embeddings = np.random.default_rng(1).normal(size=(20, 6))
     _, kept = some_pairs()
-    found = set_agreement(embeddings, kept)
-    assert found.correlations == set_correlations(embeddings, kept)
-    for name, value in found.correlations.items():
-        low, high = found.intervals[name]
-        assert -1 <= low < value < high <= 1
-    assert set_agreement(embeddings, kept).intervals == found.intervals
-    low, high = r_bar_interval([found, found])
-    assert (low, high) == pytest.approx(tuple(100 * end for end in found.intervals["pearson_cosine"]))
-    rows, _ = rows_of(embeddings, [kept])
-    assert (rows["s", "pearson_dot_low"], rows["s", "pearson_dot_high"]) == found.intervals["pearson_dot"]
-    assert rows["s", "coverage"] == 1.0
+    correlations = set_correlations(embeddings, kept)
+    rows, reasons = rows_of(embeddings, [kept, replace(kept, name="again")])
+    for name, value in correlations.items():
+        assert -1 <= rows["s", f"{name}_low"] < value == rows["s", name] < rows["s", f"{name}_high"] <= 1
+        assert rows["s", f"{name}_low"] != rows["again", f"{name}_low"]  # each set has resamples of its own
+    r_bar = [rows["word_similarity", f"r_bar{end}"] for end in ("_low", "", "_high")]
+    assert r_bar[1] == pytest.approx(100 * correlations["pearson_cosine"], rel=1e-14)
+    assert 100 * rows["s", "pearson_cosine_low"] < r_bar[0] < r_bar[1] < r_bar[2]  # of two sets it is narrower
+    assert rows_of(embeddings, [kept, replace(kept, name="again")]) == (rows, reasons) and reasons == []
+    assert (rows["s", "n_pairs"], rows["s", "coverage"]) == (30, 1.0)
 
 
 def rows_of(embeddings, sets):
     rows, reasons = word_similarity_rows(embeddings, sets, [])
     return {(row["task"], row["metric"]): row["value"] for row in rows}, reasons
-
-
-def test_rows_and_their_mean():
-    embeddings = np.random.default_rng(1).normal(size=(20, 6))
-    _, first = some_pairs(30)
-    _, second = some_pairs(9)
-    rows, reasons = rows_of(embeddings, [first, second])
-    assert rows["s", "n_pairs"] == 9  # both sets have the same name here
-    cosines = [set_correlations(embeddings, pairs)["pearson_cosine"] for pairs in (first, second)]
-    assert rows["word_similarity", "r_bar"] == pytest.approx(50 * (cosines[0] + cosines[1]), rel=1e-14)
-    assert r_bar([0.5, -0.25, 0.1]) == pytest.approx(100 * 0.35 / 3, rel=1e-14)
-    assert reasons == []
 
 
 @pytest.mark.parametrize("n_pairs", [0, 2])
@@ -262,20 +222,6 @@ def test_no_sets_are_nan_with_a_reason():
     assert reasons == ["r_bar: evaluation.word_similarity has no sets"]
 
 
-@pytest.mark.fault(
-    "evaluation",
-    "the file of a word-similarity set is a folder, or may not be read",
-    "it is refused before the first job",
-)
-def test_a_set_that_cannot_be_read(tmp_path):
-    with pytest.raises(
-        ValueError, match=rf"word-similarity set 's': file {tmp_path} cannot be read \(Is a directory\)"
-    ):
-        read_pairs(tmp_path, SPEC)
-    with pytest.raises(ValueError, match=r"cannot be read \(File name too long\); correct evaluation\.word_similarity"):
-        read_pairs(tmp_path / ("x" * 300), SPEC)
-
-
 @pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="needs CAB_REAL_DATA")
 @pytest.mark.parametrize(
     ("protocol", "expected"),
@@ -291,7 +237,7 @@ def test_pairs_kept_of_the_real_sets(protocol, expected):
         "models": ["gpt2-125m"],
         "grid": [{"models": ["gpt2-125m"], "tokens": ["5B"], "optimizers": ["adamw"]}],
     }
-    tokenizer = load_tokenizer(root / "tokenizer" / "hf_gpt2")
+    tokenizer = Tokenizer.from_file(str(root / "tokenizer" / "hf_gpt2" / "tokenizer.json"))
     parsed = parse_study(study)
     space = parsed.evaluation.leading_space
     kept = [

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from sections import html_of, tables_of, texts_of
+from sections import tables_of, texts_of
 from statsmodels.stats.multitest import multipletests
 
 from coupled_adam_bench.report.answers import CENTERED, SECTION, calibrations, contrasts, reaches
@@ -156,11 +156,3 @@ def test_reaches_of_the_drawn_study(fake: Any) -> None:
                 assert word == expected.get(tuple(holds), word)
                 assert (word == "at every D") == all(holds) and (word == "at no D") == (not any(holds))
         assert sorted(metric.name for of in words.values() for metric in of) == sorted(tests["metric"].unique())
-
-
-def test_the_page_escapes_labels(tiny_study: Any, tmp_path: Path) -> None:
-    (model,) = tiny_study()["models"]
-    study = study_of(make_plan(parse_study(tiny_study(models=[model | {"label": "<script> & 100 % _ü_"}]))), drawn)
-    page = html_of(SECTION, Material(study, tmp_path))
-    assert "<script>" not in page
-    assert page.count("&lt;script&gt; &amp; 100 % _ü_") == 3  # the region's name, the caption and the calibration

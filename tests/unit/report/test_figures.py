@@ -14,7 +14,6 @@ from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.figures import (
     FIGURE_ENDINGS,
     FIGURES,
-    drawn,
     figures_of,
     scaled_places,
     write_figures,
@@ -22,12 +21,11 @@ from coupled_adam_bench.report.figures import (
 from coupled_adam_bench.report.figures.curves import differences, spectrum
 from coupled_adam_bench.report.figures.histories import draw_mean, geometry, training
 from coupled_adam_bench.report.figures.sizes import plane, scale
-from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, optimizer_styles
+from coupled_adam_bench.report.figures.style import RC
 from coupled_adam_bench.results.collect import collect
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.store.stored import named
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 
@@ -42,11 +40,6 @@ def draw_all(plan: Plan, folder: Path, out: Path) -> None:
     runs = folder / "runs"
     study = StudyResults(layout_of(plan), collect(plan, runs, partial=True))
     write_figures(Material(study, runs, folder), out)
-
-
-def test_every_declared_figure_is_a_function_with_a_caption() -> None:
-    for figure in FIGURES.values():
-        assert callable(named(figure.draw)) and figure.caption.endswith(".")
 
 
 def test_all_figures_in_both_formats_the_same_bytes_again(
@@ -201,17 +194,6 @@ def test_pdf_figures_have_the_width_of_the_page_and_no_type_3_font(fake: Any) ->
         assert float(box[2]) / 72 < 9, path.name
 
 
-def test_legends_and_labels_stay_within_the_figure(fake: Any) -> None:
-    for settings in (RC, IN_COLUMN):
-        with rc_context(settings):
-            for name, figure in drawn(fake.material).items():
-                figure.draw_without_rendering()
-                width, height = figure.get_size_inches()
-                box = figure.get_tightbbox()
-                assert box.x0 > -0.02 and box.y0 > -0.02, name
-                assert box.x1 < width + 0.02 and box.y1 < height + 0.02, name
-
-
 def test_the_plane_has_each_place_once_beside_the_line_of_the_paper(fake: Any, drawn_from: Any) -> None:
     with rc_context(RC):
         (ax,) = plane(drawn_from(fake.plan, fake.root / "runs")).axes
@@ -221,11 +203,6 @@ def test_the_plane_has_each_place_once_beside_the_line_of_the_paper(fake: Any, d
     assert [len(part.get_xdata()) for part in points] == [9, 2]  # Table 7's two places are in Table 1
     assert [part.get_label() for part in points] == ["Table 1", "Table 2"]
     np.testing.assert_allclose(np.divide(line.get_xdata(), line.get_ydata()), 20)
-
-
-def test_more_optimizers_than_colours_differ(fake: Any) -> None:
-    styles = optimizer_styles(fake.plan)
-    assert len(styles) == 8 == len({tuple(sorted(style.items())) for style in styles.values()})
 
 
 def test_scales_of_coupled_adam_are_drawn_with_their_spread(

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from sections import html_of, tables_of, texts_of
+from sections import tables_of
 
 from coupled_adam_bench.report.figures.curves import calibration, differences, seen
 from coupled_adam_bench.report.frequency import SECTION
@@ -55,8 +55,9 @@ def test_values_differences_and_long_rows(tiny_plan: Plan, tmp_path: Any) -> Non
         # Mean 0.5 and standard deviation 0.25 over three seeds: +-4.3027 x 0.25 / sqrt(3) = +-0.62.
         gain = "0.50 [\u22120.12, 1.12]"
         assert coupled[3::2] == ["\u22120.50 [\u22121.12, 0.12]", gain, gain]
-    assert [line[0] for line in matrix] == ["Adam", "Coupled Adam"]
-    assert "Adam (N = 1.43K, D = 60 steps): 0.01 with all rows, 0.90 without the longest" in texts_of(SECTION, material)
+    assert [[line[0], *line[-2:]] for line in matrix] == [
+        ["Adam", "0.01 (0)", "0.90 (0)"], ["Coupled Adam", "0.90 (0)", "0.90 (0)"],
+    ]  # fmt: skip
 
 
 def test_a_missing_seed_is_a_gap(tiny_plan: Plan, tmp_path: Any) -> None:
@@ -74,14 +75,6 @@ def test_one_seed_has_a_difference_without_an_interval(tiny_study: Any, tmp_path
 def test_results_of_before_have_no_section(tiny_plan: Plan, tmp_path: Any) -> None:
     banded = frozenset(name for name in METRICS if name.startswith("loss_") or "calibration" in name)
     assert not list(SECTION.blocks(material_of(study_of(tiny_plan, left_out=banded), tmp_path)))
-
-
-def test_the_page_escapes_labels(tiny_study: Any, tmp_path: Any) -> None:
-    (model,) = tiny_study()["models"]
-    study = study_of(make_plan(parse_study(tiny_study(models=[model | {"label": "<script> & 100 % _ü_"}]))))
-    page = html_of(SECTION, material_of(study, tmp_path))
-    assert "<script>" not in page
-    assert page.count("&lt;script&gt; &amp; 100 % _ü_") == 4  # the summary, two labels and the sentence on long rows
 
 
 CURVE = {"count": [0.0, 2.0, 30.0, 400.0], "mean_log_ratio": [None, -1.0, None, 0.25],

@@ -3,8 +3,6 @@ import hashlib
 import html
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -260,35 +258,6 @@ def test_runs_that_are_not_there_are_said_to_be_missing(tiny_plan: Plan, tmp_pat
     broken.write_text("{}")
     with pytest.raises(ValueError, match=r"run\.json: its contents do not match"):
         write_manifest(tiny_plan, study_dir, tmp_path)
-
-
-def test_a_browser_shows_the_page(fake: Any, chromium: Callable[..., Any], tmp_path: Path) -> None:
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path}"]
-    url = (fake.study_dir / "report" / "index.html").as_uri()
-    dom = chromium([*options, "--disable-background-networking", "--dump-dom", url]).stdout
-    assert dom.count("<tbody") == dom.count("</tbody>") > 5
-    assert "Did it reproduce?" in dom
-
-
-def test_print_unfolds_the_lists_on_landscape_pages(fake: Any, chromium: Callable[..., Any], tmp_path: Path) -> None:
-    page = (fake.study_dir / "report" / "index.html").read_text()
-    # Without its figures, which take the time.
-    bare = re.sub(r'src="data:[^"]*"', 'src="data:,"', page)
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path}/profile"]
-
-    def pages(name: str, text: str) -> list[bytes]:
-        (tmp_path / f"{name}.html").write_text(text)
-        url = (tmp_path / f"{name}.html").as_uri()
-        chromium([*options, f"--print-to-pdf={tmp_path}/{name}.pdf", "--no-pdf-header-footer", url])
-        return re.findall(rb"/MediaBox \[0 0 ([0-9.]+) ([0-9.]+)\]", (tmp_path / f"{name}.pdf").read_bytes())
-
-    whole, folded = pages("whole", bare), pages("folded", bare.replace("<details>", '<details hidden="">'))
-    assert all(float(width) > float(height) for width, height in whole)
-    # 200 comparisons and 94 runs take more than ten pages that are not there while they are folded.
-    assert len(whole) > len(folded) + 10
-    if program := shutil.which("pdftotext"):
-        text = subprocess.run([program, tmp_path / "whole.pdf", "-"], capture_output=True, text=True, timeout=60).stdout
-        assert all(cell in "".join(text.split()) for cell in fake.plan.cells)
 
 
 def test_what_the_study_takes_is_in_the_page(page: str) -> None:

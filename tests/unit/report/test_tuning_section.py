@@ -9,16 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from sections import html_of, tables_of
 
 from coupled_adam_bench.report.figures import figures_of
-from coupled_adam_bench.report.figures.style import IN_COLUMN, RC
-from coupled_adam_bench.report.figures.tuning import tuning
-from coupled_adam_bench.report.plain_table import markdown
-from coupled_adam_bench.report.render import render_html, render_latex
+from coupled_adam_bench.report.figures.sizes import tuning
+from coupled_adam_bench.report.render import markdown, render_html, render_latex
 from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.statistics.compare import compare
@@ -174,20 +171,6 @@ def test_the_figure_shows_candidates_and_the_choice(plan_of, tmp_path):
         crosses = [line for line in ax.lines if line.get_marker() == "x"]
         assert [line.get_xdata().tolist() for line in crosses] == 2 * [[0.02]]
     FigureCanvasAgg(figure).draw()
-
-
-@pytest.mark.parametrize("settings", [RC, IN_COLUMN])
-def test_the_figure_holds_its_labels(settings, plan_of, tmp_path):
-    plan = plan_of()
-    for name in plan.tunings:
-        choose(plan, name, [(5, 5), (3.25, 3.35), (NAN, 4)], 1, tmp_path)
-    with rc_context(settings):
-        figure = draw(plan, tmp_path)
-        figure.draw_without_rendering()
-        box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
-    assert min(box.x0, box.y0) > -0.02
-    assert box.x1 < width + 0.02
-    assert box.y1 < height + 0.02
 
 
 def test_a_figure_of_nothing_and_a_candidate_that_blows_up(plan_of, tmp_path):

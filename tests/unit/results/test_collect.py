@@ -1,5 +1,4 @@
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -238,15 +237,6 @@ def test_a_model_trained_anew_has_no_evaluations_yet(files: Any, runs: Path, tin
     cell = next(iter(tiny_plan.cells))
     files.run(cell, model_sha256="cd" * 32)
     with pytest.raises(ValueError, match=r"test_loss-.*no such file"):
-        collect(tiny_plan, runs)
-
-
-def test_a_measurement_of_the_same_model_elsewhere_is_not_taken_by_its_name(
-    files: Any, runs: Path, tiny_plan: Plan
-) -> None:
-    first, second = list(tiny_plan.cells)[:2]
-    shutil.copy(files.measurement(first, "test_loss").find(first), files.measurement(second, "test_loss").find(second))
-    with pytest.raises(ValueError, match=f"cell is '{first}', not '{second}'"):
         collect(tiny_plan, runs)
 
 

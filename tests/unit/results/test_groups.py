@@ -104,7 +104,7 @@ MINE = {"title": "Mine", "comparison": "single_runs", "columns": ["loss"]}
 
 @pytest.mark.fault(
     "settings",
-    "Studies that are put together have different tables of one name, two tables of one title, one key for two "
+    "Studies that are put together have different tables of one name, one key for two "
     "optimizers, or measure a shared cell in different ways.",
     "The start is refused with the study and the field.",
 )
@@ -114,10 +114,6 @@ MINE = {"title": "Mine", "comparison": "single_runs", "columns": ["loss"]}
         (
             [{"tables": {"mine": MINE}}, {"tables": {"mine": MINE | {"columns": ["acc"]}}}],
             "s1: tables.mine: another study of the plan has a table of this name, which is not the same",
-        ),
-        (
-            [{"tables": {"mine": MINE}}, {"tables": {"yours": MINE}}],
-            "s1: tables.yours.title: 'Mine' is the title of mine too",
         ),
         (
             [

@@ -1,5 +1,6 @@
 """CSV files with typed columns: what is written is read again bit for bit, and what is wrong is refused."""
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,25 @@ def test_bytes_that_are_no_text_and_a_file_that_is_not_there(tmp_path: Path) -> 
         read_csv(tmp_path / "a.csv", COLUMNS, ("name",))
     with pytest.raises(ValueError, match=r"b\.csv: no such file"):
         read_csv(tmp_path / "b.csv", COLUMNS, ("name",))
+
+
+FORMULAS = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "'=1", "''@x", "'-0.5", '=1,"2"')
+NO_FORMULAS = ("a=1", "-", "+", "-0.5", "1e-3", "-inf", "'", "'tis", "it's", "", "Adam, f = 9")
+
+
+@pytest.mark.fault(
+    "results",
+    "A label begins with `=`, `+`, `-`, `@`, a tab or a carriage return, which a spreadsheet takes for a formula.",
+    "The CSV files have an apostrophe before it, which our readers take away; numbers stay as they are.",
+)
+def test_no_cell_is_a_formula(tmp_path: Path) -> None:
+    columns = {"label": str, "value": float}
+    texts = [*FORMULAS, *NO_FORMULAS]
+    frame = typed_frame([{"label": text, "value": -0.5} for text in texts], columns)
+    write_csv(frame, tmp_path / "a.csv")
+    with (tmp_path / "a.csv").open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["label", "value"]
+    assert [row[0] for row in rows] == [f"'{text}" for text in FORMULAS] + list(NO_FORMULAS)
+    assert {row[1] for row in rows} == {"-0.5"}
+    assert read_csv(tmp_path / "a.csv", columns, ("label",))["label"].tolist() == texts

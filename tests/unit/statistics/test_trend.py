@@ -64,14 +64,6 @@ def test_a_seed_without_a_line_is_left_out() -> None:
     assert (alone.n_seeds, alone.reason) == (1, "1 seed(s) with places enough for a line, their spread needs 2")
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1e9])
-def test_units_do_not_matter(scale: float) -> None:
-    values, covariates, seeds = drawn(seed_sd=0.1)
-    one, other = (fit_line([s * v for v in values], covariates, seeds) for s in (1, scale))
-    assert other.estimates == pytest.approx([scale * value for value in one.estimates], rel=1e-9)
-    assert other.standard_error(0) == pytest.approx(scale * one.standard_error(0), rel=1e-6)
-
-
 def test_what_cannot_be_fitted_says_why() -> None:
     apart = fit_line([1.0, 2.0], [(1.0,), (2.0,)], [1, 2])
     assert apart.reason == "0 seed(s) with places enough for a line, their spread needs 2"
@@ -137,6 +129,35 @@ def test_what_is_predicted_is_the_line_with_its_interval(study: Any) -> None:
     assert line.predicted(*centre) == pytest.approx(
         (line.fit.estimates[0], stats.t.ppf(0.975, 2) * line.fit.standard_error(0))
     )
+
+
+def test_the_crossing_is_where_the_line_and_its_interval_hold_zero(study: Callable[..., StudyResults]) -> None:
+    results = study(noisy_line)
+    line = next(t for t in trends(results, "table1", results.columns("table1")) if t.metric.name == "loss")
+    n_params = line.groups[0].setup.n_params
+    tokens, low, high, reason = line.crossing(n_params)
+    assert reason == ""
+    assert low < tokens < high
+    assert line.predicted(n_params, tokens)[0] == pytest.approx(0, abs=1e-12)
+    for end in (low, high):
+        difference, half = line.predicted(n_params, end)
+        assert abs(difference) == pytest.approx(half, rel=1e-6)
+    # The steps of the crossing are those of the line that was drawn, apart from the noise and the seeds' 0.02.
+    assert tokens / (16 * 4) == pytest.approx(80 * 2**0.2, rel=0.1)
+    found = trend_frame(results).set_index(["metric", "term"]).loc[("loss", f"tokens at 0, N = {n_params}")]
+    assert (found["estimate"], found["low"], found["high"]) == (tokens, low, high)
+
+
+@pytest.mark.parametrize(
+    ("at", "slope", "reason"),
+    [(1e6, -0.1, "no crossing in the range"), (80, 1e-5, "no crossing in the range|the slope does not differ from 0")],
+)
+def test_no_crossing_is_said(study: Callable[..., StudyResults], at: float, slope: float, reason: str) -> None:
+    rows = trend_frame(study(lambda cell: noisy_line(cell, at, slope) - 0.02 * (cell.optimizer.key != "adamw")))
+    crossings = rows[(rows["metric"] == "loss") & rows["term"].str.startswith("tokens at 0")]
+    assert len(crossings) == 2
+    assert crossings["low"].isna().all()
+    assert crossings["reason"].str.contains(reason).all()
 
 
 def test_a_missing_pair_is_left_out_and_counted(study: Callable[..., StudyResults]) -> None:

@@ -2,10 +2,9 @@ import math
 
 import numpy as np
 import pytest
-import statsmodels.api as sm
 from scipy import stats
 
-from coupled_adam_bench.statistics.units import average, document_means, mcnemar_p, of_documents, of_held_out
+from coupled_adam_bench.statistics.units import average, mcnemar_p, of_documents, of_held_out
 
 
 def test_documents_are_a_paired_t_test() -> None:
@@ -54,33 +53,6 @@ def test_held_out_documents_against_the_jackknife_and_the_quadratic_form() -> No
     assert found.standard_error**2 == pytest.approx(16 / 17 * values @ form @ np.diag(LENGTHS) @ values)
     assert found.df == pytest.approx(np.trace(form) ** 2 / np.trace(form @ form), rel=1e-9)
     assert found.df < 9
-
-
-def test_held_out_documents_against_a_regression_with_clusters() -> None:
-    """For few targets in many documents, the error is that of a regression on a constant (Liang and Zeger 1986)."""
-    rng = np.random.default_rng(4)
-    documents = np.sort(rng.integers(0, 2000, size=9000))
-    losses = rng.normal(size=2000)[documents] + rng.normal(size=9000)
-    n_targets, (means,) = document_means(documents[::-1], np.ones(9000, int), losses[::-1])
-    found = of_held_out(means, n_targets)
-    clusters = {"groups": documents, "use_correction": False}
-    expected = sm.OLS(losses, np.ones(9000)).fit(cov_type="cluster", cov_kwds=clusters)
-    assert found.difference == pytest.approx(float(expected.params[0]), rel=1e-9)
-    assert found.standard_error == pytest.approx(float(expected.bse[0]), rel=2e-3)
-
-
-def test_equal_models_differ_in_one_of_twenty_texts() -> None:
-    """Each document is alike in itself and long ones are rare; windows that count for themselves are wrong."""
-    rng = np.random.default_rng(5)
-    lengths = np.sort(rng.lognormal(3, 1.3, size=64).astype(int) + 1)
-    windows = np.repeat(np.arange(64), lengths)
-    wrong = plain = 0
-    for _ in range(1000):
-        values = rng.normal(size=64)
-        wrong += of_held_out(values, lengths.astype(float)).p_value < 0.05
-        plain += stats.ttest_1samp(values[windows], 0).pvalue < 0.05
-    assert 30 <= wrong <= 70
-    assert plain > 500
 
 
 def test_the_average_of_tasks_is_that_of_welch() -> None:

@@ -62,7 +62,6 @@ def test_a_composite_states_its_own(plan_with: Callable[..., Plan], tiny_study: 
             r"hypotheses\.0\.test: a trend needs several numbers of tokens, and table1 compares at one",
         ),
         ({}, {"seeds": [1]}, r"seeds: 1 alone; a test needs at least 2"),
-        ({}, {"stopping": {"looks": [2, 3]}}, r"stopping: all stated seeds are run, and tested once; leave it out"),
         ({}, {"hypotheses": [LOSS, LOSS]}, r"hypotheses: loss is the name of more than one"),
     ],
 )

@@ -44,7 +44,7 @@ def settings_of(tiny_study, *optimizers, steps=30, **execution):
 # What is tried before the first job.
 
 
-@pytest.mark.parametrize("name", ["Lion", "Prodigy", "SOAP", "Shampoo", "AggMo", "RAdam", "AdaFactor"])
+@pytest.mark.parametrize("name", ["Lion", "Prodigy", "SOAP", "AggMo", "RAdam"])
 def test_an_optimizer_that_can_be_stopped_passes(name):
     """States of tensors in lists (SOAP), in mappings by number (AggMo), numbers in groups (Prodigy), no step at first
     (RAdam)."""
@@ -56,11 +56,8 @@ def test_an_optimizer_that_can_be_stopped_passes(name):
     [
         ("pytorch_optimizer.ScheduleFreeAdamW", {}, r"path: .* has two modes, train\(\) and eval\(\)"),
         ("torch.optim.LBFGS", {}, r"path: torch.optim.LBFGS: step\(\) fails .*; optimizers that need a closure"),
-        ("torch.optim.SparseAdam", {}, r"path: torch.optim.SparseAdam: step\(\) fails"),
-        ("pytorch_optimizer.AdaHessian", {}, r"path: .*AdaHessian: step\(\) fails .* second derivatives"),
         ("pytorch_optimizer.SAM", {}, "arguments: missing a required argument: 'base_optimizer'"),
         ("pytorch_optimizer.MADGRAD", {}, "path: the state of .*MADGRAD cannot be saved .* k in the state of"),
-        ("pytorch_optimizer.Conda", {}, "path: the state of .*Conda cannot be saved .* a GaLoreProjector in the state"),
         ("pytorch_optimizer.Kron", {}, "path: .*Kron, stopped, saved and loaded, does not go on with the same bits"),
         ("torch.optim.SGD", {"lr_factor": 1e40}, r"lr_factor: 1e\+40 makes weights that are not finite"),
         ("torch.optim.SGD", {"lr_factor": 1e-40}, "path: torch.optim.SGD leaves weights as they are"),
@@ -122,13 +119,13 @@ def test_the_documentation_s_forms_are_what_it_says(tiny_study):
 # Trained.
 
 
-@pytest.mark.parametrize("name", ["Lion", "Prodigy", "SOAP"])
+@pytest.mark.parametrize("name", ["Lion", "SOAP"])
 def test_a_stopped_cell_goes_on_with_the_same_bits(name, tiny_study, goes_on):
     optimizer = {**LION, "path": f"pytorch_optimizer.{name}", "arguments": {}}
     (cell,) = make_plan(parse_study(settings_of(tiny_study, optimizer, steps=60))).cells.values()
     history = goes_on(cell, 23) / "history.jsonl"
     losses = [json.loads(line)["loss"] for line in history.read_text().splitlines()]
-    assert name == "Prodigy" or losses[-1] < losses[0] - 0.1  # which finds its rate slowly
+    assert losses[-1] < losses[0] - 0.1
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
@@ -142,18 +139,6 @@ def test_two_processes_give_the_same_curve(parallel, make_workspace, nursery, ti
         lines = (workspace.run_dir(cell_id) / "history.jsonl").read_text().splitlines()
         losses.append([json.loads(line)["loss"] for line in lines])
     np.testing.assert_allclose(*losses, rtol=1e-4)  # the sign of a gradient near 0 is a matter of rounding
-
-
-def test_identity_is_path_and_arguments(tiny_study):
-    def id_of(**changes):
-        (cell_id,) = make_plan(parse_study(settings_of(tiny_study, {**LION, **changes}))).cells
-        return cell_id
-
-    assert "_lion_s1_" in id_of()
-    others = [{"path": "lion_pytorch.Lion"}, {"arguments": {"betas": [0.9, 0.98]}}, {"lr_factor": 0.2}]
-    assert len({id_of(), *(id_of(**other) for other in others), id_of(weight_decay=0.0)}) == 5
-    assert id_of(label="other") == id_of()
-    assert id_of(key="l2") == id_of().replace("_lion_", "_l2_")
 
 
 def test_the_run_knows_the_version_of_the_package(tiny_study):
@@ -204,3 +189,15 @@ def test_a_stopped_cell_does_not_go_on_with_other_code(tiny_data, tiny_study, tm
     assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*/*") if path.is_file()} != {}
     file.write_text(OWN)
     assert train(cell, execution, tiny_data, run, ALONE) == 0
+
+
+def test_identity_is_path_and_arguments(tiny_study):
+    def id_of(**changes):
+        (cell_id,) = make_plan(parse_study(settings_of(tiny_study, {**LION, **changes}))).cells
+        return cell_id
+
+    assert "_lion_s1_" in id_of()
+    others = [{"path": "lion_pytorch.Lion"}, {"arguments": {"betas": [0.9, 0.98]}}, {"lr_factor": 0.2}]
+    assert len({id_of(), *(id_of(**other) for other in others), id_of(weight_decay=0.0)}) == 5
+    assert id_of(label="other") == id_of()
+    assert id_of(key="l2") == id_of().replace("_lion_", "_l2_")

@@ -25,7 +25,7 @@ from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints
 from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train
-from coupled_adam_bench.training.live import LiveMeasurements, ValidationLoss, is_geometry_step, validation_windows
+from coupled_adam_bench.training.live import LiveMeasurements, is_geometry_step, validation_windows
 from coupled_adam_bench.training.trainer import Trainer
 
 ALONE = WorkerGroup(torch.device("cpu"))
@@ -70,7 +70,7 @@ def runs(tiny_study, tiny_data, tmp_path_factory) -> dict[str, Path]:
     return {name: folder / name for name in ("measured", "not")}
 
 
-@pytest.mark.parametrize("per_decade", [1, 2, 3, 4, 7, 10, 100, 1000])
+@pytest.mark.parametrize("per_decade", [1, 4, 7, 100])
 def test_the_steps_of_the_geometry_are_rounded_powers(per_decade):
     powers = {round(10 ** (k / per_decade)) for k in range(4 * per_decade + 1)}
     found = {step for step in range(1, 10_001) if is_geometry_step(step, per_decade)}
@@ -220,20 +220,6 @@ def test_several_processes_measure_the_same(parallel, micro, runs, make_workspac
             np.testing.assert_array_equal(weight, expected[tensor])
 
 
-def test_more_processes_than_windows(tiny_study, tiny_data, tmp_path):
-    """The last process has no window of its own, and computes as many passes as the others."""
-    cell, execution = cell_and_execution(settings_of(tiny_study, eval_sequences=1))
-    trainer = Trainer(cell, execution, tiny_data, tmp_path, ALONE)
-    whole = ValidationLoss(trainer)()
-    shares = []
-    for rank in range(2):
-        trainer.group = WorkerGroup(ALONE.device, rank, 1)
-        measure = ValidationLoss(trainer)
-        own = [row for _, targets in measure._passes() for row in targets]
-        shares.append((measure(), len(own)))
-    assert shares == [(whole, 1), (0.0, 1)]
-
-
 def test_a_step_that_diverges_and_weights_that_are_not_finite(tiny_study, tiny_data, tmp_path):
     settings = settings_of(tiny_study, eval_every=1, geometry_per_decade=10)
     settings["models"][0]["learning_rate"] = 1e39  # more than float32 has
@@ -247,13 +233,6 @@ def test_a_step_that_diverges_and_weights_that_are_not_finite(tiny_study, tiny_d
         # After the first update the weights are not finite, which the loss of the second step shows.
         assert math.isnan(rows[0]["val_loss"]) and "isotropy" not in rows[0]
         assert not any({"val_loss", "isotropy"} & row.keys() for row in rows[1:])
-
-
-@pytest.mark.parametrize("value", [0, -5, 1.5, True])
-@pytest.mark.parametrize("name", ["eval_every", "eval_sequences"])
-def test_numbers_that_cannot_be(name, value, tiny_study):
-    with pytest.raises(ValueError, match=rf"execution\.{name}"):
-        parse_study(settings_of(tiny_study, **{name: value}))
 
 
 def test_the_second_moment_and_the_sum_of_rates_are_those_of_the_optimizer(tiny_study, tiny_data, tmp_path):

@@ -1,6 +1,5 @@
 import gc
 import json
-import math
 import os
 import signal
 import threading
@@ -62,7 +61,7 @@ def outcome(command, folder):
     return process.returncode, errors
 
 
-def test_a_completed_run_leaves_what_the_contract_names(undisturbed, tiny_plan):
+def test_a_completed_run_leaves_what_the_contract_names(undisturbed, tiny_plan, tiny_data, tmp_path):
     cell = cell_of(tiny_plan)
     run = read_json(undisturbed / "run.json")
     assert (run["cell"], run["status"], run["reason"], run["step"]) == (cell.id, "completed", None, 60)
@@ -73,52 +72,13 @@ def test_a_completed_run_leaves_what_the_contract_names(undisturbed, tiny_plan):
     rows = history_of(undisturbed)
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.2
     assert rows[-1]["tokens"] == cell.n_tokens == 60 * 4 * 16
-
-
-def test_the_history_measures_the_embedding(undisturbed):
     embedding = load_model(undisturbed / "model").embedding.weight.detach().double().numpy()
-    mean = embedding.mean(0)
-    norms = [math.sqrt(sum(x * x for x in row)) for row in embedding]
-    last = history_of(undisturbed)[-1]
-    assert last["mean_norm"] == pytest.approx(math.sqrt(sum(x * x for x in mean)), rel=1e-5)
-    assert last["mean_norm_ratio"] == pytest.approx(last["mean_norm"] / (sum(norms) / len(norms)), rel=1e-5)
-
-
-def test_the_loss_of_the_history_is_the_mean_over_its_interval(tiny_plan, tiny_data, tmp_path):
-    cell = cell_of(tiny_plan)
-    train(cell, only(tiny_plan).study.execution, tiny_data, tmp_path / "run", ALONE)
+    assert rows[-1]["mean_norm"] == pytest.approx(np.linalg.norm(embedding.mean(0)), rel=1e-5)
+    ratio = np.linalg.norm(embedding.mean(0)) / np.linalg.norm(embedding, axis=1).mean()
+    assert rows[-1]["mean_norm_ratio"] == pytest.approx(ratio, rel=1e-5)
     trainer = Trainer(cell, only(tiny_plan).study.execution, tiny_data, tmp_path / "other", ALONE)
     losses = [trainer.train_step(step)[0].item() for step in range(5)]
-    assert history_of(tmp_path / "run")[0]["loss"] == pytest.approx(np.mean(losses), rel=1e-6)
-
-
-@pytest.mark.parametrize("damage", ["cut short", "changed", "checksum lost"])
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(
-    damage, undisturbed, tiny_plan, tiny_data, tmp_path, capsys, monkeypatch
-):
-    cell, execution = cell_of(tiny_plan), only(tiny_plan).study.execution
-    run_dir = tmp_path / "again" / cell.id
-    trainer = Trainer(cell, execution, tiny_data, run_dir, ALONE)
-    trainer.resume()
-    for step in range(20):
-        trainer.train_step(step)
-        trainer.state.step += 1
-        if trainer.state.step % 10 == 0:
-            trainer.save()
-    trainer.checkpoints.wait()
-    newest = checkpoints(run_dir / "checkpoints")[0]
-    assert newest.name == "step-00000020"
-    file = newest / "__0_0.distcp"
-    content = file.read_bytes()
-    if damage == "cut short":
-        file.write_bytes(content[: len(content) // 2])
-    elif damage == "changed":
-        file.write_bytes(content[:3000] + bytes([content[3000] ^ 1]) + content[3001:])
-    else:
-        (newest / "checksums.json").unlink()
-    assert train(cell, execution, tiny_data, run_dir, ALONE) == 0
-    assert "step-00000020: damaged" in capsys.readouterr().err
-    assert (run_dir / "model/model.safetensors").read_bytes() == (undisturbed / "model/model.safetensors").read_bytes()
+    assert rows[0]["loss"] == pytest.approx(np.mean(losses), rel=1e-6)  # the mean over its interval
 
 
 def test_checkpoints_of_other_data_are_not_resumed(undisturbed, tiny_plan, tiny_data, capsys):
@@ -128,15 +88,6 @@ def test_checkpoints_of_other_data_are_not_resumed(undisturbed, tiny_plan, tiny_
     assert trainer.state.step == 0
     assert "passed over" in capsys.readouterr().err
     assert history_of(undisturbed) == []
-
-
-def test_a_finished_run_whose_report_was_lost_comes_back_from_its_last_checkpoint(undisturbed, tiny_plan, tiny_data):
-    weights = (undisturbed / "model/model.safetensors").read_bytes()
-    (undisturbed / "run.json").unlink()
-    written = [path.stat().st_mtime_ns for path in checkpoints(undisturbed / "checkpoints")]
-    assert train(cell_of(tiny_plan), only(tiny_plan).study.execution, tiny_data, undisturbed, ALONE) == 0
-    assert [path.stat().st_mtime_ns for path in checkpoints(undisturbed / "checkpoints")] == written  # no step was done
-    assert (undisturbed / "model/model.safetensors").read_bytes() == weights
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "coupled_adam", "sgd_f100"])
@@ -181,31 +132,6 @@ def test_divergence_is_a_result_with_its_step(tiny_study, tiny_data, tmp_path):
     assert not checkpoints(tmp_path / "run/checkpoints")  # nothing poisoned is kept
 
 
-def test_sigterm_checkpoints_and_asks_to_be_resumed(tiny_study, tiny_data, tmp_path):
-    settings = tiny_study()
-    settings["grid"][0]["tokens"] = [{"steps": 100_000}]
-    settings["execution"] |= {"checkpoint_every": 100_000}
-    plan = make_plan(parse_study(settings))
-    cell = cell_of(plan)
-    (tmp_path / paths.data_dir(cell.data_id)).parent.mkdir(parents=True)
-    (tmp_path / paths.data_dir(cell.data_id)).symlink_to(tiny_data)
-    write_sealed(tmp_path / "plan.json", plan.to_json())
-    run_dir = tmp_path / paths.run_dir(cell.id)
-    command = ["-m", "coupled_adam_bench", "train", "--plan", "plan.json", "--cells", cell.id]
-    process = python("training", command, tmp_path, dict(os.environ))
-    while not ((run_dir / "history.jsonl").exists() and history_of(run_dir)):
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
-    assert process.returncode == RESUME_ME
-    (checkpoint,) = checkpoints(run_dir / "checkpoints")
-    assert not (run_dir / "run.json").exists()
-    trainer = Trainer(cell, only(plan).study.execution, tiny_data, run_dir, ALONE)
-    trainer.resume()
-    assert f"step-{trainer.state.step:08d}" == checkpoint.name
-
-
 def test_a_full_disk_keeps_the_earlier_checkpoints(workspace, tmp_path):
     # A limit on file sizes fails writes as a full disk does; the kernel applies it to checkpoints, not to small files.
     folder, run_dir, command = workspace
@@ -220,53 +146,12 @@ def test_a_full_disk_keeps_the_earlier_checkpoints(workspace, tmp_path):
     assert outcome(command, folder)[0] == 0
 
 
-def test_a_bin_that_does_not_match_its_checksum_is_refused(tiny_plan, tiny_data, tmp_path):
-    damaged = tmp_path / "data"
-    damaged.mkdir()
-    for path in tiny_data.iterdir():
-        (damaged / path.name).symlink_to(path)
-    (damaged / "train.bin").unlink()
-    content = bytearray((tiny_data / "train.bin").read_bytes())
-    content[100] ^= 1
-    (damaged / "train.bin").write_bytes(content)
-    with pytest.raises(ValueError, match=r"train\.bin: SHA-256"):
-        train(cell_of(tiny_plan), only(tiny_plan).study.execution, damaged, tmp_path / "run", ALONE)
-
-
-def test_an_unknown_cell_is_named(workspace):
-    folder, _, command = workspace
-    status, errors = outcome([*command[:6], "nonsense"], folder)
-    assert status == 2
-    assert "--cells: nonsense not among the cells" in errors
-
-
 def test_cuda_is_refused_where_there_is_none(workspace):
     if not torch.cuda.is_available():
         folder, _, command = workspace
         status, errors = outcome([*command[:-1], "cuda"], folder)
         assert status == 2
         assert "execution.gpus: 1, but torch can use none here" in errors
-
-
-def test_bf16_autocast_keeps_fp32_weights_and_trains(tiny_study, tiny_data, tmp_path):
-    settings = tiny_study()
-    settings["training"]["precision"] = "bf16"
-    plan = make_plan(parse_study(settings))
-    cell = cell_of(plan)
-    assert train(cell, only(plan).study.execution, tiny_data, tmp_path / "run", ALONE) == 0
-    assert load_model(tmp_path / "run/model").embedding.weight.dtype == torch.float32
-    rows = history_of(tmp_path / "run")
-    assert rows[-1]["loss"] < rows[0]["loss"] - 0.2
-
-
-def test_training_runs_on_the_threads_it_is_given(tiny_plan, tiny_data, tmp_path):
-    before = torch.get_num_threads()
-    try:
-        execution = only(tiny_plan).study.execution.model_copy(update={"train_threads": 2})
-        Trainer(cell_of(tiny_plan), execution, tiny_data, tmp_path, ALONE)
-        assert torch.get_num_threads() == min(2, max(2, os.cpu_count() or 1))
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_the_same_bits_again_and_with_the_switch_for_determinism(undisturbed, tiny_plan, tiny_data, tmp_path):

@@ -25,27 +25,13 @@ def test_a_falling_noisy_loss_has_no_spike(seed):
     assert SpikeMonitor().update(falling(2000, seed)) == []
 
 
-def test_a_spike_is_found_with_its_step_and_what_was_expected():
-    losses = falling(500)
-    losses[399] += 2.0
-    (spike,) = SpikeMonitor().update(losses)
-    assert (spike["step"], spike["loss"]) == (400, losses[399])
-    assert spike["expected"] == pytest.approx(3.0, abs=0.1)
-
-
 def test_a_spike_does_not_hide_the_next_one():
     losses = falling(500)
-    for step in (300, 301, 310):
+    for step in (399, 400, 409):
         losses[step] += 1.0
-    assert [spike["step"] for spike in SpikeMonitor().update(losses)] == [301, 302, 311]
-
-
-def test_a_new_level_becomes_the_expected_one():
-    losses = falling(600)
-    losses[300:] = [loss + 1.0 for loss in losses[300:]]
-    steps = [spike["step"] for spike in SpikeMonitor().update(losses)]
-    assert steps[0] == 301
-    assert steps[-1] < 400
+    spikes = SpikeMonitor().update(losses)
+    assert [spike["step"] for spike in spikes] == [400, 401, 410]
+    assert (spikes[0]["loss"], spikes[0]["expected"]) == (losses[399], pytest.approx(3.0, abs=0.1))
 
 
 def test_the_first_steps_and_non_finite_losses_are_no_spikes():
@@ -63,14 +49,6 @@ def test_it_goes_on_from_a_checkpoint_as_if_never_stopped():
     second.restore(json.loads(json.dumps(first.to_json())))
     second.update(losses[217:])
     assert vars(second) == vars(whole)
-
-
-def test_a_state_on_its_way_to_disk_does_not_change():
-    spikes = SpikeMonitor()
-    state = spikes.to_json()
-    spikes.update([*falling(200), 100.0])
-    assert spikes.spikes
-    assert state["spikes"] == []
 
 
 def test_the_peak_of_a_cpu_is_unknown_and_that_of_a_gpu_goes_by_its_name(monkeypatch):
@@ -105,11 +83,6 @@ def test_energy_is_known_where_a_driver_counts_it(monkeypatch):
     meter = EnergyMeter(gpu)
     assert [meter.joules() for _ in range(3)] == [2.5, 0.0, 2.5]
     assert set(handles) == {"GPU-uuid-cuda:1"}
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
-def test_without_a_driver_the_energy_is_not_known():
-    assert math.isnan(EnergyMeter(torch.device("cuda", 0)).joules())
 
 
 def test_energy_that_is_not_known_in_one_interval_is_not_known_of_the_run():

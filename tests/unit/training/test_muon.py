@@ -48,25 +48,3 @@ def test_two_processes_give_the_same_curve(parallel, micro, alone, make_workspac
 def test_a_stopped_cell_goes_on_with_the_same_bits(tiny_study, goes_on):
     (cell,) = make_plan(parse_study(settings_of(tiny_study))).cells.values()
     goes_on(cell, 13)
-
-
-def test_a_cell_in_shards_is_stopped_and_goes_on_alone(alone, make_workspace, nursery, tiny_study):
-    half = make_workspace(settings_of(tiny_study, parallel="fsdp", train_processes=2, checkpoint_every=10), "half")
-    nursery.train(half)
-    rest = make_workspace(settings_of(tiny_study), "rest")
-    (cell_id,) = rest.plan.cells
-    checkpoints = rest.run_dir(cell_id) / "checkpoints"
-    checkpoints.mkdir(parents=True)
-    (half.run_dir(cell_id) / "checkpoints/step-00000010").rename(checkpoints / "step-00000010")
-    lines = (half.run_dir(cell_id) / "history.jsonl").read_text().splitlines(keepends=True)
-    (rest.run_dir(cell_id) / "history.jsonl").write_text("".join(lines[:2]))
-    nursery.train(rest)
-    np.testing.assert_allclose(losses_of(rest), alone, rtol=2e-4)
-
-
-def test_muon_is_another_cell_than_adamw(tiny_study, tiny_data, tmp_path):
-    with_muon, without = settings_of(tiny_study), settings_of(tiny_study)
-    del without["training"]["core_optimizer"]
-    ids = [next(iter(make_plan(parse_study(settings)).cells)) for settings in (with_muon, without)]
-    assert ids[0].rpartition("_")[0] == ids[1].rpartition("_")[0]
-    assert ids[0] != ids[1]

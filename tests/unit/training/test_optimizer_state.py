@@ -82,22 +82,12 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_any_value_of_a_state_comes_back_as_it_was(name):
-    state, _ = there_and_back({name: VALUES[name]})
-    assert state.keys() == {name}
-    assert same(VALUES[name], state[name])
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_any_value_of_a_group_comes_back_as_it_was(name):
-    _, group = there_and_back({}, value=VALUES[name])
-    assert same(VALUES[name], group["value"])
-
-
-def test_all_values_together_do_not_get_into_each_other():
-    state, group = there_and_back(VALUES, d=0.25, k=3)
-    assert same(VALUES, state)
+def test_values_of_all_kinds_come_back_as_they_were():
+    state, group = there_and_back(VALUES, d=0.25, k=3, **{name.replace(" ", "_"): VALUES[name] for name in VALUES})
+    assert state.keys() == VALUES.keys()
+    for name, value in VALUES.items():
+        assert same(value, state[name]), name
+        assert same(value, group[name.replace(" ", "_")]), name
     assert (group["d"], group["k"], group["lr"], len(group["params"])) == (0.25, 3, 0.1, 1 + 1)
 
 

@@ -81,11 +81,6 @@ def test_names_tell_what_the_head_has(optimizer: Any, key: str, label: str) -> N
     assert (optimizer.key, optimizer.label) == (key, label)
 
 
-def test_a_cell_without_such_settings_keeps_its_id() -> None:
-    assert CoupledAdamSettings(name="coupled_adam").model_dump() == {"name": "coupled_adam", "scale_exponent": 0}
-    assert AdamWSettings(name="adamw", head_lr_factor=None).model_dump() == {"name": "adamw"}
-
-
 @pytest.mark.parametrize(
     ("entries", "tune", "field"),
     [
@@ -132,3 +127,8 @@ def test_cells_in_shards_have_the_same_curve(make_workspace: Any, nursery: Any, 
         histories = [(workspace.run_dir(cell) / "history.jsonl").read_text() for cell in workspace.plan.cells]
         curves.append([[json.loads(line)["loss"] for line in history.splitlines()] for history in histories])
     np.testing.assert_allclose(curves[1], curves[0], rtol=1e-5)
+
+
+def test_a_cell_without_such_settings_keeps_its_id() -> None:
+    assert CoupledAdamSettings(name="coupled_adam").model_dump() == {"name": "coupled_adam", "scale_exponent": 0}
+    assert AdamWSettings(name="adamw", head_lr_factor=None).model_dump() == {"name": "adamw"}

@@ -1,7 +1,6 @@
 """Trunks change what a cell costs and none of its numbers."""
 
 import os
-import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from planned import only
 
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import read_json, read_sealed, write_sealed
+from coupled_adam_bench.store.files import read_json, write_sealed
 from coupled_adam_bench.store.runs import read_history
 from coupled_adam_bench.study.cells import stable_prefix
 from coupled_adam_bench.study.config import parse_study
@@ -204,25 +203,6 @@ def test_a_begun_cell_takes_its_trunk_only_if_that_is_further(
     outcome = shared.cell(plan, 40)
     assert outcome["trunk_steps"] == expected
     assert without_cost(outcome) == without_cost(alone.cell(plan, 40, alone=True))
-
-
-def test_a_resumed_cell_remembers_its_trunk(results, wsd) -> None:
-    plan, shared = wsd(20, 40), results()
-    shared.trunk(plan)
-    first = shared.cell(plan, 40)
-    shutil.rmtree(shared.folder / "trunks")
-    assert shared.cell(plan, 40) == first
-
-
-def test_a_trunk_of_other_data_is_passed_over(results, wsd, tiny_data: Path, tmp_path: Path) -> None:
-    plan, shared = wsd(20, 40), results()
-    shared.trunk(plan)
-    other = Path(shutil.copytree(tiny_data, tmp_path / "other" / tiny_data.name))
-    meta = read_sealed(other / "meta.json")
-    meta["splits"]["train"] = meta["splits"]["test"]
-    write_sealed(other / "meta.json", meta)
-    shared.data_dir = other
-    assert shared.cell(plan, 40)["trunk_steps"] == 0
 
 
 def test_a_trunk_that_diverges_lets_its_cells_tell(results, wsd) -> None:

@@ -169,7 +169,7 @@ FIGURES = {
         lambda plan: any(study.evaluation.word_similarity for study in plan.studies.values()),
     ),
     "tuning": Drawn(
-        "report.figures.tuning:tuning",
+        "report.figures.sizes:tuning",
         "Mean validation loss of each candidate (up to 1.5 times that of guessing) against the peak learning rate of "
         "the embedding; the line joins the best of each learning rate, a ring is what was chosen, and a cross at the "
         "top is a candidate of which a seed has diverged; bars: standard deviation over seeds.",
