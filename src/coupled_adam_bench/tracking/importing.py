@@ -247,8 +247,11 @@ def _update(client: "MlflowClient", run: "Run", cell: Cell, source: Source) -> N
         dataset = Dataset(cell.study.data.name, cell.data_digest, text.kind, text.model_dump_json())
         client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
     _log_artifacts(client, run_id, source.artifacts())
-    model_id = _link_model(client, run, cell, source) if source.run and source.run["model_sha256"] else None
-    metrics = list(source.metrics(last_step, model_id))
+    model = _link_model(client, run, cell, source) if source.run and source.run["model_sha256"] else None
+    # MLflow 3 fails for more than a hundred numbers of a model of which some come again.
+    there = {(metric.key, metric.timestamp) for metric in model.metrics or ()} if model else set()
+    found = source.metrics(last_step, str(model.model_id) if model else None)
+    metrics = [metric for metric in found if metric.model_id is None or (metric.key, metric.timestamp) not in there]
     for start in range(0, len(metrics), METRICS_PER_REQUEST):
         client.log_batch(run_id, metrics=metrics[start : start + METRICS_PER_REQUEST])
     if source.run is not None:
@@ -265,15 +268,15 @@ def _models(client: "MlflowClient", run: "Run") -> list[Any]:
     return list(client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run.info.run_id}'"))
 
 
-def _link_model(client: "MlflowClient", run: "Run", cell: Cell, source: Source) -> str:
-    """Return the id of the model of a run, which is made if there is none; one that was cut off is made anew."""
+def _link_model(client: "MlflowClient", run: "Run", cell: Cell, source: Source) -> Any:
+    """Return the model of a run, which is made if there is none; one that was cut off is made anew."""
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
     assert source.run is not None
     files, sha256 = paths.RunFiles(source.folder), source.run["model_sha256"]
     for model in _models(client, run):
         if model.status == LoggedModelStatus.READY and model.tags["sha256"] == sha256:
-            return str(model.model_id)
+            return model
         client.delete_logged_model(model.model_id)
     model = client.create_logged_model(
         run.info.experiment_id,
@@ -286,8 +289,7 @@ def _link_model(client: "MlflowClient", run: "Run", cell: Cell, source: Source) 
     for path in filter(Path.exists, (files.model / name for name in _OF_MODEL)):
         client.log_model_artifact(model.model_id, str(path))
     client.log_outputs(run.info.run_id, [LoggedModelOutput(model.model_id, step=cell.steps)])
-    client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
-    return str(model.model_id)
+    return client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
 
 
 def _log_artifacts(client: "MlflowClient", run_id: str, files: dict[str, Path]) -> None:

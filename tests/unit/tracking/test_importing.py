@@ -316,6 +316,22 @@ def test_a_later_evaluation_is_added_and_a_repeated_one_replaces(plan, database,
     assert runs[cell.id].data.metrics["test/loss"] == 1.5
 
 
+def test_hundreds_of_numbers_of_a_model_come_once(plan, database, tmp_path, evaluate):
+    """MLflow 3.17 fails if more than a hundred numbers of a model come, some of which it has."""
+    cell = next(iter(plan.cells.values()))
+    folder = tmp_path / cell.id
+    write_history(folder, [25, 50])
+    finish(folder, cell)
+    numbers = {f"number_{index}": float(index) for index in range(150)}
+    evaluate(folder, "test", loss=2.0, **numbers)
+    import_study(plan, database, "many", tmp_path)
+    evaluate(folder, "embeddings", isotropy=0.5)
+    assert counts(import_study(plan, database, "many", tmp_path)) == {"updated": 1, "waiting": 1}
+    client, runs = runs_of(database, "many")
+    (model,) = client.search_logged_models([runs[cell.id].info.experiment_id])
+    assert len(model.metrics) == 152
+
+
 def test_a_cell_trained_anew_gets_a_new_run(plan, database, tmp_path):
     cell = next(iter(plan.cells.values()))
     folder, experiment = tmp_path / cell.id, "anew"
