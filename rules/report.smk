@@ -113,7 +113,10 @@ rule report_of_study:
         made_for=MADE_FOR,
         flags="--partial" if PARTIAL else "",
     shell:
-        bench("report", f"--templates {verbatim(TEMPLATES)} {{params.flags}} --made-for {{params.made_for}} > {{log:q}} 2>&1")
+        bench(
+            "report",
+            f"--templates {verbatim(TEMPLATES)} {{params.flags}} --made-for {{params.made_for}} > {{log:q}} 2>&1",
+        )
 
 
 # What was made from another plan has no manifest (rules/start.smk), so each of these targets asks for it. They ask for the
