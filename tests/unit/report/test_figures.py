@@ -84,7 +84,7 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
     assert set(without) == OF_ALL | {"similarity"}
     settings["execution"]["geometry_per_decade"] = 4
     plan = make_plan(parse_study(settings))
-    assert set(figures_of(plan)) - set(without) == {"geometry"}
+    assert set(figures_of(plan)) - set(without) == {"geometry", "geometry_by_rates", "moment_exponent"}
     for index, cell_id in enumerate(plan.cells):
         (tmp_path / "runs" / cell_id).mkdir(parents=True)
         rows = [
