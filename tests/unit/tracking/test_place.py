@@ -1,4 +1,4 @@
-"""Where a study is imported to: what is said of servers that fail, and our own database under kills and damage."""
+"""The place that a study is imported to: servers that fail, and our own database under kills and damage."""
 
 import contextlib
 import http.server
