@@ -69,7 +69,7 @@ class _SumOverPairs(torch.autograd.Function):
             kept_T = (targets_T != IGNORED).to(logits_KV.dtype)
             pairs_T = contexts_T * vocab_size + targets_T.clamp(min=0)
             n_K1 = logits_KV.new_zeros(len(hidden)).index_add_(0, contexts_T, kept_T)[:, None]
-            target_logits = (logits_KV.view(-1)[pairs_T] * kept_T).sum()
+            target_logits = (logits_KV.view(-1).index_select(0, pairs_T) * kept_T).sum()
             max_K1 = logits_KV.amax(1, keepdim=True)
             exp_KV = logits_KV.sub_(max_K1).exp_()
             sum_K1 = exp_KV.sum(1, keepdim=True)
