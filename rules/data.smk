@@ -30,6 +30,8 @@ rule prepare:
         STUDY_DIR / "logs" / "{data}.prepare.log",
     benchmark:
         STUDY_DIR / "logs" / "{data}.prepare.tsv"
+    # Before any training, else data that need all processors wait for the longest one.
+    priority: 1e9
     threads: JOBS.execution("data_threads")
     resources:
         mem_mb=JOBS.growing(4000),
