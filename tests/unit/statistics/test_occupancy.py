@@ -36,7 +36,7 @@ def test_the_section_sets_the_study_beside_the_paper(results_of, tiny_plan, tmp_
     material = Material(results_of(tiny_plan, lambda *_: 1.0), tmp_path / "runs", tmp_path)
     ((ours, paper),) = tables_of(STATISTIC, material)
     assert ours[2] == "-"  # the text is not prepared here
-    assert paper == ["Table 1 of the paper", "97,700 to 391,000", "5.3", "16.5 to 66"]
+    assert paper == ["Table 1 of the paper", "97,700 to 391,000", "5.3", "6.87 to 66"]
     cell = next(iter(tiny_plan.cells.values()))
     folder = data_dir(cell.data_id, tmp_path)
     folder.mkdir(parents=True)
