@@ -201,9 +201,9 @@ def _blocks(material: Material) -> Iterator[Block]:
         Markup(
             "The speedup of an optimizer is the number of tokens that the reference, the first optimizer of the table, "
             "needs for the same loss, over its own: above 1, the reference needs more. The reference's losses are "
-            "interpolated between the numbers of tokens of the study and never extrapolated, and the interval is "
-            'paired by seed. The lists are <a href="../speedup.csv">speedup.csv</a> and, of pairs whose order changes '
-            'between two numbers of tokens, <a href="../flips.csv">flips.csv</a>.'
+            "interpolated by a power law and never extrapolated; the interval is over seeds, given this curve. All are "
+            'in <a href="../speedup.csv">speedup.csv</a>, and pairs whose order changes between two numbers of tokens '
+            'in <a href="../flips.csv">flips.csv</a>.'
         )
     )
     for name, table in material.study.tables.items():
