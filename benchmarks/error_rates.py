@@ -9,6 +9,7 @@ which share data and initial weights. Tests, intervals and corrections are those
 
 import argparse
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
@@ -18,12 +19,18 @@ from scipy import stats
 
 from coupled_adam_bench.statistics.compare import compare_all, correct
 from coupled_adam_bench.statistics.paired import paired_test
+from coupled_adam_bench.statistics.speedup import needed_tokens
 from coupled_adam_bench.statistics.t_test import ALPHA, equivalence_p, t_test
 from coupled_adam_bench.study.catalog.metrics import METRICS
 
 Floats = NDArray[np.float64]
 TESTS = ("t-test", "Welch", "paired", "sign flips")
 INTERVALS = ("pooled", "paired", "bootstrap")
+CURVES: dict[str, Callable[[float], float]] = {
+    "a power law": lambda tokens: 3 + tokens**-0.3,
+    "a sum of two": lambda tokens: 3 + 0.5 * tokens**-0.2 + 0.5 * tokens**-0.8,
+}
+"""True losses of the reference by tokens."""
 CORRECTED = ("p_holm", "p_bh", "p_paired_holm")
 
 
@@ -94,6 +101,27 @@ def corrected(values: Floats) -> dict[str, tuple[float, float]]:
     return {name: (every / len(values), best / len(values)) for name, (every, best) in counts.items()}
 
 
+def speedups(
+    curve: str, tokens: tuple[int, ...], n_seeds: int, correlation: float, n_studies: int, rng: np.random.Generator
+) -> tuple[float, float, float]:
+    """Return how often the interval of a speedup of 1.5 holds it, how often it has both ends, how often it is refused.
+
+    The reference has losses of a true ``curve`` at ``tokens``, with normal noise of 0.01. The first two shares are of
+    those that are not refused.
+    """
+    true = 1.5 * tokens[0]
+    losses = np.array([CURVES[curve](count) for count in (true, *tokens)])[:, None]
+    drawn = losses + 0.01 * draw(n_studies, n_seeds, correlation, 0.0, rng, 1 + len(tokens))
+    found = []
+    for own, *reference in drawn.tolist():
+        by_seed = [dict(enumerate(values)) for values in reference]
+        found.append(needed_tokens(dict(enumerate(own)), dict(zip(tokens, by_seed, strict=True))))
+    given = [each for each in found if math.isfinite(each.tokens)]
+    held = [not (each.low > true or each.high < true) for each in given]  # without an end it is NaN
+    whole = [math.isfinite(each.low + each.high) for each in given]
+    return sum(held) / len(given), sum(whole) / len(given), 1 - len(given) / n_studies
+
+
 def power(difference: float, n_seeds: int) -> float:
     """Return the power of the one-sided t-test for independent runs in closed form: a noncentral t."""
     df = 2 * n_seeds - 2
@@ -139,6 +167,10 @@ def main() -> None:
         shares = (f"{100 * every:.1f} ({100 * shown:.1f})" for every, shown in found.values())
         row = (n_optimizers, n_metrics, n_seeds, f"{correlation:g}", spread, *shares)
         print(f"| {' | '.join(map(str, row))} |", flush=True)
+    print("\n| curve | tokens | seeds | correlation | speedup held | with both ends | refused |\n|" + "---|" * 7)
+    for curve, tokens, n_seeds, correlation in product(CURVES, ((1, 2, 4), (1, 2, 4, 8), (1, 4, 16)), (3, 5), (0, 0.9)):
+        shares = (f"{100 * share:.1f}" for share in speedups(curve, tokens, n_seeds, correlation, n_studies, rng))
+        print(f"| {curve} | {tokens} | {n_seeds} | {correlation:g} | {' | '.join(shares)} |", flush=True)
 
 
 if __name__ == "__main__":

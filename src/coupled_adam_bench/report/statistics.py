@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from math import isnan
+from itertools import combinations, product
+from math import isnan, nan
 from typing import Any
 
 from markupsafe import Markup
@@ -16,19 +17,22 @@ from coupled_adam_bench.report.blocks import (
     Fold,
     Grid,
     Heading,
+    Items,
     Kind,
     P,
     Part,
     Text,
     listed,
+    place_of,
     symbol,
 )
 from coupled_adam_bench.report.formats import MISSING, interval, p_value, plural, significant
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics import compare, paired_text
 from coupled_adam_bench.statistics.declared import ALL_SEEDS, Material, Placed, Row, Section
+from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.paired_text import AVERAGE, DOCUMENTS, HELD_OUT
-from coupled_adam_bench.statistics.t_test import ALPHA
+from coupled_adam_bench.statistics.t_test import ALPHA, equivalence_p
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 
 TESTS = {
@@ -82,6 +86,20 @@ def _survivors(study: StudyResults, name: str, comparisons: Sequence[Placed]) ->
     caption = Markup("Comparisons with <i>p</i> &lt; 0.05, by test and metric")
     columns = listed(("Test", "row"), *metrics, ("all", "number"))
     yield Grid(f"What survives, {title}", columns, lines, caption=caption)
+
+
+def _equal(study: StudyResults, name: str) -> Iterator[str]:
+    """Yield which optimizers two one-sided tests, paired by seed, show to be equal within the study's margins."""
+    for group, metric in product(study.groups[name], study.columns(name)):
+        margin = study.plan.statistics.margins.get(metric.name, nan)
+        for (one, ours), (other, theirs) in combinations(study.by_seed(group, metric).items(), 2):
+            pairs = paired_test(ours, theirs, metric.higher_is_better)
+            p = equivalence_p(pairs.difference, pairs.standard_error, pairs.n - 1, margin)
+            if p < ALPHA:
+                labels = (group.optimizer_labels[key] for key in (one, other))
+                yield Markup("{} and {}: {} is equal within {:g} ({}, <i>p</i> = {}).").format(
+                    *labels, symbol(metric), margin, place_of(group), p_value(p)
+                )
 
 
 _TEXT: tuple[tuple[str, Kind] | Metric, ...] = (
@@ -185,10 +203,21 @@ def _blocks(material: Material) -> Iterator[Block]:
         if study.tables[name].rules.tested and comparisons:
             yield from _survivors(study, name, comparisons)
         every += comparisons
+    if margins := material.plan.statistics.margins:
+        equal = [text for name in study.tables for text in _equal(study, name)]
+        yield Heading("Equal within a margin")
+        yield Text(
+            "Margins of the study are {}. Every two optimizers are tested alone, by two one-sided tests paired by "
+            "seed. {}".format(
+                ", ".join(f"{margin:g} for {name}" for name, margin in margins.items()),
+                "All others are not shown to be equal." if equal else "No two are shown to be equal.",
+            )
+        )
+        yield Items(equal)
     yield from _same_text(material)
     yield Heading("All comparisons over seeds")
     title = Column[Placed]("Table", lambda c: study.tables[c.group.table].title)
-    columns = [title, *_NUMBERS, *(_EQUIVALENCE if material.plan.statistics.margins else ())]
+    columns = [title, *_NUMBERS, *(_EQUIVALENCE if margins else ())]
     yield Fold(plural(len(every), "comparison"), [Grid("Tests", columns, every, tall=True)])
 
 

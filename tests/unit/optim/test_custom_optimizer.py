@@ -1,12 +1,15 @@
 """A user's own optimizer: from a package, from torch and from a file; and what is said where it does not work."""
 
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from coupled_adam_bench.optim.custom import build
-from coupled_adam_bench.study.config import CustomSettings
+from coupled_adam_bench.study.config import CustomSettings, Training
+from coupled_adam_bench.training.trial import try_optimizer
 
 FILE = """
 import torch
@@ -109,3 +112,26 @@ def test_what_is_wrong_is_said_with_its_field(path, changes, message, parameter)
 def test_a_weight_decay_that_the_class_does_not_take_is_refused(parameter):
     with pytest.raises(ValueError, match=r"^weight_decay: 0\.1, but my_optimizers.Plain takes none; set it to 0"):
         build(custom("my_optimizers.Plain"), [parameter], lr=0.5, weight_decay=0.1)
+
+
+def test_the_average_of_weights_of_the_docs(tmp_path, parameter):
+    """docs/howto.md: it goes back to the average, is AdamW if the average is the last weight, and resumes."""
+    page = (Path(__file__).parents[3] / "docs/howto.md").read_text(encoding="utf-8")
+    (tmp_path / "my_average.py").write_text(re.search(r"```python\n# my_average.py\n(.*?)```", page, re.DOTALL)[1])
+    own = custom("my_average.Lookahead", arguments={"k": 2, "alpha": 0.25})
+    try_optimizer(own, Training(), 0.01)
+    ends = []
+    for optimizer in (
+        custom("torch.optim.AdamW", arguments={"betas": [0.9, 0.95]}),
+        custom("my_average.Lookahead", arguments={"k": 1, "alpha": 1.0}),
+        own,
+    ):
+        weight = torch.nn.Parameter(parameter.detach().clone())
+        built = build(optimizer, [weight], lr=0.1, weight_decay=0.0)
+        for step in (1.0, 2.0):
+            weight.grad = torch.full_like(weight, step)
+            built.step()
+        ends.append(weight.detach())
+    plain, same, average = ends
+    assert torch.equal(plain, same)
+    assert torch.allclose(average, parameter + 0.25 * (plain - parameter))

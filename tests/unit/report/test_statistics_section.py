@@ -1,9 +1,12 @@
 import math
 import re
+from itertools import combinations
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from sections import tables_of, texts_of
+from statsmodels.stats.weightstats import ttost_paired
 
 from coupled_adam_bench.report.contents import statistics_of
 from coupled_adam_bench.report.formats import interval, p_value
@@ -33,6 +36,19 @@ def test_margins_add_the_tests_of_equivalence(fake: Any) -> None:
     assert sum(line[-3] == "0.02" for line in every) == tests["margin"].notna().sum() == 9 + 2 * 7
     first = tests.iloc[0]
     assert every[0][-2:] == [p_value(first["p_equivalence"]), p_value(first["p_equivalence_paired"])]
+
+
+def test_equal_is_said_where_both_one_sided_tests_hold(fake: Any) -> None:
+    said = [text for text in texts_of(SECTION, fake.material) if "is equal within" in text]
+    loss, expected = fake.study.layout.metrics["loss"], []
+    for group in (group for groups in fake.study.groups.values() for group in groups):
+        for (one, ours), (other, theirs) in combinations(fake.study.samples(group, loss).items(), 2):
+            if len(ours) > 1 and ttost_paired(np.array(ours), np.array(theirs), -0.02, 0.02)[0] < 0.05:
+                expected.append(f"{group.optimizer_labels[one]} and {group.optimizer_labels[other]}: ")
+    assert len(said) == len(expected) > 0
+    assert all(
+        text.startswith(begin) and "is equal within 0.02" in text for text, begin in zip(said, expected, strict=True)
+    )
 
 
 def test_the_same_text(fake: Any) -> None:

@@ -43,6 +43,12 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
         "How the difference between two optimizers grows with tokens and parameters.",
     ),
     StatisticFile(
+        "speedup.csv",
+        "statistics.speedup:STATISTIC",
+        "How many tokens the reference needs for the loss of each optimizer, and how they rank at each D.",
+    ),
+    StatisticFile("flips.csv", "statistics.speedup:FLIPS", "Every two optimizers whose order changes between two D."),
+    StatisticFile(
         "target.csv",
         "statistics.target:STATISTIC",
         "After how many tokens each run reached the target loss, and whether an optimizer's runs end below it.",

@@ -1,0 +1,169 @@
+"""Tokens for the same loss, ranks and changes of order, against formulas of their own."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from sections import tables_of, texts_of
+
+from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.statistics.speedup import BEYOND, FLIPS, STATISTIC, needed_tokens
+from coupled_adam_bench.statistics.t_test import holm
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
+
+GRID = (100, 200, 400)
+NOISE = {tokens: 0.01 * np.random.default_rng(tokens).normal(size=3) for tokens in (*GRID, 800, 0)}
+
+
+def law(tokens: float) -> float:
+    return 2.5 + 4 * tokens**-0.3
+
+
+def by_seed(values: Any) -> dict[int, float]:
+    return dict(enumerate(map(float, values), 1))
+
+
+def reference(*grid: int, noise: float = 1.0) -> dict[int, dict[int, float]]:
+    return {tokens: by_seed(law(tokens) + noise * NOISE[tokens]) for tokens in grid}
+
+
+@pytest.mark.parametrize("grid", [GRID, (*GRID, 800), (100, 400, 1600)])
+@pytest.mark.parametrize("true", [100, 130, 250, 390])
+def test_a_power_law_is_inverted_exactly(grid: tuple[int, ...], true: float) -> None:
+    curve = {tokens: by_seed([law(tokens)] * 3) for tokens in grid}
+    found = needed_tokens(by_seed([law(true)] * 3), curve)
+    assert found.tokens == pytest.approx(true, rel=1e-4)
+    ends = [end for end in (found.low, found.high) if math.isfinite(end)]  # without noise the interval is a point
+    assert ends == pytest.approx([true] * len(ends), rel=1e-4)
+
+
+def test_the_reference_itself_needs_its_own_tokens_whatever_its_curve() -> None:
+    curve = reference(*GRID) | {200: by_seed(law(130) + NOISE[200])}  # no power law
+    for tokens in GRID:
+        assert needed_tokens(curve[tokens], curve).tokens == pytest.approx(tokens, rel=1e-12)
+
+
+def test_two_numbers_of_tokens_are_joined_by_a_line_in_log_tokens_without_an_interval() -> None:
+    curve, own = reference(100, 400), by_seed(law(200) + NOISE[0])
+    first, last, loss = (np.mean(list(values.values())) for values in (curve[100], curve[400], own))
+    found = needed_tokens(own, curve)
+    assert found.tokens == pytest.approx(100 * 4 ** ((first - loss) / (first - last)), rel=1e-3)
+    assert math.isnan(found.low) and math.isnan(found.high)
+    assert found.reason == "an interval needs 3 numbers of tokens of the reference"
+
+
+@pytest.mark.parametrize("shift", np.linspace(-0.03, 0.03, 13))
+def test_the_interval_holds_the_tokens_that_a_paired_t_test_does_not_tell_apart(shift: float) -> None:
+    """Where the reference was trained this is the test of the runs themselves, at other tokens that of its curve."""
+    curve, own = reference(*GRID), by_seed(law(200) + shift + NOISE[0])
+    found = needed_tokens(own, curve)
+    p_value = stats.ttest_rel(list(own.values()), list(curve[200].values())).pvalue
+    assert (p_value > 0.05) == (not (found.low > 200 or found.high < 200))
+    for end, beside in ((found.low, (100, 200)), (found.high, (200, 400))):
+        if math.isfinite(end) and beside[0] < end < beside[1]:
+            means = {tokens: np.mean(list(curve[tokens].values())) for tokens in GRID}
+            c = math.log((means[100] - means[200]) / (means[200] - means[400]), 2)  # of three points, in closed form
+            b = (means[100] - means[200]) / (100**-c - 200**-c)
+            level = means[200] + b * (end**-c - 200**-c)
+            weight = (means[beside[0]] - level) / (means[beside[0]] - means[beside[1]])
+            others = [(1 - weight) * (curve[beside[0]][s] - means[beside[0]])
+                      + weight * (curve[beside[1]][s] - means[beside[1]]) + level for s in own]  # fmt: skip
+            assert stats.ttest_rel(list(own.values()), others).pvalue == pytest.approx(0.05, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("own", "changes", "reason"),
+    [
+        ([2.9] * 3, {}, "the reference needs more than its most tokens, 400"),
+        ([4.0] * 3, {}, "the reference needs less than its fewest tokens, 100"),
+        ([3.2, math.nan, 3.2], {}, "a loss is missing"),
+        ([3.2] * 3, {200: by_seed([math.nan] * 3)}, "a loss is missing"),
+        ([3.2] * 3, {400: by_seed([3.4] * 3)}, "the loss of the reference does not fall with each number of tokens"),
+        ([3.2] * 4, {}, "the reference has these seeds at 0 numbers of tokens, it needs 2"),
+    ],
+)
+def test_what_the_curve_does_not_hold_is_refused(own: Any, changes: Any, reason: str) -> None:
+    found = needed_tokens(by_seed(own), reference(*GRID) | changes)
+    assert all(map(math.isnan, (found.tokens, found.low, found.high)))
+    assert found.reason == reason
+
+
+def test_an_interval_that_reaches_beyond_the_curve_has_no_end_there() -> None:
+    found = needed_tokens(by_seed(law(390) + NOISE[0]), reference(*GRID))
+    assert found.low < found.tokens < 400
+    assert (math.isnan(found.high), found.reason) == (True, BEYOND)
+    assert needed_tokens({1: law(200)}, reference(*GRID, noise=0)).reason == "1 seed, an interval needs 2"
+
+
+@pytest.fixture
+def study(tiny_study: Callable[..., dict[str, Any]], results_of: Any) -> StudyResults:
+    """Adam as the reference, Coupled Adam that falls behind, and SGD that diverges in one seed at one place."""
+
+    def loss(cell: Any, metric: Any) -> float:
+        if metric.name != "loss" or (cell.optimizer.name, cell.steps, cell.seed) == ("sgd", 100, 2):
+            return math.nan
+        gain = {100: 0.1, 200: 0.002, 400: -0.1, 800: 0.0}[cell.steps] if cell.optimizer.name == "coupled_adam" else 0
+        own = np.random.default_rng(len(cell.optimizer.key)).normal()
+        worse = 0.3 * (cell.optimizer.name == "sgd")
+        return law(cell.steps) + worse - gain + float(NOISE[cell.steps][cell.seed - 1]) + 0.001 * own * cell.seed
+
+    block = {"models": ["nano"], "seeds": [1, 2, 3]}
+    optimizers = ["adamw", "coupled_adam", {"name": "sgd", "lr_factor": 100}]
+    grid = [
+        block | {"table": "table7", "tokens": [{"steps": steps} for steps in GRID], "optimizers": optimizers},
+        block | {"tokens": [{"steps": 800}], "optimizers": ["adamw"]},  # of no table: it extends the curve
+    ]
+    return results_of(make_plan(parse_study(tiny_study(grid=grid))), loss)
+
+
+def test_rows_have_ranks_and_ratios_on_the_curve_of_all_cells_of_the_reference(study: StudyResults) -> None:
+    found = Material(study).frame(STATISTIC).set_index(["n_tokens", "optimizer"])
+    batch = 64
+    for steps in GRID:
+        rows = found.loc[steps * batch]
+        known = rows["loss"].dropna()
+        assert rows["rank"].dropna().to_dict() == dict(zip(known.index, stats.rankdata(known), strict=True))
+        assert rows.loc["adamw"]["reason"] == "the reference" and set(rows["reference"]) == {"adamw"}
+    first, last = found.loc[100 * batch, "coupled_adam"], found.loc[400 * batch, "coupled_adam"]
+    # A loss of 0.1 less than 4 x 100^-0.3 is reached at 138; 0.1 more than 4 x 400^-0.3 at 272.
+    for row, steps, gain in ((first, 100, 0.1), (last, 400, -0.1)):
+        expected = ((4 * steps**-0.3 - gain) / 4) ** (-1 / 0.3)
+        assert row["tokens_reference"] / batch == pytest.approx(expected, rel=0.06)
+        assert row["speedup"] == row["tokens_reference"] / (steps * batch)
+        assert row["low"] < row["speedup"] < row["high"]
+    lost = found.loc[100 * batch, "sgd_f100"]
+    assert math.isnan(lost["rank"]) and lost["reason"] == "a loss is missing"
+    assert math.isfinite(found.loc[400 * batch, "sgd_f100"]["speedup"])
+
+
+def test_a_change_of_order_counts_where_both_differences_are_significant(study: StudyResults) -> None:
+    found = Material(study).frame(FLIPS).set_index(["n_tokens", "n_tokens_later"])
+    assert set(found["optimizer"]) == {"coupled_adam"} and set(found["reference"]) == {"adamw"}
+    group = {each.n_tokens: study.by_seed(each, study.layout.metrics["loss"]) for each in study.groups["table7"]}
+    pairs = [(tokens, a, b) for tokens in group for a, b in (("coupled_adam", "adamw"), ("adamw", "sgd_f100"),
+             ("coupled_adam", "sgd_f100"))]  # fmt: skip
+    p = [stats.ttest_ind(*(list(group[t][key].values()) for key in (a, b))).pvalue for t, a, b in pairs]
+    corrected = dict(zip(pairs, holm(p), strict=True))
+    for (tokens, later), row in found.iterrows():
+        assert row["difference"] < 0 < row["difference_later"]
+        both = [corrected[each, "coupled_adam", "adamw"] for each in (tokens, later)]
+        assert [row["p_holm"], row["p_holm_later"]] == pytest.approx(both)
+        assert row["told_apart"] == (max(both) < 0.05)
+    assert found["told_apart"].to_dict() == {(6400, 25600): True, (12800, 25600): False}
+
+
+def test_the_section_shows_both(study: StudyResults) -> None:
+    (table,) = tables_of(STATISTIC, Material(study))
+    assert [line[2:4] for line in table[:2]] == [["Adam", "2"], ["Coupled Adam", "1"]]
+    *_, flip, rest = texts_of(STATISTIC, Material(study))
+    assert "Coupled Adam has the lower loss at 6.4K, and Adam at 25.6K tokens" in flip
+    assert rest.startswith("2 changes of order between two numbers of tokens, 1 of them with both")
+
+
+def test_one_number_of_tokens_has_no_section(tiny_plan: Any, results_of: Any) -> None:
+    assert tables_of(STATISTIC, Material(results_of(tiny_plan, lambda *_: 1.0))) == []
