@@ -178,7 +178,7 @@ class LanguageModel(nn.Module, ABC):
         """Return the standard deviation of a matrix's initial values (see :meth:`initial_values`)."""
         if std == "zero_projections":
             return zero_projections_std(name, value)
-        if std != "xavier_linear":
+        if not isinstance(std, str):
             return std / math.sqrt(2 * self.n_layer) if "_proj." in name else std
         of_head = self.head is None and name == "embedding.weight"
         return xavier_std("head.weight" if of_head else name, value, self.n_layer)
