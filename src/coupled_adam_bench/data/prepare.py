@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
@@ -28,12 +28,13 @@ from coupled_adam_bench.data.shards import (
 from coupled_adam_bench.data.sources import Corpus
 from coupled_adam_bench.data.synthetic import language
 from coupled_adam_bench.data.synthetic_sets import write_evaluation_sets
+from coupled_adam_bench.data.token_files import copy_token_files
 from coupled_adam_bench.data.tokenizers import load_encoder, save_tokenizer
 from coupled_adam_bench.machine.progress import Progress, say
 from coupled_adam_bench.store.files import atomic_path, digest, remove
 from coupled_adam_bench.store.locks import folder_lock
 from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS
-from coupled_adam_bench.study.config import Data, HubSource, Study, SyntheticSource
+from coupled_adam_bench.study.config import BinsSource, Data, HubSource, Study, SyntheticSource
 
 SHARD_CHARACTERS = 8 * 2**20
 """Number of characters of text in a shard; the bins do not depend on it."""
@@ -88,7 +89,11 @@ def _prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
         small_files += write_evaluation_sets(language(source), out)
     bpe = learn_bpe(study, data_id, out, workers) if study.data.tokenizer == "bpe" else None
     small_files += save_tokenizer(study, words, out / TOKENIZER, None if bpe is None else bpe.merges)
-    meta = _make_bins(study, data_id, out, workers, bpe)
+    if isinstance(source, BinsSource):
+        meta = copy_token_files(study, data_id, out)
+    else:
+        meta = _make_bins(study, data_id, out, workers, bpe)
+    _check_sizes(meta.splits, study)
     with atomic_path(out / UNIGRAM) as temporary, temporary.open("wb") as target:
         np.save(target, _count_tokens(out / meta.splits["train"].file, meta))
     write_meta(out, meta, [*small_files, out / UNIGRAM])
@@ -132,7 +137,6 @@ def _make_bins(study: Study, data_id: str, out: Path, workers: int, bpe: Bpe | N
     if bpe is not None:
         facts["bpe"] = bpe.facts()
 
-    _check_sizes(shards, study)
     encoder = load_encoder(out / TOKENIZER)
     return Meta(
         data_id=data_id,
@@ -189,28 +193,29 @@ def _finished_shards(out: Path, source: str, max_tokens: int | None) -> Iterator
         yield shard
 
 
-def _check_sizes(shards: list[Shard], study: Study) -> None:
+def _check_sizes(splits: Mapping[str, Bin], study: Study) -> None:
     """Raise ``ValueError`` if a split has no window of ``seq_len`` inputs and their targets.
 
     Say so if the largest run of the study reads more tokens than train has, or if few documents are held out.
     """
     training = study.training
-    n_tokens = np.array([shard.n_tokens for shard in shards]).sum(axis=0).tolist()
-    n_documents = np.array([shard.n_documents for shard in shards]).sum(axis=0).tolist()
-    for split, tokens, documents in zip(SPLITS, n_tokens, n_documents, strict=True):
+    n_all = sum(part.n_documents for part in splits.values())
+    for split, part in splits.items():
+        tokens, documents = part.n_tokens, part.n_documents
         if tokens < training.seq_len + 1:
-            advice = "give more text" if split == "train" else f"raise data.split.{split}_fraction, or give more text"
+            is_cut = split != "train" and not isinstance(study.data.source, BinsSource)
+            advice = f"raise data.split.{split}_fraction, or give more text" if is_cut else "give more text"
             raise ValueError(
-                f"data.split: {split} has {tokens} tokens in {documents} of {sum(n_documents)} documents, but needs "
+                f"data.split: {split} has {tokens} tokens in {documents} of {n_all} documents, but needs "
                 f"training.seq_len + 1 = {training.seq_len + 1}; {advice}"
             )
-    held_out = SPLITS.index(study.evaluation.test_loss.split)
-    if n_documents[held_out] < FEW_DOCUMENTS:
+    split = study.evaluation.test_loss.split
+    if (held_out := splits[split]).n_documents < FEW_DOCUMENTS:
         say(
-            f"data {study.data.name}: the loss is measured on {n_tokens[held_out]:,} tokens of {n_documents[held_out]} "
-            f"documents, which are few: other text may give another loss; raise data.split.{SPLITS[held_out]}_fraction"
+            f"data {study.data.name}: the loss is measured on {held_out.n_tokens:,} tokens of {held_out.n_documents} "
+            f"documents, which are few: other text may give another loss; raise data.split.{split}_fraction"
         )
-    n_train, largest = n_tokens[SPLITS.index("train")], study.largest_tokens
+    n_train, largest = splits["train"].n_tokens, study.largest_tokens
     if largest > n_train:
         say(
             f"data {study.data.name}: train has {n_train:,} tokens, and the largest run of the grid reads {largest:,}: "

@@ -45,7 +45,7 @@ class TransformerBlock(nn.Module, ABC):
         super().__init__()
         self.n_head = n_head
         self.ln_1 = self.norm(d_model)
-        self.attn_qkv = nn.Linear(d_model, 3 * d_model, bias=False)
+        self.attn_qkv = self.qkv(d_model)
         self.attn_proj = nn.Linear(d_model, d_model, bias=False)
         self.ln_2 = self.norm(d_model)
 
@@ -53,6 +53,11 @@ class TransformerBlock(nn.Module, ABC):
     def norm(width: int) -> nn.Module:
         """Return the norm before attention and MLP, and behind the last layer."""
         return nn.LayerNorm(width, LAYER_NORM_EPS, bias=False)
+
+    @staticmethod
+    def qkv(d_model: int) -> nn.Module:
+        """Return what computes queries, keys and values, side by side."""
+        return nn.Linear(d_model, 3 * d_model, bias=False)
 
     def apply_rotary(self, q_BHTK: Tensor, k_BHTK: Tensor, *positions: Tensor) -> tuple[Tensor, Tensor]:
         """Apply rotary positions to queries and keys; this is the identity for learned positions."""
@@ -82,6 +87,17 @@ def uninitialised_embedding(n_rows: int, d_model: int) -> nn.Embedding:
     On ``meta``, torch loads its compiler to draw them, which takes seconds.
     """
     return nn.Embedding.from_pretrained(torch.empty(n_rows, d_model), freeze=False)  # type: ignore[no-untyped-call,no-any-return]
+
+
+InitialStd = float | Literal["xavier_linear", "zero_projections"]
+"""The standard deviation of all initial matrices, or the name of a rule."""
+
+
+def zero_projections_std(name: str, weight: Tensor) -> float:
+    """Return the initial standard deviation that modded-nanogpt's optimizer track gives a matrix (docs/track3.md)."""
+    if name == "embedding.weight":
+        return 1.0
+    return 0.0 if "_proj." in name or name == "head.weight" else math.sqrt(0.33 / weight.shape[1])
 
 
 def xavier_std(name: str, weight: Tensor, n_layer: int) -> float:
@@ -143,13 +159,13 @@ class LanguageModel(nn.Module, ABC):
         """Return the matrices that the embedding's optimizer updates: the embedding and, if not tied, the head."""
         return [self.embedding.weight] if self.head is None else [self.embedding.weight, self.head.weight]
 
-    def initial_values(self, seed: int, std: float | None) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    def initial_values(self, seed: int, std: InitialStd) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Yield every parameter with its whole initial value on the CPU; parameters may be sharded or on ``meta``.
 
         Matrices are drawn from N(0, std), residual output projections from N(0, std / sqrt(2 n_layer)), and norms are 1
-        [C]. Without ``std`` matrices have the standard deviation of :func:`xavier_std`; a tied embedding has the head's
-        there, which is drawn last [C]. The values depend only on ``seed``, not on the device or on torch's global
-        generator.
+        [C]. For ``xavier_linear`` matrices have the standard deviation of :func:`xavier_std`; a tied embedding has the
+        head's there, which is drawn last [C]. ``zero_projections`` is :func:`zero_projections_std`. The values depend
+        only on ``seed``, not on the device or on torch's global generator.
         """
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
@@ -158,15 +174,17 @@ class LanguageModel(nn.Module, ABC):
                 value.normal_(0.0, self.initial_std(name, value, std), generator=generator)
             yield parameter, value
 
-    def initial_std(self, name: str, value: Tensor, std: float | None) -> float:
+    def initial_std(self, name: str, value: Tensor, std: InitialStd) -> float:
         """Return the standard deviation of a matrix's initial values (see :meth:`initial_values`)."""
-        if std is not None:
+        if std == "zero_projections":
+            return zero_projections_std(name, value)
+        if not isinstance(std, str):
             return std / math.sqrt(2 * self.n_layer) if "_proj." in name else std
         of_head = self.head is None and name == "embedding.weight"
         return xavier_std("head.weight" if of_head else name, value, self.n_layer)
 
     @torch.no_grad()
-    def init_weights(self, seed: int, std: float | None) -> None:
+    def init_weights(self, seed: int, std: InitialStd) -> None:
         """Set all parameters to their initial values (see :meth:`initial_values`)."""
         for parameter, value in self.initial_values(seed, std):
             parameter.copy_(value)

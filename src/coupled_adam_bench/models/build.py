@@ -5,7 +5,7 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.models import contexts, gpt2, stablelm
+from coupled_adam_bench.models import contexts, gpt2, modded_nanogpt, stablelm
 from coupled_adam_bench.models.base import Family, LanguageModel
 from coupled_adam_bench.study.architectures import ArchitectureName
 from coupled_adam_bench.study.config import Model
@@ -18,6 +18,8 @@ def family_of(architecture: ArchitectureName) -> Family:
             return gpt2.FAMILY
         case "stablelm":
             return stablelm.FAMILY
+        case "modded_nanogpt":
+            return modded_nanogpt.FAMILY
         case "contexts":
             return contexts.FAMILY
         case _:

@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coupled_adam_bench.models.base import Family, LanguageModel, TransformerBlock, Weight, uninitialised_embedding
+from coupled_adam_bench.models.base import (
+    Family,
+    InitialStd,
+    LanguageModel,
+    TransformerBlock,
+    Weight,
+    uninitialised_embedding,
+)
 from coupled_adam_bench.models.cross_entropy import IGNORED, LogitObserver, cap, capped, compute_dtype
 from coupled_adam_bench.study.architectures import ARCHITECTURES
 
@@ -121,7 +128,7 @@ class Contexts(LanguageModel):
         # No buffer: it follows from the tokens, which config.json has.
         self._contexts_V = contexts_of_tokens(self.frequent_tokens, vocab_size)
 
-    def initial_std(self, name: str, value: Tensor, std: float | None) -> float:
+    def initial_std(self, name: str, value: Tensor, std: InitialStd) -> float:
         """Return the standard deviation of a matrix's initial values; the map keeps the length of vectors."""
         return 1 / math.sqrt(self.d_model) if name == "map.weight" else super().initial_std(name, value, std)
 

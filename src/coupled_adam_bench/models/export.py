@@ -46,11 +46,11 @@ def save_model(
 ) -> None:
     """Write ``folder`` so that ``transformers.AutoModelForCausalLM.from_pretrained(folder)`` gives the same logits.
 
-    A model of ``contexts`` is read by :func:`load_model` alone. The classes of transformers have no soft cap, so for a
-    model with one they give the logits before it. ``tokenizer`` is a folder in Hugging Face format; its files are
-    copied beside the weights. The folder appears whole or not at all, and replaces an existing one. For a sharded
-    model, ``state`` is its state dict with whole tensors. With a ``cell``, the weights carry its id, and a model card
-    says how it was trained. The same gives the same bytes.
+    A model that is not ``in_transformers`` is read by :func:`load_model` alone. The classes of transformers have no
+    soft cap, so for a model with one they give the logits before it. ``tokenizer`` is a folder in Hugging Face format;
+    its files are copied beside the weights. The folder appears whole or not at all, and replaces an existing one. For a
+    sharded model, ``state`` is its state dict with whole tensors. With a ``cell``, the weights carry its id, and a
+    model card says how it was trained. The same gives the same bytes.
     """
     names = {family_of(name).model: name for name in ARCHITECTURES}
     model_type = next(names[kind] for kind in type(model).__mro__ if kind in names)  # FSDP2 makes a subclass of it
@@ -143,7 +143,7 @@ def model_card(cell: Cell) -> str:
     n_contexts = cell.model.n_contexts
     size = f"{cell.model.n_layer} layers" if n_contexts is None else f"{n_contexts} hidden states"
     readers = "`AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read this folder."
-    if n_contexts is not None:
+    if not cell.model.family.in_transformers:
         readers = "`coupled_adam_bench.models.export.load_model` reads this folder; transformers has no such model."
     facts = {
         "cell": cell.id,

@@ -102,17 +102,22 @@ def _build_core(
 ) -> dict[str, torch.optim.Optimizer]:
     optimizers: dict[str, torch.optim.Optimizer] = {}
     taken = set(embeddings)  # tensors are hashed by identity
-    if training.core_optimizer == "muon":
+    if training.core_optimizer != "adamw":
         matrices = [parameter for parameter in model.get_submodule("blocks").parameters() if parameter.ndim == 2]
         # Updates have AdamW's RMS, so AdamW's learning rate and decay fit (Moonlight, arXiv 2502.16982, section 2.2).
-        optimizers["muon"] = torch.optim.Muon(
-            matrices, lr=peak_lr, weight_decay=training.weight_decay, adjust_lr_fn="match_rms_adamw"
-        )
+        kind: dict[str, Any] = {"adjust_lr_fn": "match_rms_adamw"}
+        if training.core_optimizer == "muon_exact":
+            kind = {"adjust_lr_fn": "original", "ns_coefficients": (2.0, -1.5, 0.5), "ns_steps": 12}
+        optimizers["muon"] = torch.optim.Muon(matrices, lr=peak_lr, weight_decay=training.weight_decay, **kind)
         taken |= set(matrices)
     rest = [parameter for parameter in model.parameters() if parameter not in taken]
     groups = [
         {"params": [p for p in rest if p.ndim >= 2], "weight_decay": training.weight_decay},
-        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
+        {
+            "params": [p for p in rest if p.ndim < 2],
+            "weight_decay": 0.0,
+            "lr": training.norm_lr_factor * peak_lr,
+        },
     ]
     betas = (training.beta1, training.beta2)
     optimizers["core"] = torch.optim.AdamW(groups, lr=peak_lr, betas=betas, eps=training.eps, fused=True)

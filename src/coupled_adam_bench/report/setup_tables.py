@@ -12,7 +12,11 @@ from coupled_adam_bench.study.config.tune import LEARNING_RATE
 from coupled_adam_bench.study.plan import Plan
 
 _OWN = "own optimizers"
-_CORE = {"adamw": "AdamW", "muon": "Muon for the matrices, AdamW for the rest"}
+_CORE = {
+    "adamw": "AdamW",
+    "muon": "Muon for the matrices, AdamW for the rest",
+    "muon_exact": "Muon of modded-nanogpt for the matrices, AdamW for the rest",
+}
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ def _initial_weights(study: Study) -> str:
     training = study.training
     if training.init == "xavier_linear":
         return "Xavier, as in arXiv 2601.02031"
+    if training.init == "zero_projections":
+        return "projections 0, as in modded-nanogpt"
     return f"normal, standard deviation {training.init_std:g}"
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-ArchitectureName = Literal["gpt2", "stablelm", "contexts"]
-"""Each but ``contexts`` has the name that transformers gives the class that computes the same, ``model_type`` in its
-config.json."""
+ArchitectureName = Literal["gpt2", "stablelm", "modded_nanogpt", "contexts"]
+"""Each that is ``in_transformers`` has the name that transformers gives the class that computes the same,
+``model_type`` in its config.json."""
 
 
 QkNorm = Literal[False, "shared"]
@@ -42,6 +42,13 @@ class Architecture:
     has_layers: bool = True
     """Whether there are layers, so that the model is a transformer."""
 
+    kept_float32: int = 0
+    """So many times d_model numbers in float32 that a layer keeps beside the inputs of its norms, as seen on a CPU."""
+    in_transformers: bool = True
+    """Whether the library transformers has a class that computes the same."""
+    outer_norms: int = 1
+    """Number of norms outside of layers."""
+
     @property
     def is_rotary(self) -> bool:
         """Whether positions are pairs of coordinates that are turned."""
@@ -71,6 +78,20 @@ ARCHITECTURES: Mapping[ArchitectureName, Architecture] = {
         biases=(2, 0, 1),
         embedding="model.embed_tokens",
     ),
+    "modded_nanogpt": Architecture(
+        title="modded-nanogpt: RMSNorm, squared ReLU, RoPE, normalized queries and keys",
+        options=frozenset({"rope_base", "rope_fraction"}),
+        default_ffn=lambda d_model: 4 * d_model,
+        mlp_matrices=2,
+        learned_positions=False,
+        kept=(6, 2),  # outputs of both norms; values; rotated queries and keys; attention's output | ReLU's, its square
+        kept_float32=5,  # norms before their weights; queries and keys before their norms; attention's output by heads
+        mlp_gradients=3,  # of the square, twice ReLU's output, and their product
+        biases=(0, 0, 0),
+        embedding="embedding",
+        in_transformers=False,
+        outer_norms=2,
+    ),
     "contexts": Architecture(
         title="Contexts: LayerNorm of a learned vector of the previous token, no layers",
         options=frozenset({"n_contexts"}),
@@ -82,6 +103,7 @@ ARCHITECTURES: Mapping[ArchitectureName, Architecture] = {
         biases=(0, 0, 0),
         embedding="embedding",
         has_layers=False,
+        in_transformers=False,
     ),
 }
 

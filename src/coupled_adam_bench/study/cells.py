@@ -8,7 +8,7 @@ from typing import Any
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study import versions
 from coupled_adam_bench.study.config import Data, GridBlock, Model, Optimizer, Steps, Study, Training
-from coupled_adam_bench.study.inputs import fingerprints, tokenizer_sha256
+from coupled_adam_bench.study.inputs import fingerprints, text_files, token_files, tokenizer_sha256
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,9 @@ def data_digest(study: Study) -> str:
     data: Data = study.data
     identity: dict[str, Any] = {"version": versions.DATA, **data.model_dump(exclude={"name"})}
     if data.source.kind == "files":
-        identity["files"] = fingerprints(study.paths.text)
+        identity["files"] = fingerprints(text_files(study.paths.text))
+    elif data.source.kind == "bins":  # without any, as for a plan or a rehearsal, nothing is prepared or trained
+        identity["files"] = fingerprints(token_files(data.source, study.paths.text[0]))
     if data.tokenizer == "file":
         assert study.paths.tokenizer is not None
         identity["tokenizer_sha256"] = tokenizer_sha256(study.paths.tokenizer)

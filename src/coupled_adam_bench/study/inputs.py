@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.store.files import digest, sha256_file
-from coupled_adam_bench.study.config import CustomSettings, Optimizer, Study
+from coupled_adam_bench.study.config import BinsSource, CustomSettings, Optimizer, Study
 from coupled_adam_bench.study.dotted import changed_code, code_of
 
 PACKINGS = (".gz", ".xz", ".zst")
@@ -80,10 +80,15 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def fingerprints(patterns: tuple[str, ...]) -> list[list[Any]]:
-    """Identify text files by name, size, and first and last 64 KiB, which is fast for any size and ignores the path."""
+def token_files(source: BinsSource, folder: str) -> list[tuple[str, Path]]:
+    """Return the files of a source ``bins`` as sorted pairs (name, path), the held-out ones last."""
+    return [(path.name, path) for glob in (source.train, source.val) for path in sorted(Path(folder).glob(glob))]
+
+
+def fingerprints(files: list[tuple[str, Path]]) -> list[list[Any]]:
+    """Identify files by name, size, and first and last 64 KiB, which is fast for any size and ignores the path."""
     prints = []
-    for name, path in text_files(patterns):
+    for name, path in files:
         with _readable("paths.text", path), path.open("rb") as file:
             size = path.stat().st_size
             head = file.read(_SAMPLE_BYTES)

@@ -78,7 +78,7 @@ def optimizer_bytes(cell: Cell) -> int:
     Of the other parameters, AdamW has two moments for each and Muon one.
     """
     model = cell.model
-    muon = model.matrix_params if cell.training.core_optimizer == "muon" else 0
+    muon = model.matrix_params if cell.training.core_optimizer != "adamw" else 0
     core = 2 * (cell.n_params - embedding_params(cell) - muon) + muon
     heads = (False, True) if model.has_own_head else (False,)
     return FP32 * (core + sum(cell.optimizer.n_states(cell.vocab_size, model.d_model, head) for head in heads))
@@ -96,6 +96,7 @@ def layer_bytes_per_token(cell: Cell, on_gpu: bool) -> int:
     attention = 0 if on_gpu or product == FP32 else (4 * FP32 - 3 * product) * model.d_model
     in_float32 = 2 * (model.d_model + 2) + model.n_head + (4 * (model.d_model + model.n_head) if model.qk_norm else 0)
     of_model, of_ffn = model.family.kept
+    in_float32 += model.family.kept_float32 * model.d_model
     in_products = of_model * model.d_model + of_ffn * model.d_ffn
     return FP32 * in_float32 + product * in_products + attention
 
@@ -135,6 +136,8 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
     factors = head_weight + (2 * BF16 * cell.vocab_size * model.d_model if bf16 else 0)
     mlp_gradients = model.family.mlp_gradients * (BF16 if bf16 else FP32) * model.d_ffn
     token_ids = 16 * sequences * training.seq_len  # inputs and targets in int64
+    # A norm behind the embedding keeps its input, and on a CPU its output before the weights.
+    outer = 2 * FP32 * model.d_model * (model.family.outer_norms - 1)
     if model.n_contexts is not None:  # float32 logits of all contexts, in bfloat16 beside those of the products
         logit = FP32 + (BF16 if bf16 else 0) + (FP32 if cell.optimizer.soft_cap is not None else 0)
         # Inputs, contexts, targets and pairs in int64, and a mask and the logits of the targets in float32.
@@ -147,7 +150,7 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
         # FSDP2 makes shards of a layer's gradients once it is done, and the root is done last.
         gradients=FP32 * (root + n_params // shards) if sharded else FP32 * n_params,
         optimizer=optimizer_bytes(cell) // shards,
-        activations=tokens * model.n_layer * layer_bytes_per_token(cell, on_gpu) + token_ids,
+        activations=tokens * (model.n_layer * layer_bytes_per_token(cell, on_gpu) + outer) + token_ids,
         head=chunk * cell.vocab_size * logit + hidden + factors,
         backward=head_weight + tokens * (FP32 * model.d_model + mlp_gradients),
         tied_gradients=(3 if several else 2) * head_weight if model.tied else 0,

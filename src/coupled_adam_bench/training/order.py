@@ -24,6 +24,7 @@ class WindowOrder:
     - ``shuffled``: window i starts at i seq_len. Position p of step t is number g = t batch_sequences + p of the run,
       which is number g mod n_windows of the permutation of epoch g div n_windows, drawn from (seed, epoch).
       The tokens after the last whole window are not read.
+    - ``sequential``: as ``shuffled`` with the permutation that changes nothing.
     - ``per_rank`` [C]: positions r k to (r + 1) k of a step, k = batch_sequences / data_ranks, are the next k draws of
       a generator with the seed ``seed + r``. With 4 ranks, seeds 1 and 2 thus share three streams, which are three
       quarters of the windows of each step; seeds 1 and 3 share half. The authors' exact offsets differ: their
@@ -49,6 +50,9 @@ class WindowOrder:
                 return sample_offsets(self._n_tokens, seq_len, batch_sequences, self._seed, step)
             case "shuffled":
                 return self._shuffled(step)
+            case "sequential":
+                batch = self._training.batch_sequences
+                return np.arange(step * batch, (step + 1) * batch) % self._n_windows * self._training.seq_len
             case "per_rank":
                 return self._per_rank(step)
 

@@ -94,7 +94,7 @@ class Trainer:
         counts = None if cell.model.n_contexts is None else np.load(verified_file(data_dir, UNIGRAM))
         with self.device:  # the initial values are drawn on the CPU, whatever the device
             self.model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap, counts)
-        self.model.init_weights(cell.seed, training.init_std if training.init == "normal" else None)
+        self.model.init_weights(cell.seed, training.init_std if training.init == "normal" else training.init)
         if execution.compile:
             torch.compiler.reset()  # drop other cells' compiled kernels; dynamo caches only a few per function
             self.model.compile_parts(execution.deterministic)

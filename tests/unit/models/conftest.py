@@ -20,7 +20,7 @@ SIZES = {"name": "m", "n_layer": 3, "n_head": 2, "d_model": 8, "ffn_dim": 20, "l
 MakeModel = Callable[..., LanguageModel]
 
 
-TRANSFORMERS = [name for name, family in ARCHITECTURES.items() if family.has_layers]
+TRANSFORMERS = [name for name, family in ARCHITECTURES.items() if family.in_transformers]
 
 
 @pytest.fixture(params=[*TRANSFORMERS, "stablelm, rope_fraction, qk_norm"])

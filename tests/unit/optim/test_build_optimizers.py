@@ -103,6 +103,34 @@ def test_a_step_of_muon_is_orthogonal_and_as_large_as_one_of_adamw():
             torch.testing.assert_close(update, parameter.grad.sign().double(), rtol=1e-3, atol=1e-3)
 
 
+def test_muon_exact_is_the_orthogonal_factor_times_the_root_of_the_shape():
+    """The polar factor by SVD; Nesterov's first step has the gradient's direction."""
+    model, optimizers = build(
+        AdamWSettings(name="adamw"), TRAINING.model_copy(update={"core_optimizer": "muon_exact", "weight_decay": 0.1})
+    )
+    generator = torch.Generator().manual_seed(0)
+    before = {name: parameter.detach().double() for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    optimizers.step()
+    for name, parameter in model.named_parameters():
+        if not (name.startswith("blocks.") and parameter.ndim == 2):
+            continue
+        left, singular, right = torch.linalg.svd(parameter.grad.double(), full_matrices=False)
+        expected = left @ right * max(1, parameter.shape[0] / parameter.shape[1]) ** 0.5
+        update = (before[name] * (1 - PEAK * 0.1) - parameter.detach().double()) / PEAK
+        # Directions with a small singular value have not converged yet, and products are rounded to bfloat16.
+        error = (update - expected).norm() / expected.norm()
+        assert error < 0.1, (name, error, singular)
+
+
+def test_norms_have_a_rate_of_their_own():
+    _, optimizers = build(AdamWSettings(name="adamw"), TRAINING.model_copy(update={"norm_lr_factor": 0.6}))
+    assert [group["lr"] for group in optimizers.core.param_groups] == pytest.approx([PEAK, 0.6 * PEAK])
+    optimizers.set_lr(0.5)
+    assert [group["lr"] for group in optimizers.core.param_groups] == pytest.approx([0.5 * PEAK, 0.3 * PEAK])
+
+
 def test_a_users_own_optimizer_gets_its_arguments():
     arguments = {"betas": (0.95, 0.98), "cautious": True}
     _, optimizers = build(CustomSettings(**LION, arguments=arguments, lr_factor=0.25))

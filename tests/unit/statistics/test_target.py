@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import scipy.stats
 from sections import tables_of
@@ -13,7 +14,7 @@ from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.target import STATISTIC, below_target, first_reached
+from coupled_adam_bench.statistics.target import STATISTIC, below_target, first_accepted, first_reached
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 
@@ -71,6 +72,56 @@ def test_the_edges_of_the_test(losses, p, reason):
     assert (found["p_value"], found["reason"]) == (pytest.approx(p, nan_ok=True), reason)
 
 
+SD = 0.0013
+"""What modded-nanogpt's optimizer track takes as known."""
+
+
+@pytest.mark.parametrize("losses", [[3.2758], [3.2779, 3.2785, 3.2771, 3.2776], [3.2815, 3.2799]])
+def test_with_a_known_standard_deviation_against_scipy(losses):
+    found = below_target(losses, 3.28, SD)
+    z = (np.mean(losses) - 3.28) / SD * math.sqrt(len(losses))
+    assert (found["t"], found["p_value"]) == pytest.approx((z, scipy.stats.norm.cdf(z)), rel=1e-9)
+    assert (found["df"], found["reason"]) == (math.inf, "")
+
+
+@pytest.mark.parametrize(
+    ("losses", "published"),
+    # Mean and number of runs of results 1, 2, 3, 4, 6 and 12 of the track, and whether its rule accepts them.
+    [((3.2777, 1), False), ((3.2790, 1), False), ((3.2767, 1), False), ((3.2741, 5), True), ((3.2788, 20), True),
+     ((3.2790, 20), True)],
+)  # fmt: skip
+def test_it_accepts_what_the_track_accepts(losses, published):
+    mean, n = losses
+    history = [{"step": 25, "val_loss": 3.3}, {"step": 50, "val_loss": mean}]
+    assert first_accepted([history] * n, 3.28, SD) == pytest.approx(50.0 if published else math.nan, nan_ok=True)
+    assert published == ((3.28 - mean) * math.sqrt(n) >= 0.004)  # as the track writes it
+
+
+def test_all_runs_are_accepted_at_one_step():
+    runs = [[{"step": s, "val_loss": v} for s, v in zip((25, 50, 75), losses, strict=True)] for losses in (
+        (3.2700, 3.2770, 3.2760), (3.2850, 3.2773, 3.2740),
+    )]  # fmt: skip
+    # The means are 3.2775, 3.27715 and 3.275, and two runs need 3.28 - 0.00402 / sqrt(2) = 3.27716.
+    assert first_accepted(runs, 3.28, SD) == 50
+    assert first_accepted([runs[0], runs[1][2:]], 3.28, SD) == 75  # where only both were measured
+    assert math.isnan(first_accepted([runs[0], []], 3.28, SD))
+
+
+@pytest.mark.parametrize(("n_steps", "correlation", "low", "high"), [(1, 0, 0.0009, 0.0011), (13, 0, 0.012, 0.014),
+                                                                       (13, 0.95, 0.004, 0.006)])  # fmt: skip
+def test_how_often_runs_at_the_target_are_accepted(n_steps, correlation, low, high):
+    """The level at one step, and of the first of 13, which the rule allows; neighbouring steps of a run are alike."""
+    n_runs, n_studies = 4, 2_000_000 // n_steps
+    largest = 3.28 + scipy.stats.norm.ppf(0.001) * SD / math.sqrt(n_runs)
+    for loss, accepted in ((largest - 1e-7, True), (largest + 1e-7, False)):
+        history = [{"step": 25, "val_loss": loss}]
+        assert math.isfinite(first_accepted([history] * n_runs, 3.28, SD)) == accepted
+    covariance = correlation ** np.abs(np.subtract.outer(np.arange(n_steps), np.arange(n_steps)))
+    errors = np.random.default_rng(1).multivariate_normal(np.zeros(n_steps), covariance, n_studies)
+    means = 3.28 + SD / math.sqrt(n_runs) * errors
+    assert low < (means < largest).any(axis=1).mean() < high
+
+
 @pytest.fixture
 def plan(tiny_study: Any) -> Plan:
     (model,) = tiny_study()["models"]
@@ -108,8 +159,18 @@ def test_the_file_and_the_section(plan: Plan, tmp_path: Path) -> None:
     expected = scipy.stats.ttest_1samp([3.2, 3.1, 3.0], 3.0, alternative="less").pvalue
     assert coupled["p_value"] == pytest.approx(expected)
     ((adam_line, coupled_line),) = tables_of(STATISTIC, material)
-    assert adam_line[3:7] == ["2 of 3", "-", "-", "3.1000 (3464)"]
-    assert coupled_line[3:7] == ["3 of 3", "1.92K", "-", "3.1000 (1000)"]
+    assert adam_line[3:8] == ["2 of 3", "-", "-", "-", "3.1000 (3464)"]
+    assert coupled_line[3:8] == ["3 of 3", "1.92K", "-", "30", "3.1000 (1000)"]
+
+
+def test_a_known_standard_deviation_in_the_file(tiny_study: Any, tmp_path: Path) -> None:
+    plan = make_plan(parse_study(tiny_study(statistics={"target_loss": 3.0, "target_sd": 0.01})))
+    write_histories(plan, tmp_path / "runs")
+    rows = material_of(plan, tmp_path).rows(STATISTIC)
+    accepted = {(row["optimizer"], row["seed"]): row["accepted_step"] for row in rows}
+    assert accepted["coupled_adam", "all"] == 30
+    assert math.isnan(accepted["coupled_adam", "1"])  # it is that of all runs
+    assert math.isnan(accepted["adamw", "all"])
 
 
 def test_without_a_target_there_is_nothing(tiny_plan: Plan, tmp_path: Path) -> None:
@@ -123,3 +184,5 @@ def test_a_target_needs_a_validation_loss(tiny_study: Any) -> None:
     with pytest.raises(ValueError, match=r"statistics\.target_loss: 3\.0 .* give execution\.eval_every"):
         parse_study(tiny_study(statistics={"target_loss": 3}, execution=execution))
     parse_study(tiny_study(execution=execution))
+    with pytest.raises(ValueError, match=r"statistics\.target_sd: there is no target"):
+        parse_study(tiny_study(statistics={"target_sd": 0.01}))

@@ -21,7 +21,7 @@ def names(*patterns: str | Path) -> list[str]:
 
 def refused(*patterns: str | Path) -> str:
     with pytest.raises(ValueError) as raised:
-        fingerprints(tuple(map(str, patterns)))
+        fingerprints(text_files(tuple(map(str, patterns))))
     assert str(raised.value).startswith("paths.text: ")
     return str(raised.value)
 
@@ -50,12 +50,12 @@ def test_patterns_are_those_of_a_shell(corpus: Path) -> None:
 
 
 def test_a_text_is_known_by_its_names_and_contents(corpus: Path) -> None:
-    alone = fingerprints(("text",))
+    alone = fingerprints(text_files(("text",)))
     assert [[name, size] for name, size, _ in alone] == [["a.txt", 4], ["sub/b.jsonl", 4]]
     assert {sha256[:16] for _, _, sha256 in alone} == {"e394a2bfaec04bad"}
     Path("other").symlink_to("text")
     for patterns in (("text", "text"), ("text/*.txt", "text"), ("text", f"{corpus}/text"), ("other", "text")):
-        assert fingerprints(patterns) == alone  # a file that patterns share is read once
+        assert fingerprints(text_files(patterns)) == alone  # a file that patterns share is read once
     write(Path("another/a.txt"), "another text of the same name")
     assert names("text", "another") == ["a.txt", "a.txt", "sub/b.jsonl"]
 

@@ -49,7 +49,7 @@ def test_initial_values_are_the_authors(plan, tied):
     (study,) = plan.studies.values()
     model = build_model(study.models[5 if tied else 0], 50304, 2048)
     stds = {name: value.std().item() for (name, _), (_, value) in zip(
-        model.named_parameters(), model.initial_values(1, None), strict=True
+        model.named_parameters(), model.initial_values(1, "xavier_linear"), strict=True
     ) if value.ndim == 2}  # fmt: skip
     expected = {
         "embedding": 0.0063 if tied else 0.0668, "attn_qkv": 0.0473, "attn_proj": 0.00577, "mlp_gate_up": 0.0449,

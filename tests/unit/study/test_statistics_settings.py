@@ -38,7 +38,7 @@ def test_statistics_change_no_cell(tiny_study: Settings, tiny_plan: Plan) -> Non
     settings = {"bold": "holm", "margins": {"loss": 0.01, "acc": 0.5}, "target_loss": 3.28}
     plan = make_plan(parse_study(tiny_study(statistics=settings)))
     assert list(plan.cells) == list(tiny_plan.cells)
-    assert plan.statistics.model_dump() == settings
+    assert plan.statistics.model_dump() == {**settings, "target_sd": None}
 
 
 def test_a_folder_has_one_section_of_statistics(tiny_study: Settings, tmp_path: Path) -> None:
@@ -49,4 +49,4 @@ def test_a_folder_has_one_section_of_statistics(tiny_study: Settings, tmp_path: 
         make_plan(parse_any_study(whole), [tmp_path])
     given = {"bold": "paired", "margins": {"loss": 0.3}}
     plan = make_plan(parse_any_study(whole | {"statistics": given}), [tmp_path])
-    assert plan.statistics.model_dump() == {**given, "target_loss": None}
+    assert plan.statistics.model_dump() == {**given, "target_loss": None, "target_sd": None}

@@ -10,6 +10,7 @@ from coupled_adam_bench.study.config.base import Steps as Steps
 from coupled_adam_bench.study.config.composite import Composite as Composite
 from coupled_adam_bench.study.config.composite import load_any_study as load_any_study
 from coupled_adam_bench.study.config.composite import parse_any_study as parse_any_study
+from coupled_adam_bench.study.config.data import BinsSource as BinsSource
 from coupled_adam_bench.study.config.data import Data as Data
 from coupled_adam_bench.study.config.data import FilesSource as FilesSource
 from coupled_adam_bench.study.config.data import HubSource as HubSource

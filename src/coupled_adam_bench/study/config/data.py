@@ -14,7 +14,8 @@ class Paths(Settings):
     text: Annotated[
         tuple[PathText, ...], BeforeValidator(as_list, json_schema_input_type=PathText | tuple[PathText, ...])
     ] = ()
-    """Folders, files or globs of text for the source ``files``: .txt, .jsonl or .parquet, plain, .gz, .xz or .zst."""
+    """Folders, files or globs of text for the source ``files``: .txt, .jsonl or .parquet, plain, .gz, .xz or .zst. For
+    the source ``bins``, the folder of its files."""
     tokenizer: PathText | None = None
     """A ``tokenizer.json`` or its folder; by default GPT-2's, from ``hub_mirror`` or from the Hugging Face hub."""
     word_similarity: PathText = "data/word_similarity"
@@ -69,6 +70,20 @@ class FilesSource(Settings):
     """Field of the .jsonl rows or column of the .parquet files."""
     txt_document: Literal["file", "line", "paragraph"] = "file"
     """Unit of text in a .txt file that counts as one document; empty lines separate paragraphs."""
+
+
+class BinsSource(Settings):
+    """Files of token ids in the folder ``paths.text``, in the format of llm.c and modded-nanogpt (docs/track3.md)."""
+
+    kind: Literal["bins"]
+    train: Term = "fineweb_train_*.bin"
+    """Glob of the files to train on, which are read in the order of their names."""
+    val: Term = "fineweb_val_*.bin"
+    """Glob of the one held-out file."""
+    val_tokens: Count = 20 * 524_288
+    """Number of the first held-out tokens that the split val predicts, as modded-nanogpt does; test has the rest."""
+    sha256: dict[str, str] = Field({})
+    """SHA-256 by name, for files that must have that one."""
 
 
 class HubSource(Settings):
@@ -131,7 +146,7 @@ class Data(LaterSettings):
     later: ClassVar[tuple[str, ...]] = ("max_tokens", "bpe_characters")
 
     name: Name
-    source: Annotated[SyntheticSource | FilesSource | HubSource, Field(discriminator="kind")]
+    source: Annotated[SyntheticSource | FilesSource | BinsSource | HubSource, Field(discriminator="kind")]
     tokenizer: Literal["word", "gpt2", "file", "bpe"]
     """``word``: words between spaces (synthetic only); ``gpt2``: GPT-2 BPE; ``file``: ``paths.tokenizer``; ``bpe``: a
     byte-level BPE of ``vocab_size`` tokens, learned from the split train when the data are prepared."""
@@ -149,12 +164,16 @@ class Data(LaterSettings):
     def _cap_fits(self) -> Self:
         if self.max_tokens is not None and self.source.kind == "synthetic":
             raise ValueError("max_tokens: a generated language has the size data.source.n_tokens; set that instead")
+        if self.max_tokens is not None and self.source.kind == "bins":
+            raise ValueError("max_tokens: token files are taken whole; let data.source.train match fewer of them")
         return self
 
     @model_validator(mode="after")
     def _tokenizer_fits(self) -> Self:
         if (self.tokenizer == "word") != (self.source.kind == "synthetic"):
             raise ValueError("tokenizer: 'word' goes with the source 'synthetic', and only with it")
+        if self.source.kind == "bins" and (self.tokenizer == "bpe" or self.vocab_size > 2**16):
+            raise ValueError("source: token files have ids of 16 bits, of the tokenizer 'gpt2' or 'file'")
         if self.source.kind == "synthetic" and self.vocab_size < self.source.n_words + 1:
             raise ValueError(f"vocab_size: {self.vocab_size} < {self.source.n_words + 1} (n_words and end-of-text)")
         if self.tokenizer == "gpt2" and self.vocab_size < 50257:

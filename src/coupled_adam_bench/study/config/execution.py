@@ -135,3 +135,6 @@ class StatisticsSettings(Settings):
     target_loss: Annotated[float, Field(gt=0), BeforeValidator(not_bool)] | None = None
     """A validation loss in nats per token. The report then says after how many tokens each run reached it, and tests
     whether the runs of an optimizer end below it, as speedruns accept a record. It needs ``execution.eval_every``."""
+    target_sd: Annotated[float, Field(gt=0), BeforeValidator(not_bool)] | None = None
+    """Standard deviation of the validation loss over seeds, where it is known from elsewhere: the test against the
+    target is then a z-test, for which one run is enough. By default it is estimated from the runs."""

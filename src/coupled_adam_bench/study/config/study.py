@@ -143,6 +143,8 @@ class Study(Settings):
                 f"statistics.margins: {', '.join(unknown)} is nothing that this study measures; there are "
                 f"{', '.join(self.metrics)}"
             )
+        if self.statistics.target_sd is not None and self.statistics.target_loss is None:
+            yield "statistics.target_sd: there is no target that losses are compared with; give target_loss too"
         if self.statistics.target_loss is not None and self.execution.eval_every is None:
             yield (
                 f"statistics.target_loss: {self.statistics.target_loss} is compared with the validation loss, which "
@@ -255,6 +257,8 @@ class Study(Settings):
             )
         if self.data.source.kind == "files" and not self.paths.text:
             yield "paths.text: missing; the source 'files' needs folders, files or globs"
+        if self.data.source.kind == "bins" and len(self.paths.text) != 1:
+            yield "paths.text: the source 'bins' needs one folder, in which its files lie"
         if self.data.tokenizer == "file" and self.paths.tokenizer is None:
             yield "paths.tokenizer: missing; data.tokenizer 'file' needs a tokenizer.json"
         if self.data.source.kind != "synthetic" and (generated or self.evaluation.word_similarity == "synthetic"):
@@ -270,7 +274,7 @@ class Study(Settings):
                     f"models.{index}.n_contexts: {model.n_contexts} previous tokens, but data.vocab_size is "
                     f"{self.data.vocab_size}; lower it"
                 )
-            if self.training.core_optimizer == "muon":
+            if self.training.core_optimizer != "adamw":
                 yield f"training.core_optimizer: muon is for matrices of layers, and {model.name} has none; use adamw"
             if self.evaluation.theory is not None:
                 yield f"evaluation.theory: it replays transformers, and {model.name} is none; leave it out"

@@ -22,7 +22,8 @@ class Model(LaterSettings):
     """Name in tables, e.g. ``125M``; by default the parameter count."""
     architecture: ArchitectureName = "gpt2"
     """``gpt2``: exact GELU and learned positions, the paper's small scale; ``stablelm``: SwiGLU and RoPE, its large
-    scale [P]. Both have the name of the transformers class that computes the same. ``contexts``: no transformer, but
+    scale [P]. Both have the name of the transformers class that computes the same. ``modded_nanogpt``: RMSNorm, squared
+    ReLU and RoPE, the model of modded-nanogpt's optimizer track (docs/track3.md). ``contexts``: no transformer, but
     its head alone, on a learned hidden state for each of ``n_contexts`` previous tokens (docs/regime.md)."""
     n_layer: int = Field(0, ge=0, le=10_000)
     """Number of layers; every architecture but ``contexts`` needs it."""
@@ -30,12 +31,12 @@ class Model(LaterSettings):
     """Number of heads of a layer; every architecture but ``contexts`` needs it."""
     d_model: int = Field(gt=0, le=2**20)
     ffn_dim: int | None = Field(None, gt=0, le=2**24)
-    """Hidden width of the MLP; by default 4 d_model for ``gpt2`` [C] and 256 ceil(floor(8 d_model / 3) / 256) for
-    ``stablelm`` [I]."""
+    """Hidden width of the MLP; by default 4 d_model for ``gpt2`` [C] and ``modded_nanogpt``, and for ``stablelm``
+    256 ceil(floor(8 d_model / 3) / 256) [I]."""
     rope_base: float = Field(10_000.0, gt=1, le=1e12)
-    """Base of the rotary frequencies of ``stablelm`` [I]."""
+    """Base of the rotary frequencies of ``stablelm`` [I] and ``modded_nanogpt``."""
     rope_fraction: float = Field(1.0, gt=0, le=1)
-    """Share of each head's coordinates that ``stablelm`` rotates: the first ones. arXiv 2601.02031 has 0.5 [C]."""
+    """Share of each head's coordinates that are rotated: the first ones. arXiv 2601.02031 has 0.5 [C]."""
     qk_norm: QkNorm = False
     """``shared``: ``stablelm`` normalizes the queries and the keys of each head before they are rotated (Henry et al.
     2020, arXiv 2010.04245), with one weight for all heads of a layer, as arXiv 2601.02031 does [C]."""
@@ -105,7 +106,7 @@ class Model(LaterSettings):
 
     def n_params(self, vocab_size: int, seq_len: int) -> int:
         """Return the number of parameters, including positions; a tied embedding counts once."""
-        norms = self.n_layer * self.norm_params_per_layer + self.d_model
+        norms = self.n_layer * self.norm_params_per_layer + self.family.outer_norms * self.d_model
         embeddings = vocab_size * self.d_model * (2 if self.has_own_head else 1)
         contexts = 0 if self.n_contexts is None else self.d_model * (self.d_model if self.tied else self.n_contexts)
         return embeddings + contexts + self.n_positions(seq_len) + self.matrix_params + norms
@@ -147,15 +148,18 @@ def _share(fraction: float, steps: int) -> int:
 class Training(LaterSettings):
     """The training settings that all cells of a study share."""
 
-    later: ClassVar[tuple[str, ...]] = ("core_optimizer", "init", "min_learning_rate")
+    later: ClassVar[tuple[str, ...]] = ("core_optimizer", "init", "min_learning_rate", "norm_lr_factor")
 
     seq_len: int = Field(1024, gt=1, le=2**24)
     """Context length in tokens [P]."""
     batch_sequences: int = Field(96, gt=0, le=MAX_SEQUENCES)
     """Number of sequences in a global batch [P]: 96 x 1024 = 98,304 tokens."""
-    core_optimizer: Literal["adamw", "muon"] = "adamw"
+    core_optimizer: Literal["adamw", "muon", "muon_exact"] = "adamw"
     """Optimizer of all parameters but the embedding [P]; ``muon``: torch.optim.Muon for the matrices of the layers,
-    AdamW for the rest."""
+    AdamW for the rest. ``muon_exact`` is Muon as modded-nanogpt's optimizer track has it (docs/track3.md): 12 steps of
+    Newton and Schulz that converge, and updates times sqrt(max(1, rows / columns))."""
+    norm_lr_factor: float = Field(1.0, gt=0, le=1e40)
+    """Factor that multiplies the model's learning rate for the weights of norms."""
     beta1: float = Field(0.9, ge=0, lt=1)
     """Decay rate of the first moment [P]."""
     beta2: float = Field(0.95, ge=0, lt=1)
@@ -185,19 +189,22 @@ class Training(LaterSettings):
     [C]. A lower peak does not decay. An embedding whose rate is f times the model's ends at f times this."""
     decay_fraction: float = Field(0.2, gt=0, le=1)
     """Fraction of a cell's steps over which ``wsd`` lowers the learning rate."""
-    data_order: Literal["with_replacement", "shuffled", "per_rank"] = "with_replacement"
+    data_order: Literal["with_replacement", "shuffled", "per_rank", "sequential"] = "with_replacement"
     """Windows that a step draws. ``with_replacement``: uniform offsets; ``shuffled``: windows without overlap, each
-    once per epoch; ``per_rank``: the authors' offsets, rank r of ``data_ranks`` drawing with the seed seed + r [C]."""
+    once per epoch; ``per_rank``: the authors' offsets, rank r of ``data_ranks`` drawing with the seed seed + r [C];
+    ``sequential``: windows without overlap as they lie in the text, the same for all seeds."""
     data_ranks: int = Field(4, gt=0, le=MAX_SEQUENCES)
     """Number of random streams of ``per_rank``; it does not depend on the number of GPUs that train. The authors had 4
     [C]."""
-    init: Literal["normal", "xavier_linear"] = "normal"
+    init: Literal["normal", "xavier_linear", "zero_projections"] = "normal"
     """Initial weights. ``normal``: all with ``init_std`` [C]; ``xavier_linear``: those of arXiv 2601.02031 [C]: linear
     layers and the head have a variance of 2 / (inputs + outputs) (Glorot and Bengio 2010), projections behind attention
-    a standard deviation of 0.02 / sqrt(2 n_layer), and an untied embedding of 1 / sqrt(d_model)."""
+    a standard deviation of 0.02 / sqrt(2 n_layer), and an untied embedding of 1 / sqrt(d_model); ``zero_projections``:
+    those of modded-nanogpt (docs/track3.md): the head and the matrices behind attention and MLP are 0, the embedding
+    has 1, and the rest sqrt(0.33 / inputs)."""
     init_std: float = Field(0.02, gt=0, le=1e6)
     """Standard deviation of the initial weights [C]; residual output projections have init_std / sqrt(2 n_layer). With
-    ``init: xavier_linear`` it is not used."""
+    another ``init`` it is not used."""
     precision: Literal["fp32", "bf16"] = "bf16"
     """Precision of training; ``bf16`` is autocast over fp32 weights [P][C]."""
 

@@ -1,0 +1,90 @@
+"""Files of token ids in the format of llm.c and modded-nanogpt, which become token bins as they are.
+
+A file is 256 int32, of which the first are magic number, version and number of tokens, and then the tokens as uint16,
+all little-endian. An end-of-text token stands before each document (``data/fineweb.py`` of modded-nanogpt).
+"""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coupled_adam_bench.data.bins import Bin, Meta
+from coupled_adam_bench.data.check import TOKENIZER
+from coupled_adam_bench.data.tokenizers import load_encoder
+from coupled_adam_bench.store.files import atomic_path, sha256_file
+from coupled_adam_bench.study.config import BinsSource, Study
+from coupled_adam_bench.study.inputs import token_files
+
+MAGIC, VERSION = 20240520, 1
+HEADER_BYTES = 256 * 4
+DTYPE = np.dtype("<u2")
+_CHUNK_TOKENS = 2**24
+
+Tokens = npt.NDArray[np.uint16]
+
+
+def map_tokens(path: Path) -> Tokens:
+    """Map the tokens of a file into memory; ``ValueError`` if it has another format or another size than it says."""
+    header = np.fromfile(path, "<i4", 3)
+    if tuple(header[:2]) != (MAGIC, VERSION):
+        raise ValueError(
+            f"paths.text: {path} begins with {header[:2].tolist()}, but a file of tokens begins with the magic number "
+            f"{MAGIC} and version {VERSION}; fetch it again, or leave it out by data.source.train and data.source.val"
+        )
+    size, expected = path.stat().st_size, HEADER_BYTES + DTYPE.itemsize * int(header[2])
+    if size != expected:
+        raise ValueError(f"paths.text: {path} has {size:,} bytes, but {header[2]:,} tokens take {expected:,}; fetch it")
+    return np.memmap(path, DTYPE, "r", HEADER_BYTES, (int(header[2]),))
+
+
+def copy_token_files(study: Study, data_id: str, out: Path) -> Meta:
+    """Write the bins of a study's token files to ``out`` and return their description."""
+    source = study.data.source
+    assert isinstance(source, BinsSource)
+    paths = dict(token_files(source, study.paths.text[0]))
+    for name, stated in source.sha256.items():
+        if name not in paths or (found := sha256_file(paths[name])) != stated:
+            problem = f"it is {found}" if name in paths else f"there is no such file in {study.paths.text[0]}"
+            raise ValueError(f"data.source.sha256: {name} must have {stated}, but {problem}; fetch it again")
+    held_out = [path for name, path in paths.items() if Path(name).match(source.val)]
+    train = [path for path in paths.values() if path not in held_out]
+    if not train or len(held_out) != 1:
+        raise ValueError(
+            f"paths.text: {study.paths.text[0]} has {len(train)} files {source.train!r} and {len(held_out)} "
+            f"{source.val!r}, but data.source needs at least one to train on and one that is held out"
+        )
+    val = map_tokens(held_out[0])
+    cut = source.val_tokens + 1
+    encoder = load_encoder(out / TOKENIZER)
+    parts = {"train": [map_tokens(path) for path in train], "val": [val[:cut]], "test": [val[cut:]]}
+    return Meta(
+        data_id=data_id,
+        vocab_size=study.data.vocab_size,
+        n_vocab=encoder.n_vocab,
+        eot_id=encoder.eot_id,
+        dtype=DTYPE.str,
+        tokenizer=study.data.tokenizer,
+        splits={
+            split: _write(arrays, out / f"{split}.bin", encoder.n_vocab, encoder.eot_id)
+            for split, arrays in parts.items()
+        },
+        source=source.model_dump() | {"n_files": len(paths)},
+    )
+
+
+def _write(arrays: Sequence[Tokens], file: Path, n_vocab: int, eot_id: int) -> Bin:
+    checksum, n_documents = sha256(), 0
+    with atomic_path(file) as temporary, temporary.open("wb") as target:
+        for array in arrays:
+            for start in range(0, len(array), _CHUNK_TOKENS):
+                chunk: npt.NDArray[Any] = np.array(array[start : start + _CHUNK_TOKENS])
+                if chunk.max() >= n_vocab:
+                    raise ValueError(f"data.tokenizer: it has {n_vocab:,} tokens, but a file has token {chunk.max()}")
+                n_documents += int((chunk == eot_id).sum())
+                checksum.update(chunk.data)
+                target.write(chunk.data)
+    return Bin(file.name, sum(map(len, arrays)), n_documents, checksum.hexdigest())
