@@ -41,7 +41,7 @@ def sum_of_rates(cell: Cell) -> float:
     if not cell.is_chosen:
         return math.nan
     peak = cell.model.learning_rate
-    return peak * cell.optimizer.lr_factor * _sum_of_factors(cell.training, cell.steps, peak)
+    return peak * cell.optimizer.embedding.lr_factor * _sum_of_factors(cell.training, cell.steps, peak)
 
 
 @cache

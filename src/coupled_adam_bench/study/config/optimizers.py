@@ -16,9 +16,6 @@ from coupled_adam_bench.study.config.base import (
     checked_arguments,
 )
 
-OWN_HEAD = ("head_lr_factor", "head_beta1", "head_beta2", "head_weight_decay", "coupled")
-"""The fields with which an optimizer treats the matrix of an untied head in another way than the embedding."""
-
 
 class HeadSettings(LaterSettings, ABC):
     """What the entry of an optimizer can change beside its rule: the head's matrix after a step, and the head's loss.
@@ -54,50 +51,37 @@ class HeadSettings(LaterSettings, ABC):
             raise ValueError("mu_loss: with mu_centering the mean is zero and adds nothing; leave out one of both")
         return self
 
-    def own_head_settings(self) -> list[str]:
-        """Return the fields that treat the matrix of an untied head in another way than the embedding."""
-        fields = type(self).model_fields
-        return [name for name in OWN_HEAD if name in fields and getattr(self, name) != fields[name].default]
-
     @abstractmethod
-    def n_states(self, rows: int, width: int, head: bool) -> int:
-        """Return how many numbers the optimizer keeps between steps for a matrix, that of an untied ``head`` or not."""
+    def n_states(self, rows: int, width: int) -> int:
+        """Return how many numbers the optimizer keeps between steps for a matrix."""
 
     @property
     def has_plain_head(self) -> bool:
-        """Whether the head is trained by its cross-entropy alone, and by the rule of the embedding."""
-        added = self.mu_centering or self.mu_loss or self.z_loss or self.soft_cap is not None
-        return not (added or self.own_head_settings())
+        """Whether the head is trained by its cross-entropy alone."""
+        return not (self.mu_centering or self.mu_loss or self.z_loss or self.soft_cap is not None)
+
+    @property
+    def embedding(self) -> Self:
+        """The entry that trains the embedding."""
+        return self
+
+    @property
+    def head(self) -> Self:
+        """The entry that trains the matrix of the head, which a tied embedding is."""
+        return self
+
+    @property
+    def entries(self) -> dict[str, Self]:
+        """The entries of single optimizers by their fields in this one; ``""`` is the field of one that is single."""
+        return {"": self}
 
 
-class _BuiltIn(HeadSettings):
-    later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "weight_decay", "head_lr_factor", "head_weight_decay")
-    title: ClassVar[str]
-    named: ClassVar[dict[str, tuple[str, str]]] = {
-        "weight_decay": ("_wd{:g}", ", wd = {:g}"),
-        **HeadSettings.named,
-        "head_lr_factor": ("_hf{:g}", ", head f = {:g}"),
-        "head_weight_decay": ("_hwd{:g}", ", head wd = {:g}"),
-    }
-
-    weight_decay: float | None = Field(None, ge=0, le=1e6)
-    """Weight decay of the embedding; by default ``training.embedding_weight_decay``."""
-    head_lr_factor: float | None = Field(None, gt=0, le=1e40)
-    """Factor that multiplies the model's learning rate for the matrix of an untied head; by default ``lr_factor``."""
-    head_weight_decay: float | None = Field(None, ge=0, le=1e6)
-    """Weight decay of the matrix of an untied head; by default that of the embedding."""
-
+class _Named(LaterSettings, ABC):
     _row: tuple[str, str] | None = PrivateAttr(None)
 
+    @abstractmethod
     def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:
         """Return key and label, made of all settings that differ from their defaults, some ``leave_out``."""
-        kind: str = self.name  # type: ignore[attr-defined]
-        key, label = kind, self.title
-        for field, (in_key, in_label) in self.named.items():
-            value = getattr(self, field)
-            if field not in leave_out and value != type(self).model_fields[field].default:
-                key, label = key + in_key.format(value), label + in_label.format(value)
-        return key, label
 
     def in_row(self, key: str, label: str) -> Self:
         """Return the same optimizer as a row of tables and results whose names do not tell its settings."""
@@ -121,6 +105,28 @@ class _BuiltIn(HeadSettings):
         return (self._row or self.names())[1]
 
 
+class _BuiltIn(HeadSettings, _Named):
+    later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "weight_decay")
+    title: ClassVar[str]
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "weight_decay": ("_wd{:g}", ", wd = {:g}"),
+        **HeadSettings.named,
+    }
+
+    weight_decay: float | None = Field(None, ge=0, le=1e6)
+    """Weight decay of the embedding; by default ``training.embedding_weight_decay``."""
+
+    def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:
+        """Return key and label, made of all settings that differ from their defaults, some ``leave_out``."""
+        kind: str = self.name  # type: ignore[attr-defined]
+        key, label = kind, self.title
+        for field, (in_key, in_label) in self.named.items():
+            value = getattr(self, field)
+            if field not in leave_out and value != type(self).model_fields[field].default:
+                key, label = key + in_key.format(value), label + in_label.format(value)
+        return key, label
+
+
 class _WithFactor(_BuiltIn):
     later: ClassVar[tuple[str, ...]] = (*_BuiltIn.later, "lr_factor")
     named: ClassVar[dict[str, tuple[str, str]]] = {"lr_factor": ("_f{:g}", ", f = {:g}"), **_BuiltIn.named}
@@ -130,24 +136,18 @@ class _WithFactor(_BuiltIn):
 
 
 class _WithBetas(_WithFactor):
-    later: ClassVar[tuple[str, ...]] = (*_WithFactor.later, "beta1", "beta2", "head_beta1", "head_beta2")
+    later: ClassVar[tuple[str, ...]] = (*_WithFactor.later, "beta1", "beta2")
     named: ClassVar[dict[str, tuple[str, str]]] = {
         "lr_factor": _WithFactor.named["lr_factor"],
         "beta1": ("_b1-{:g}", ", beta1 = {:g}"),
         "beta2": ("_b2-{:g}", ", beta2 = {:g}"),
         **_BuiltIn.named,
-        "head_beta1": ("_hb1-{:g}", ", head beta1 = {:g}"),
-        "head_beta2": ("_hb2-{:g}", ", head beta2 = {:g}"),
     }
 
     beta1: float | None = Field(None, ge=0, lt=1)
     """Decay rate of the first moment of the embedding; by default ``training.beta1``."""
     beta2: float | None = Field(None, ge=0, lt=1)
     """Decay rate of the second moment of the embedding; by default ``training.beta2``."""
-    head_beta1: float | None = Field(None, ge=0, lt=1)
-    """Decay rate of the first moment of an untied head; by default that of the embedding."""
-    head_beta2: float | None = Field(None, ge=0, lt=1)
-    """Decay rate of the second moment of an untied head; by default that of the embedding."""
 
 
 class AdamWSettings(_WithBetas):
@@ -161,7 +161,7 @@ class AdamWSettings(_WithBetas):
     amsgrad: bool = False
     """Whether the denominator has the largest second moment so far (Reddi et al. 2018, arXiv 1904.09237)."""
 
-    def n_states(self, rows: int, width: int, head: bool) -> int:  # noqa: ARG002 - the same for both
+    def n_states(self, rows: int, width: int) -> int:
         """Return the size of both moments, and of the largest second one."""
         return (3 if self.amsgrad else 2) * rows * width
 
@@ -169,24 +169,17 @@ class AdamWSettings(_WithBetas):
 class CoupledAdamSettings(_WithBetas):
     """Coupled Adam for the embedding; ``scale_exponent`` n multiplies the second moment by 2^-n (Sec. 6.1) [C]."""
 
-    later: ClassVar[tuple[str, ...]] = (*_WithBetas.later, "coupled")
     title: ClassVar[str] = "Coupled Adam"
-    named: ClassVar[dict[str, tuple[str, str]]] = {
-        "scale_exponent": ("_n{}", ", n = {}"),
-        **_WithBetas.named,
-        "coupled": ("_{}", ", {} alone"),
-    }
+    named: ClassVar[dict[str, tuple[str, str]]] = {"scale_exponent": ("_n{}", ", n = {}"), **_WithBetas.named}
 
     name: Literal["coupled_adam"]
     scale_exponent: int = Field(0, ge=-20, le=20)
     """Exponent n. The paper uses -5 to 5; beyond about 100 in either direction, float32 cannot hold the scaled second
     moments."""
-    coupled: Literal["both", "input", "head"] = "both"
-    """Which matrices have a coupled second moment where the head is not tied; the other one has Adam's."""
 
-    def n_states(self, rows: int, width: int, head: bool) -> int:
-        """Return the size of the first moment and of the second, which is one row if it is coupled."""
-        return (rows + (1 if self.coupled in ("both", "head" if head else "input") else rows)) * width
+    def n_states(self, rows: int, width: int) -> int:
+        """Return the size of the first moment, and one row for the second."""
+        return (rows + 1) * width
 
 
 class EmberSettings(_WithFactor):
@@ -207,7 +200,7 @@ class EmberSettings(_WithFactor):
     eps: float = Field(1e-8, ge=1e-30, le=1)
     """Term that is added to the denominator of the update (arXiv 2607.01455)."""
 
-    def n_states(self, rows: int, width: int, head: bool) -> int:  # noqa: ARG002 - the same for both
+    def n_states(self, rows: int, width: int) -> int:
         """Return one number for each row and each column."""
         return rows + width
 
@@ -227,7 +220,7 @@ class SgdSettings(_BuiltIn):
     """Factor that multiplies the model's learning rate for the embedding."""
     momentum: float = Field(0.9, ge=0, lt=1)
 
-    def n_states(self, rows: int, width: int, head: bool) -> int:  # noqa: ARG002 - the same for both
+    def n_states(self, rows: int, width: int) -> int:
         """Return the size of the momentum, if there is any."""
         return rows * width if self.momentum else 0
 
@@ -262,7 +255,7 @@ class CustomSettings(HeadSettings):
     """What identifies the code of the class: by module the SHA-256 of its file, or by package its version. By default
     it is that of the code which is there when the study is started; other code than one that is given is refused."""
 
-    def n_states(self, rows: int, width: int, head: bool) -> int:  # noqa: ARG002 - nobody knows
+    def n_states(self, rows: int, width: int) -> int:
         """Return what AdamW keeps, since nobody knows what this class does."""
         return 2 * rows * width
 
@@ -296,7 +289,53 @@ PLAIN = tuple(
     if not any(field.is_required() for name, field in kind.model_fields.items() if name != "name")
 )
 """Names of the built-in optimizers that need no settings: a study may give them as plain text."""
-_AnyOptimizer = Annotated[BuiltIn | CustomSettings, Field(discriminator="name")]
+_AnySingle = Annotated[BuiltIn | CustomSettings, Field(discriminator="name")]
+SingleOptimizer = Annotated[
+    _AnySingle, BeforeValidator(_optimizer_from_name, json_schema_input_type=Literal[PLAIN] | _AnySingle)
+]
+
+
+class PerMatrixSettings(_Named):
+    """An optimizer for the embedding and another one for the matrix of a head that is not tied."""
+
+    later: ClassVar[tuple[str, ...]] = ()
+
+    name: Literal["per_matrix"] = "per_matrix"
+    embedding: SingleOptimizer
+    """What trains the embedding. Settings of the head's loss and mean stand in ``head``."""
+    head: SingleOptimizer
+    """What trains the matrix of the head."""
+
+    @model_validator(mode="after")
+    def _head_settings_stand_in_head(self) -> Self:
+        for field in HeadSettings.model_fields:
+            if getattr(self.embedding, field) != HeadSettings.model_fields[field].default:
+                raise ValueError(f"embedding.{field}: {field} is a setting of the head; give it to `head`")
+        return self
+
+    @property
+    def entries(self) -> dict[str, SingleOptimizer]:
+        """The entries of the two optimizers by their fields."""
+        return {"embedding": self.embedding, "head": self.head}
+
+    def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:
+        """Return key and label of both; ``leave_out`` has fields of one, as ``head.beta2``, or of both."""
+        key, label = self.embedding.names(_of_entry("embedding", leave_out))
+        head_key, head_label = self.head.names(_of_entry("head", leave_out))
+        return f"{key}_head-{head_key}", f"{label}, head: {head_label}"
+
+
+def _of_entry(entry: str, fields: Collection[str]) -> list[str]:
+    return [field.removeprefix(f"{entry}.") for field in fields]
+
+
+def _per_matrix(value: Any) -> Any:
+    if isinstance(value, dict) and "name" not in value and value.keys() & {"embedding", "head"}:
+        return {"name": "per_matrix", **value}
+    return _optimizer_from_name(value)
+
+
+_AnyOptimizer = Annotated[BuiltIn | CustomSettings | PerMatrixSettings, Field(discriminator="name")]
 Optimizer = Annotated[
-    _AnyOptimizer, BeforeValidator(_optimizer_from_name, json_schema_input_type=Literal[PLAIN] | _AnyOptimizer)
+    _AnyOptimizer, BeforeValidator(_per_matrix, json_schema_input_type=Literal[PLAIN] | _AnyOptimizer)
 ]

@@ -142,14 +142,12 @@ def test_the_parts_are_those_of_training_by_hand(
     assert (records["output"][-1] > 0.1 * float(size)) == (cell.optimizer.name in ("adamw", "ember"))
 
 
-def test_parts_of_a_head_with_settings_of_its_own(
+def test_parts_of_a_head_with_an_optimizer_of_its_own(
     theory_study: Callable[..., Any], workspace: Callable[..., Plan]
 ) -> None:
     """Each matrix is split by its own rule, learning rate and decay: nothing of its displacement is left over."""
-    optimizer = {
-        "name": "coupled_adam", "coupled": "input", "head_lr_factor": 0.5, "head_beta1": 0.5, "head_beta2": 0.8,
-        "head_weight_decay": 0.3,
-    }  # fmt: skip
+    adam = {"name": "adamw", "lr_factor": 0.5, "beta1": 0.5, "beta2": 0.8, "weight_decay": 0.3}
+    optimizer = {"embedding": "coupled_adam", "head": adam}
     plan = workspace(theory_study(30, [optimizer], [TIED[0] | {"name": "untied", "tied": False}], **RECIPE))
     (cell,) = plan.cells.values()
     for drift in replay_of(cell).drifts.values():
