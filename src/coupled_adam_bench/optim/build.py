@@ -14,7 +14,8 @@ from coupled_adam import CoupledAdam
 from coupled_adam_bench.optim import custom
 from coupled_adam_bench.optim.ember import Ember, column_factor
 from coupled_adam_bench.optim.mean_row import add_mu_loss_gradient, subtract_mean_row
-from coupled_adam_bench.study.config import Optimizer, PerMatrixSettings, SingleOptimizer, Training
+from coupled_adam_bench.optim.normalized_sgd import NormalizedSGD, ObliqueSGD
+from coupled_adam_bench.study.config import Optimizer, PerMatrixSettings, SingleOptimizer, Training, rate_factor
 from coupled_adam_bench.study.config import optimizers as settings
 
 
@@ -133,7 +134,7 @@ def build_embedding_optimizer(
     embeddings: Sequence[Tensor], optimizer: SingleOptimizer, training: Training, peak_lr: float
 ) -> torch.optim.Optimizer:
     """Return the optimizer of one or both of embedding and head, with its peak learning rate."""
-    lr, decay = optimizer.lr_factor * peak_lr, training.embedding_decay(optimizer)
+    lr, decay = rate_factor(optimizer, embeddings[0].shape[1]) * peak_lr, training.embedding_decay(optimizer)
     match optimizer:
         case settings.AdamWSettings():
             return torch.optim.AdamW(
@@ -148,8 +149,16 @@ def build_embedding_optimizer(
         case settings.CoupledAdamSettings():
             betas, scale = training.betas(optimizer), 2.0**-optimizer.scale_exponent
             return CoupledAdam(embeddings, lr=lr, betas=betas, eps=training.eps, weight_decay=decay, scale=scale)
+        case settings.AdamMiniSettings():  # coupling over the columns of a row is Adam-mini's rule
+            betas = training.betas(optimizer)
+            return CoupledAdam(embeddings, lr=lr, betas=betas, eps=training.eps, weight_decay=decay, coupled_dim=1)
         case settings.EmberSettings():
             return Ember(embeddings, lr=lr, beta2=optimizer.beta2, eps=optimizer.eps, weight_decay=decay)
+        case settings.NormalizedSgdSettings():
+            momentum = optimizer.momentum
+            return NormalizedSGD(embeddings, lr=lr, by=optimizer.by, momentum=momentum, weight_decay=decay)
+        case settings.ObliqueSgdSettings():
+            return ObliqueSGD(embeddings, lr=lr, momentum=optimizer.momentum, weight_decay=decay)
         case settings.SgdSettings():
             return torch.optim.SGD(embeddings, lr=lr, momentum=optimizer.momentum, weight_decay=decay)
         case settings.CustomSettings():
@@ -167,12 +176,14 @@ class Rule:
     decoupled_decay: bool
     """Whether weight decay acts directly on the weights (AdamW), instead of through the gradient (SGD)."""
     factor: Callable[[Mapping[str, Any], Mapping[str, Any]], Tensor | float]
-    """Function of a parameter's state after the step and its group; returns a number, or shape D or VD in float64."""
+    """Function of a parameter's state after the step and its group: a number, or shape D, V1 or VD in float64."""
 
 
 def second_moment(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
     """Return the bias-corrected second moment that Adam divides by, with AMSGrad the largest so far, in float64."""
     moment: Tensor = state["max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"].double()
+    if group.get("coupled_dim") == 1:
+        moment = moment.unsqueeze(1)
     return moment / (1 - group["betas"][1] ** state["step"].item())  # type: ignore[no-any-return]
 
 
@@ -199,7 +210,7 @@ def rule_of(optimizer: SingleOptimizer, training: Training) -> Rule | None:
     if optimizer.mu_centering or optimizer.mu_loss:
         return None
     match optimizer:
-        case settings.AdamWSettings():
+        case settings.AdamWSettings() | settings.AdamMiniSettings():
             return _adam(training.betas(optimizer)[0], 1.0)
         case settings.CoupledAdamSettings():
             return _adam(training.betas(optimizer)[0], 2.0**-optimizer.scale_exponent)
@@ -207,7 +218,7 @@ def rule_of(optimizer: SingleOptimizer, training: Training) -> Rule | None:
             return Rule(0.0, 1.0, True, _ember)
         case settings.SgdSettings():
             return Rule(optimizer.momentum, 1.0, False, lambda _, group: float(group["lr"]))
-        case settings.CustomSettings():
+        case settings.CustomSettings() | settings.NormalizedSgdSettings() | settings.ObliqueSgdSettings():
             return None
         case _:
             assert_never(optimizer)

@@ -13,7 +13,7 @@ from typing import Any
 from coupled_adam_bench.store.files import digest, read_sealed
 from coupled_adam_bench.study.catalog.stages import VALIDATION_LOSS
 from coupled_adam_bench.study.cells import Cell, make_cell, readable_count
-from coupled_adam_bench.study.config import GridBlock, Model, Optimizer, Steps, Study
+from coupled_adam_bench.study.config import GridBlock, Model, Optimizer, Steps, Study, rate_factor
 from coupled_adam_bench.study.config.tune import Values, candidates, value_of, with_values
 
 
@@ -32,7 +32,8 @@ class Candidate:
     @property
     def embedding_lr(self) -> float:
         """The peak learning rate of the embedding."""
-        return self.model_lr * self.cells[0].optimizer.embedding.lr_factor
+        cell = self.cells[0]
+        return self.model_lr * rate_factor(cell.optimizer.embedding, cell.model.d_model)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,11 @@ PAIRS = [
     {"embedding": {"name": "sgd", "lr_factor": 100}, "head": {"name": "coupled_adam", "lr_factor": 0.5}},
     {"embedding": {"name": "adamw", "amsgrad": True}, "head": LION | {"z_loss": 1e-4, "soft_cap": 30}},
 ]
+SCALE = {
+    "embedding": {"name": "normalized_sgd", "by": "column"},
+    "head": {"name": "normalized_sgd", "by": "row", "momentum": 0.9},
+}
+OTHERS = [SCALE, {"embedding": {"name": "oblique_sgd", "lr_factor": 10}, "head": "adam_mini"}]
 
 
 class Matrices(nn.Module):
@@ -78,10 +83,10 @@ def test_each_matrix_has_its_own_rule_and_all_are_clipped_together(coupled: str)
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-10)
 
 
-def untied(tiny_study: Any, steps: int, **execution: Any) -> dict[str, Any]:
+def untied(tiny_study: Any, steps: int, pairs: Any = PAIRS, **execution: Any) -> dict[str, Any]:
     settings: dict[str, Any] = tiny_study()
     settings["models"][0]["tied"] = False
-    settings["grid"][0] |= {"table": None, "optimizers": PAIRS, "tokens": [{"steps": steps}], "seeds": [1]}
+    settings["grid"][0] |= {"table": None, "optimizers": pairs, "tokens": [{"steps": steps}], "seeds": [1]}
     settings["execution"] |= execution
     return settings
 
@@ -202,7 +207,7 @@ def test_a_trial_reaches_the_settings_of_both(tiny_study: Any) -> None:
 
 
 def test_stopped_cells_go_on_with_the_same_bits(tiny_study: Any, goes_on: Any) -> None:
-    for cell in make_plan(parse_study(untied(tiny_study, 12))).cells.values():
+    for cell in make_plan(parse_study(untied(tiny_study, 12, [*PAIRS, *OTHERS]))).cells.values():
         goes_on(cell, 7)
 
 
@@ -210,7 +215,7 @@ def test_cells_in_shards_have_the_same_curve(make_workspace: Any, nursery: Any, 
     curves = []
     for processes, name in ((1, "alone"), (2, "shards")):
         execution = {"parallel": "fsdp", "train_processes": 2} if processes > 1 else {}
-        workspace = make_workspace(untied(tiny_study, 20, **execution), name)
+        workspace = make_workspace(untied(tiny_study, 20, [*PAIRS, *OTHERS], **execution), name)
         nursery.train(workspace)
         histories = [(workspace.run_dir(cell) / "history.jsonl").read_text() for cell in workspace.plan.cells]
         curves.append([[json.loads(line)["loss"] for line in history.splitlines()] for history in histories])

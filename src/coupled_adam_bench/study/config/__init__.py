@@ -34,6 +34,7 @@ from coupled_adam_bench.study.config.optimizers import Optimizer as Optimizer
 from coupled_adam_bench.study.config.optimizers import PerMatrixSettings as PerMatrixSettings
 from coupled_adam_bench.study.config.optimizers import SgdSettings as SgdSettings
 from coupled_adam_bench.study.config.optimizers import SingleOptimizer as SingleOptimizer
+from coupled_adam_bench.study.config.optimizers import rate_factor as rate_factor
 from coupled_adam_bench.study.config.study import Study as Study
 from coupled_adam_bench.study.config.study import load_study as load_study
 from coupled_adam_bench.study.config.study import parse_study as parse_study

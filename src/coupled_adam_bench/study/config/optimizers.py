@@ -13,6 +13,7 @@ from coupled_adam_bench.study.config.base import (
     Label,
     LaterSettings,
     Scalar,
+    Settings,
     checked_arguments,
 )
 
@@ -105,16 +106,29 @@ class _Named(LaterSettings, ABC):
         return (self._row or self.names())[1]
 
 
+class WidthScale(Settings):
+    """A factor of the learning rate that depends on the width of the model: (d_model / reference)^power."""
+
+    power: float = Field(ge=-4, le=4)
+    """0.5 for a rate that grows with the square root of the width relative to the model's (Hayou and Liu 2025, arXiv
+    2506.15025), and 1 for one that grows with the width (muP, arXiv 2203.03466)."""
+    reference: int = Field(gt=0, le=2**20)
+    """The width at which the factor is 1."""
+
+
 class _BuiltIn(HeadSettings, _Named):
-    later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "weight_decay")
+    later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "weight_decay", "width_scale")
     title: ClassVar[str]
     named: ClassVar[dict[str, tuple[str, str]]] = {
+        "width_scale": ("_w{0.power:g}-{0.reference}", ", f x (D / {0.reference})^{0.power:g}"),
         "weight_decay": ("_wd{:g}", ", wd = {:g}"),
         **HeadSettings.named,
     }
 
     weight_decay: float | None = Field(None, ge=0, le=1e6)
     """Weight decay of the embedding; by default ``training.embedding_weight_decay``."""
+    width_scale: WidthScale | None = None
+    """How the learning rate follows the width of the model, beside ``lr_factor``; by default it does not."""
 
     def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:
         """Return key and label, made of all settings that differ from their defaults, some ``leave_out``."""
@@ -135,7 +149,9 @@ class _WithFactor(_BuiltIn):
     """Factor that multiplies the model's learning rate for the embedding; the schedule is the same for all."""
 
 
-class _WithBetas(_WithFactor):
+class BetaSettings(_WithFactor):
+    """What optimizers with the two moments of Adam can change."""
+
     later: ClassVar[tuple[str, ...]] = (*_WithFactor.later, "beta1", "beta2")
     named: ClassVar[dict[str, tuple[str, str]]] = {
         "lr_factor": _WithFactor.named["lr_factor"],
@@ -150,12 +166,12 @@ class _WithBetas(_WithFactor):
     """Decay rate of the second moment of the embedding; by default ``training.beta2``."""
 
 
-class AdamWSettings(_WithBetas):
+class AdamWSettings(BetaSettings):
     """AdamW for the embedding, as for all other parameters: the paper's "Adam"."""
 
-    later: ClassVar[tuple[str, ...]] = (*_WithBetas.later, "amsgrad")
+    later: ClassVar[tuple[str, ...]] = (*BetaSettings.later, "amsgrad")
     title: ClassVar[str] = "Adam"
-    named: ClassVar[dict[str, tuple[str, str]]] = {"amsgrad": ("_amsgrad", ", AMSGrad"), **_WithBetas.named}
+    named: ClassVar[dict[str, tuple[str, str]]] = {"amsgrad": ("_amsgrad", ", AMSGrad"), **BetaSettings.named}
 
     name: Literal["adamw"]
     amsgrad: bool = False
@@ -166,11 +182,11 @@ class AdamWSettings(_WithBetas):
         return (3 if self.amsgrad else 2) * rows * width
 
 
-class CoupledAdamSettings(_WithBetas):
+class CoupledAdamSettings(BetaSettings):
     """Coupled Adam for the embedding; ``scale_exponent`` n multiplies the second moment by 2^-n (Sec. 6.1) [C]."""
 
     title: ClassVar[str] = "Coupled Adam"
-    named: ClassVar[dict[str, tuple[str, str]]] = {"scale_exponent": ("_n{}", ", n = {}"), **_WithBetas.named}
+    named: ClassVar[dict[str, tuple[str, str]]] = {"scale_exponent": ("_n{}", ", n = {}"), **BetaSettings.named}
 
     name: Literal["coupled_adam"]
     scale_exponent: int = Field(0, ge=-20, le=20)
@@ -205,23 +221,70 @@ class EmberSettings(_WithFactor):
         return rows + width
 
 
-class SgdSettings(_BuiltIn):
-    """SGD for the embedding at ``lr_factor`` times the learning rate (Alg. 2) [C]."""
+class AdamMiniSettings(BetaSettings):
+    """Adam-mini for the embedding: one second moment for each row (Zhang et al. 2024, arXiv 2406.16793) [C]."""
 
-    title: ClassVar[str] = "SGD"
+    title: ClassVar[str] = "Adam-mini"
+
+    name: Literal["adam_mini"]
+
+    def n_states(self, rows: int, width: int) -> int:
+        """Return the size of the first moment, and one number of the second for each row."""
+        return rows * width + rows
+
+
+class _WithMomentum(_BuiltIn):
     named: ClassVar[dict[str, tuple[str, str]]] = {
         "lr_factor": _WithFactor.named["lr_factor"],
         "momentum": ("_m{:g}", ", m = {:g}"),
         **_BuiltIn.named,
     }
 
-    name: Literal["sgd"]
     lr_factor: float = Field(gt=0, le=1e40)
     """Factor that multiplies the model's learning rate for the embedding."""
     momentum: float = Field(0.9, ge=0, lt=1)
+    """Factor of the sum of earlier gradients in a step."""
 
     def n_states(self, rows: int, width: int) -> int:
         """Return the size of the momentum, if there is any."""
+        return rows * width if self.momentum else 0
+
+
+class SgdSettings(_WithMomentum):
+    """SGD for the embedding at ``lr_factor`` times the learning rate (Alg. 2) [C]."""
+
+    title: ClassVar[str] = "SGD"
+
+    name: Literal["sgd"]
+
+
+class ObliqueSgdSettings(_WithMomentum):
+    """SGD for an embedding whose rows have length 1, as in NVIDIA's Emerging-Optimizers."""
+
+    title: ClassVar[str] = "Oblique SGD"
+
+    name: Literal["oblique_sgd"]
+
+
+class NormalizedSgdSettings(_WithFactor):
+    """SGD for the embedding, with a root mean square of 1 in each row or column of a step (SCALE, arXiv 2506.16659)."""
+
+    title: ClassVar[str] = "Normalized SGD"
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "by": ("_{}", ", by {}"),
+        "lr_factor": _WithFactor.named["lr_factor"],
+        "momentum": ("_m{:g}", ", m = {:g}"),
+        **_BuiltIn.named,
+    }
+
+    name: Literal["normalized_sgd"]
+    by: Literal["row", "column"]
+    """What has a root mean square of 1. SCALE has columns of the embedding and rows of the head [C]."""
+    momentum: float = Field(0.0, ge=0, lt=1)
+    """Decay rate of the average of gradients that is normalized. SCALE has 0.9 for the head alone [C]."""
+
+    def n_states(self, rows: int, width: int) -> int:
+        """Return the size of the average, if there is any."""
         return rows * width if self.momentum else 0
 
 
@@ -282,7 +345,15 @@ def _optimizer_from_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-BuiltIn = AdamWSettings | CoupledAdamSettings | EmberSettings | SgdSettings
+BuiltIn = (
+    AdamWSettings
+    | CoupledAdamSettings
+    | AdamMiniSettings
+    | EmberSettings
+    | NormalizedSgdSettings
+    | ObliqueSgdSettings
+    | SgdSettings
+)
 PLAIN = tuple(
     get_args(kind.model_fields["name"].annotation)[0]
     for kind in get_args(BuiltIn)
@@ -293,6 +364,12 @@ _AnySingle = Annotated[BuiltIn | CustomSettings, Field(discriminator="name")]
 SingleOptimizer = Annotated[
     _AnySingle, BeforeValidator(_optimizer_from_name, json_schema_input_type=Literal[PLAIN] | _AnySingle)
 ]
+
+
+def rate_factor(optimizer: SingleOptimizer, width: int) -> float:
+    """Return the factor that multiplies the learning rate of a model of this width for an optimizer's matrices."""
+    scale = None if isinstance(optimizer, CustomSettings) else optimizer.width_scale
+    return optimizer.lr_factor * (1.0 if scale is None else (width / scale.reference) ** scale.power)
 
 
 class PerMatrixSettings(_Named):

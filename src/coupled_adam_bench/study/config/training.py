@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from coupled_adam_bench.study.architectures import ARCHITECTURES, Architecture, ArchitectureName, QkNorm
 from coupled_adam_bench.study.config.base import MAX_SEQUENCES, MAX_STEPS, Label, LaterSettings, Name
-from coupled_adam_bench.study.config.optimizers import AdamWSettings, CoupledAdamSettings, SingleOptimizer
+from coupled_adam_bench.study.config.optimizers import BetaSettings, SingleOptimizer
 from coupled_adam_bench.study.presets import MODEL_PRESETS
 
 
@@ -214,7 +214,7 @@ class Training(LaterSettings):
         own = optimizer.weight_decay
         return self.embedding_weight_decay if own is None else own
 
-    def betas(self, optimizer: AdamWSettings | CoupledAdamSettings) -> tuple[float, float]:
+    def betas(self, optimizer: BetaSettings) -> tuple[float, float]:
         """Return the decay rates of an optimizer's moments: its own if given, else the study's."""
         beta1 = self.beta1 if optimizer.beta1 is None else optimizer.beta1
         return beta1, self.beta2 if optimizer.beta2 is None else optimizer.beta2

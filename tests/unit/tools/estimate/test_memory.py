@@ -133,7 +133,9 @@ def test_the_fullest_moment_is_found(model, optimizer, vocab_size, batch, cell_o
 OPTIMIZERS = [
     "adamw", "coupled_adam", {"name": "sgd", "lr_factor": 1}, {"name": "sgd", "lr_factor": 1, "momentum": 0},
     {"name": "custom", "path": "torch.optim.Adam", "key": "a", "label": "A"}, "ember",
-    {"name": "adamw", "amsgrad": True}, {"embedding": "ember", "head": "adamw"},
+    {"name": "adamw", "amsgrad": True}, {"embedding": "ember", "head": "adamw"}, "adam_mini",
+    {"name": "normalized_sgd", "by": "column"}, {"name": "normalized_sgd", "by": "row", "momentum": 0.9},
+    {"name": "oblique_sgd", "lr_factor": 1},
 ]  # fmt: skip
 
 
