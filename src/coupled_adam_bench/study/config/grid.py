@@ -28,7 +28,7 @@ from coupled_adam_bench.study.config.base import (
     Term,
     duplicates,
 )
-from coupled_adam_bench.study.config.optimizers import Optimizer, PerMatrixSettings
+from coupled_adam_bench.study.config.per_matrix import Optimizer, PerMatrixSettings
 from coupled_adam_bench.study.config.tune import Tune
 
 TableName = Annotated[

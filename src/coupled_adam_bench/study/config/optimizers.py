@@ -77,7 +77,9 @@ class HeadSettings(LaterSettings, ABC):
         return {"": self}
 
 
-class _Named(LaterSettings, ABC):
+class Named(LaterSettings, ABC):
+    """An optimizer whose key and label are made of its settings, unless it is a row that has others."""
+
     _row: tuple[str, str] | None = PrivateAttr(None)
 
     @abstractmethod
@@ -116,7 +118,7 @@ class WidthScale(Settings):
     """The width at which the factor is 1."""
 
 
-class _BuiltIn(HeadSettings, _Named):
+class _BuiltIn(HeadSettings, Named):
     later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "weight_decay", "width_scale")
     title: ClassVar[str]
     named: ClassVar[dict[str, tuple[str, str]]] = {
@@ -341,7 +343,8 @@ class CustomSettings(HeadSettings):
         return f"{self.path}, code {digest(self.code) if self.code else 'unknown'}"
 
 
-def _optimizer_from_name(value: Any) -> Any:
+def optimizer_from_name(value: Any) -> Any:
+    """Return the settings of an optimizer that may be given by its name alone."""
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -362,7 +365,7 @@ PLAIN = tuple(
 """Names of the built-in optimizers that need no settings: a study may give them as plain text."""
 _AnySingle = Annotated[BuiltIn | CustomSettings, Field(discriminator="name")]
 SingleOptimizer = Annotated[
-    _AnySingle, BeforeValidator(_optimizer_from_name, json_schema_input_type=Literal[PLAIN] | _AnySingle)
+    _AnySingle, BeforeValidator(optimizer_from_name, json_schema_input_type=Literal[PLAIN] | _AnySingle)
 ]
 
 
@@ -370,49 +373,3 @@ def rate_factor(optimizer: SingleOptimizer, width: int) -> float:
     """Return the factor that multiplies the learning rate of a model of this width for an optimizer's matrices."""
     scale = None if isinstance(optimizer, CustomSettings) else optimizer.width_scale
     return optimizer.lr_factor * (1.0 if scale is None else (width / scale.reference) ** scale.power)
-
-
-class PerMatrixSettings(_Named):
-    """An optimizer for the embedding and another one for the matrix of a head that is not tied."""
-
-    later: ClassVar[tuple[str, ...]] = ()
-
-    name: Literal["per_matrix"] = "per_matrix"
-    embedding: SingleOptimizer
-    """What trains the embedding. Settings of the head's loss and mean stand in ``head``."""
-    head: SingleOptimizer
-    """What trains the matrix of the head."""
-
-    @model_validator(mode="after")
-    def _head_settings_stand_in_head(self) -> Self:
-        for field in HeadSettings.model_fields:
-            if getattr(self.embedding, field) != HeadSettings.model_fields[field].default:
-                raise ValueError(f"embedding.{field}: {field} is a setting of the head; give it to `head`")
-        return self
-
-    @property
-    def entries(self) -> dict[str, SingleOptimizer]:
-        """The entries of the two optimizers by their fields."""
-        return {"embedding": self.embedding, "head": self.head}
-
-    def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:
-        """Return key and label of both; ``leave_out`` has fields of one, as ``head.beta2``, or of both."""
-        key, label = self.embedding.names(_of_entry("embedding", leave_out))
-        head_key, head_label = self.head.names(_of_entry("head", leave_out))
-        return f"{key}_head-{head_key}", f"{label}, head: {head_label}"
-
-
-def _of_entry(entry: str, fields: Collection[str]) -> list[str]:
-    return [field.removeprefix(f"{entry}.") for field in fields]
-
-
-def _per_matrix(value: Any) -> Any:
-    if isinstance(value, dict) and "name" not in value and value.keys() & {"embedding", "head"}:
-        return {"name": "per_matrix", **value}
-    return _optimizer_from_name(value)
-
-
-_AnyOptimizer = Annotated[BuiltIn | CustomSettings | PerMatrixSettings, Field(discriminator="name")]
-Optimizer = Annotated[
-    _AnyOptimizer, BeforeValidator(_per_matrix, json_schema_input_type=Literal[PLAIN] | _AnyOptimizer)
-]

@@ -11,7 +11,8 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from coupled_adam_bench.study.config.base import Name, Scalar, Seed, Settings, Steps, StepsOrCount, Term, duplicates
 from coupled_adam_bench.study.config.errors import describe_errors
-from coupled_adam_bench.study.config.optimizers import CustomSettings, Optimizer, SingleOptimizer
+from coupled_adam_bench.study.config.optimizers import CustomSettings, SingleOptimizer
+from coupled_adam_bench.study.config.per_matrix import Optimizer
 from coupled_adam_bench.study.config.training import Model
 
 LEARNING_RATE = "learning_rate"
