@@ -1,4 +1,4 @@
-"""Builds the optimizers of a cell: one for the embedding, and AdamW, perhaps with Muon, for everything else.
+"""Builds the optimizers of a cell: one or two for embedding and head, and AdamW, perhaps with Muon, for the rest.
 
 It also says of each optimizer of the embedding how its update follows from gradients (:func:`rule_of`).
 """
@@ -14,7 +14,8 @@ from coupled_adam import CoupledAdam
 from coupled_adam_bench.optim import custom
 from coupled_adam_bench.optim.ember import Ember, column_factor
 from coupled_adam_bench.optim.mean_row import add_mu_loss_gradient, subtract_mean_row
-from coupled_adam_bench.study.config import Optimizer, Training
+from coupled_adam_bench.optim.normalized_sgd import NormalizedSGD, ObliqueSGD
+from coupled_adam_bench.study.config import Optimizer, PerMatrixSettings, SingleOptimizer, Training, rate_factor
 from coupled_adam_bench.study.config import optimizers as settings
 
 
@@ -45,9 +46,14 @@ class Optimizers:
         return self._optimizers["embedding"]
 
     @property
+    def head(self) -> torch.optim.Optimizer:
+        """The optimizer of the head, which may be that of the embedding."""
+        return self._optimizers.get("head", self.embedding)
+
+    @property
     def head_peak(self) -> float:
         """The peak learning rate of the head, which a tied embedding is."""
-        return float(self._peaks["embedding"][-1])
+        return float(self._peaks.get("head", self._peaks["embedding"])[-1])
 
     def by_name(self) -> dict[str, torch.optim.Optimizer]:
         """Return all optimizers by their names in checkpoints."""
@@ -61,9 +67,9 @@ class Optimizers:
 
     def clip_grad_norm_(self, parameters: Iterable[Tensor], max_norm: float) -> Tensor:
         """Scale all gradients to a joint 2-norm of at most ``max_norm`` and return the unclipped norm, a scalar."""
-        embedding = self.embedding
-        if isinstance(embedding, CoupledAdam):  # one pass over its gradients gives the norm and the step's column sums
-            return embedding.clip_grad_norm_(parameters, max_norm)
+        for one in (self.embedding, self.head):
+            if isinstance(one, CoupledAdam):  # one pass over its gradients gives the norm and the step's column sums
+                return one.clip_grad_norm_(parameters, max_norm)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def add_mu_loss_gradient(self) -> None:
@@ -93,8 +99,13 @@ def build_optimizers(
     Raises ``ValueError`` for a custom optimizer that cannot be built.
     """
     core = _build_core(model, embeddings, training, peak_lr)
-    built = core | {"embedding": build_embedding_optimizer(embeddings, optimizer, training, peak_lr)}
-    return Optimizers(built, embeddings[-1], optimizer)
+    if isinstance(optimizer, PerMatrixSettings):
+        matrices = {"embedding": embeddings[:1], "head": embeddings[1:]}
+        each = {name: (matrices[name], entry) for name, entry in optimizer.entries.items()}
+    else:
+        each = {"embedding": (embeddings, optimizer)}
+    built = {name: build_embedding_optimizer(*of, training, peak_lr) for name, of in each.items()}
+    return Optimizers(core | built, embeddings[-1], optimizer.head)
 
 
 def _build_core(
@@ -124,48 +135,39 @@ def _build_core(
     return optimizers
 
 
-def _groups(
-    embeddings: Sequence[Tensor], optimizer: settings.BuiltIn, training: Training, peak_lr: float
-) -> list[dict[str, Any]]:
-    """Return a group for all matrices or, if the head has settings of its own, one for each."""
-    groups = []
-    each = (
-        ((embeddings[:1], False), (embeddings[1:], True)) if optimizer.own_head_settings() else ((embeddings, False),)
-    )
-    for matrices, head in each:
-        factor = optimizer.lr_factor
-        if head and optimizer.head_lr_factor is not None:
-            factor = optimizer.head_lr_factor
-        group = {
-            "params": list(matrices),
-            "lr": factor * peak_lr,
-            "weight_decay": training.embedding_decay(optimizer, head),
-        }
-        if isinstance(optimizer, settings.AdamWSettings | settings.CoupledAdamSettings):
-            group["betas"] = training.betas(optimizer, head)
-        if isinstance(optimizer, settings.CoupledAdamSettings):
-            group["coupled"] = optimizer.coupled in ("both", "head" if head else "input")
-        groups.append(group)
-    return groups
-
-
 def build_embedding_optimizer(
-    embeddings: Sequence[Tensor], optimizer: Optimizer, training: Training, peak_lr: float
+    embeddings: Sequence[Tensor], optimizer: SingleOptimizer, training: Training, peak_lr: float
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of the embedding, and of the head if that is not tied, with its peak learning rate."""
-    if isinstance(optimizer, settings.CustomSettings):
-        lr, decay = optimizer.lr_factor * peak_lr, training.embedding_decay(optimizer)
-        return custom.build(optimizer, embeddings, lr, decay)
-    groups = _groups(embeddings, optimizer, training, peak_lr)
+    """Return the optimizer of one or both of embedding and head, with its peak learning rate."""
+    lr, decay = rate_factor(optimizer, embeddings[0].shape[1]) * peak_lr, training.embedding_decay(optimizer)
     match optimizer:
         case settings.AdamWSettings():
-            return torch.optim.AdamW(groups, eps=training.eps, amsgrad=optimizer.amsgrad, fused=True)
+            return torch.optim.AdamW(
+                embeddings,
+                lr=lr,
+                betas=training.betas(optimizer),
+                eps=training.eps,
+                weight_decay=decay,
+                amsgrad=optimizer.amsgrad,
+                fused=True,
+            )
         case settings.CoupledAdamSettings():
-            return CoupledAdam(groups, eps=training.eps, scale=2.0**-optimizer.scale_exponent)
+            betas, scale = training.betas(optimizer), 2.0**-optimizer.scale_exponent
+            return CoupledAdam(embeddings, lr=lr, betas=betas, eps=training.eps, weight_decay=decay, scale=scale)
+        case settings.AdamMiniSettings():  # coupling over the columns of a row is Adam-mini's rule
+            betas = training.betas(optimizer)
+            return CoupledAdam(embeddings, lr=lr, betas=betas, eps=training.eps, weight_decay=decay, coupled_dim=1)
         case settings.EmberSettings():
-            return Ember(groups, beta2=optimizer.beta2, eps=optimizer.eps)
+            return Ember(embeddings, lr=lr, beta2=optimizer.beta2, eps=optimizer.eps, weight_decay=decay)
+        case settings.NormalizedSgdSettings():
+            momentum = optimizer.momentum
+            return NormalizedSGD(embeddings, lr=lr, by=optimizer.by, momentum=momentum, weight_decay=decay)
+        case settings.ObliqueSgdSettings():
+            return ObliqueSGD(embeddings, lr=lr, momentum=optimizer.momentum, weight_decay=decay)
         case settings.SgdSettings():
-            return torch.optim.SGD(groups, momentum=optimizer.momentum)
+            return torch.optim.SGD(embeddings, lr=lr, momentum=optimizer.momentum, weight_decay=decay)
+        case settings.CustomSettings():
+            return custom.build(optimizer, embeddings, lr, decay)
         case _:
             assert_never(optimizer)
 
@@ -179,12 +181,14 @@ class Rule:
     decoupled_decay: bool
     """Whether weight decay acts directly on the weights (AdamW), instead of through the gradient (SGD)."""
     factor: Callable[[Mapping[str, Any], Mapping[str, Any]], Tensor | float]
-    """Function of a parameter's state after the step and its group; returns a number, or shape D or VD in float64."""
+    """Function of a parameter's state after the step and its group: a number, or shape D, V1 or VD in float64."""
 
 
 def second_moment(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
     """Return the bias-corrected second moment that Adam divides by, with AMSGrad the largest so far, in float64."""
     moment: Tensor = state["max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"].double()
+    if group.get("coupled_dim") == 1:
+        moment = moment.unsqueeze(1)
     return moment / (1 - group["betas"][1] ** state["step"].item())  # type: ignore[no-any-return]
 
 
@@ -203,23 +207,23 @@ def _ember(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
     return group["lr"] / (moment_VD.sqrt() + group["eps"])  # type: ignore[no-any-return]
 
 
-def rule_of(optimizer: Optimizer, training: Training, head: bool = False) -> Rule | None:
-    """Return the rule of a cell's embedding, or of its untied ``head``; ``None`` if it is not known to be linear.
+def rule_of(optimizer: SingleOptimizer, training: Training) -> Rule | None:
+    """Return the rule of an optimizer; ``None`` if it is not known to be linear.
 
     Mu-centering and the mu-loss move the mean by themselves, which is no part of a rule.
     """
     if optimizer.mu_centering or optimizer.mu_loss:
         return None
     match optimizer:
-        case settings.AdamWSettings():
-            return _adam(training.betas(optimizer, head)[0], 1.0)
+        case settings.AdamWSettings() | settings.AdamMiniSettings():
+            return _adam(training.betas(optimizer)[0], 1.0)
         case settings.CoupledAdamSettings():
-            return _adam(training.betas(optimizer, head)[0], 2.0**-optimizer.scale_exponent)
+            return _adam(training.betas(optimizer)[0], 2.0**-optimizer.scale_exponent)
         case settings.EmberSettings():
             return Rule(0.0, 1.0, True, _ember)
         case settings.SgdSettings():
             return Rule(optimizer.momentum, 1.0, False, lambda _, group: float(group["lr"]))
-        case settings.CustomSettings():
+        case settings.CustomSettings() | settings.NormalizedSgdSettings() | settings.ObliqueSgdSettings():
             return None
         case _:
             assert_never(optimizer)

@@ -3,7 +3,6 @@
 The paper is arXiv 2607.01455. Shapes: V = vocab_size, D = d_model.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,12 +12,13 @@ from torch.optim.optimizer import ParamsT
 
 from coupled_adam.shards import local, placed_as, sums_over_shards
 from coupled_adam.update import exact_dtype
+from coupled_adam_bench.optim.matrices import MatrixOptimizer
 
 # Elements that are worked on at a time: on a CPU they stay in the cache, on a GPU they limit the memory of a step.
 _CPU_BLOCK, _GPU_BLOCK = 2**18, 2**24
 
 
-class Ember(torch.optim.Optimizer):
+class Ember(MatrixOptimizer):
     r"""Ember for matrices with a row for each token.
 
     For a matrix :math:`E` with gradient :math:`g_{ij}`, at step t, with all moments 0 at the start::
@@ -39,37 +39,12 @@ class Ember(torch.optim.Optimizer):
         beta2: decay rate of the moments.
         eps: term that is added to the root of the second moment.
         weight_decay: decoupled weight decay, as in AdamW.
-
-    Raises:
-        ValueError: if a setting is out of range, or a parameter is not a matrix of real numbers.
     """
 
     def __init__(
         self, params: ParamsT, lr: float = 1e-3, beta2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.0
     ) -> None:
-        super().__init__(params, {"lr": lr, "beta2": beta2, "eps": eps, "weight_decay": weight_decay})
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a parameter group after checking its settings and parameters."""
-        super().add_param_group(param_group)
-        try:
-            _check(self.param_groups[-1])
-        except ValueError:
-            self.param_groups.pop()
-            raise
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Tensor | float] | None = None) -> Tensor | float | None:  # type: ignore[override]
-        """Update all parameters that have a gradient; return the closure's loss if there is one."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None and parameter.numel():
-                    self._update(parameter, parameter.grad, group)
-        return loss
+        super().__init__(params, lr=lr, beta2=beta2, eps=eps, weight_decay=weight_decay)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of this class; its moments keep their precision, whatever that of the parameters is."""
@@ -117,23 +92,6 @@ def _blocks(weight_VD: Tensor, grad_VD: Tensor, row_V1: Tensor) -> list[tuple[Te
     block = _CPU_BLOCK if weight_VD.device.type == "cpu" else _GPU_BLOCK
     rows = max(1, block // weight_VD.shape[1])
     return list(zip(*(torch.split(tensor, rows) for tensor in (weight_VD, grad_VD, row_V1)), strict=True))
-
-
-def _check(group: dict[str, Any]) -> None:
-    for name, allowed, what in (
-        ("lr", group["lr"] >= 0, "at least 0"),
-        ("beta2", 0 <= group["beta2"] < 1, "at least 0 and below 1"),
-        ("eps", group["eps"] >= 0, "at least 0"),
-        ("weight_decay", group["weight_decay"] >= 0, "at least 0"),
-    ):
-        if not allowed:
-            raise ValueError(f"{name}: {group[name]} is out of range; it must be {what}")
-    for parameter in group["params"]:
-        if parameter.ndim != 2 or not parameter.is_floating_point():
-            raise ValueError(
-                f"params: Ember takes matrices of real numbers, got a parameter of shape {tuple(parameter.shape)} and "
-                f"{parameter.dtype}; give it to another optimizer"
-            )
 
 
 def zero_per_row(parameter: Tensor, dtype: torch.dtype) -> Tensor:

@@ -71,7 +71,8 @@ def _seeds(study: Study) -> str:
 
 
 def _own_optimizers(study: Study) -> str:
-    own = [one for block in study.grid for one in block.optimizers if isinstance(one, CustomSettings)]
+    used = [entry for block in study.grid for optimizer in block.optimizers for entry in optimizer.entries.values()]
+    own = [entry for entry in used if isinstance(entry, CustomSettings)]
     return "; ".join(dict.fromkeys(f"{one.label} ({one.code_name})" for one in own))
 
 

@@ -19,7 +19,7 @@ from coupled_adam_bench.report.formats import MISSING
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import Training
+from coupled_adam_bench.study.config import Training, rate_factor
 from coupled_adam_bench.study.schedule import learning_rate_factor
 
 _PAPER = ["Table 1 of the paper", "97,700 to 391,000", "5.3", "6.87 to 66"]
@@ -41,7 +41,8 @@ def sum_of_rates(cell: Cell) -> float:
     if not cell.is_chosen:
         return math.nan
     peak = cell.model.learning_rate
-    return peak * cell.optimizer.lr_factor * _sum_of_factors(cell.training, cell.steps, peak)
+    factor = rate_factor(cell.optimizer.embedding, cell.model.d_model)
+    return peak * factor * _sum_of_factors(cell.training, cell.steps, peak)
 
 
 @cache

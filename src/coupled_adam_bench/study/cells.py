@@ -127,13 +127,14 @@ def readable_count(count: int) -> str:
 
 def _identity(data: str, vocab_size: int, model: Model, optimizer: Optimizer, seed: int) -> dict[str, Any]:
     """Return what the id of a run hashes, apart from its recipe and its length; ``data`` is the hash of the data."""
+    names = {"key", "label"}
     return {
         "version": versions.TRAIN,
         "data": data,
         "vocab_size": vocab_size,
         "model": model.model_dump(exclude={"name", "label"}),
         # A custom optimizer's key and label are display names, like a model's name: they are not hashed.
-        "optimizer": optimizer.model_dump(exclude={"key", "label"}),
+        "optimizer": optimizer.model_dump(exclude={"key": True, "label": True, "embedding": names, "head": names}),
         "seed": seed,
     }
 

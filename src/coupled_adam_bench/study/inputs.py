@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.store.files import digest, sha256_file
-from coupled_adam_bench.study.config import BinsSource, CustomSettings, Optimizer, Study
+from coupled_adam_bench.study.config import BinsSource, CustomSettings, Optimizer, PerMatrixSettings, Study
 from coupled_adam_bench.study.dotted import changed_code, code_of
 
 PACKINGS = (".gz", ".xz", ".zst")
@@ -121,13 +121,16 @@ def with_code(study: Study) -> Study:
 
     ``ValueError`` if the study names other code.
     """
-    if not any(isinstance(optimizer, CustomSettings) for block in study.grid for optimizer in block.optimizers):
+    used = [entry for block in study.grid for optimizer in block.optimizers for entry in optimizer.entries.values()]
+    if not any(isinstance(entry, CustomSettings) for entry in used):
         return study
     blocks = [block.model_copy(update={"optimizers": tuple(map(_with_code, block.optimizers))}) for block in study.grid]
     return study.model_copy(update={"grid": tuple(blocks)})
 
 
 def _with_code(optimizer: Optimizer) -> Optimizer:
+    if isinstance(optimizer, PerMatrixSettings):
+        return optimizer.model_copy(update={name: _with_code(entry) for name, entry in optimizer.entries.items()})
     if not isinstance(optimizer, CustomSettings):
         return optimizer
     try:

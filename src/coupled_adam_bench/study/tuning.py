@@ -13,8 +13,8 @@ from typing import Any
 from coupled_adam_bench.store.files import digest, read_sealed
 from coupled_adam_bench.study.catalog.stages import VALIDATION_LOSS
 from coupled_adam_bench.study.cells import Cell, make_cell, readable_count
-from coupled_adam_bench.study.config import GridBlock, Model, Optimizer, Steps, Study
-from coupled_adam_bench.study.config.tune import LEARNING_RATE, Values, candidates, with_values
+from coupled_adam_bench.study.config import GridBlock, Model, Optimizer, Steps, Study, rate_factor
+from coupled_adam_bench.study.config.tune import Values, candidates, value_of, with_values
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Candidate:
     @property
     def embedding_lr(self) -> float:
         """The peak learning rate of the embedding."""
-        return self.model_lr * self.cells[0].optimizer.lr_factor
+        cell = self.cells[0]
+        return self.model_lr * rate_factor(cell.optimizer.embedding, cell.model.d_model)
 
 
 @dataclass(frozen=True)
@@ -110,10 +111,7 @@ def fill_slot(cell: Cell, values: Mapping[str, Any]) -> Cell:
 
 def chosen_settings(tuning: Tuning, cell: Cell) -> Values:
     """Return the settings that a tuning has chosen for a cell, which has them."""
-    return {
-        name: cell.model.learning_rate if name == LEARNING_RATE else getattr(cell.optimizer, name)
-        for name in tuning.candidates[0].settings
-    }
+    return {name: value_of(name, cell.model, cell.optimizer) for name in tuning.candidates[0].settings}
 
 
 def choice_file(folder: Path, tuning_id: str) -> Path:

@@ -308,8 +308,8 @@ def run_name(cell: Cell) -> str:
 
 def name_without_seed(cell: Cell) -> str:
     """Return the name that the runs of a cell's other seeds have in common with its own, and none of other code."""
-    code = f" ({cell.optimizer.code_name})" if isinstance(cell.optimizer, CustomSettings) else ""
-    return f"{cell.optimizer.key} {_size(cell)}{code}"
+    own = [entry for entry in cell.optimizer.entries.values() if isinstance(entry, CustomSettings)]
+    return f"{cell.optimizer.key} {_size(cell)}{''.join(f' ({entry.code_name})' for entry in own)}"
 
 
 def _size(cell: Cell) -> str:

@@ -16,13 +16,15 @@ def custom_optimizers(study: Study) -> Iterator[tuple[str, CustomSettings]]:
     """Yield the field, such as ``grid.0.optimizers.2``, and the settings of each custom optimizer and candidate."""
     for index, block in enumerate(study.grid):
         for position, optimizer in enumerate(block.optimizers):
-            if not isinstance(optimizer, CustomSettings):
-                continue
-            yield f"grid.{index}.optimizers.{position}", optimizer
-            for settings in candidates(block.tune.grid_of(optimizer), study.models[0], optimizer) if block.tune else ():
-                _, tuned = with_values(settings, study.models[0], optimizer)
-                assert isinstance(tuned, CustomSettings)
-                yield f"grid.{index}.tune.grids.{optimizer.key}", tuned
+            tried = [(f"grid.{index}.optimizers.{position}", optimizer)]
+            if block.tune:
+                place = f"grid.{index}.tune.grids.{optimizer.key}"
+                for settings in candidates(block.tune.grid_of(optimizer), study.models[0], optimizer):
+                    tried.append((place, with_values(settings, study.models[0], optimizer)[1]))
+            for place, one in tried:
+                for name, entry in one.entries.items():
+                    if isinstance(entry, CustomSettings):
+                        yield f"{place}.{name}".removesuffix("."), entry
 
 
 def check_optimizers(study: Study) -> None:

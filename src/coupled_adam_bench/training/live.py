@@ -165,8 +165,8 @@ class SecondMoment:
 
     def __call__(self) -> dict[str, float]:
         """Return the numbers of :func:`moment_by_occupancy`; all processes must call this."""
-        optimizer, training = self.trainer.optimizers.embedding, self.trainer.cell.training
-        if not isinstance(self.trainer.cell.optimizer, AdamWSettings):
+        optimizer, training = self.trainer.optimizers.head, self.trainer.cell.training
+        if not isinstance(self.trainer.cell.optimizer.head, AdamWSettings):
             return {}
         state = optimizer.state[self.trainer.model.embedding_parameters()[-1]]
         moment_V = whole(second_moment(state, optimizer.param_groups[-1])).mean(1).cpu().numpy()

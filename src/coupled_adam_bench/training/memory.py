@@ -80,8 +80,8 @@ def optimizer_bytes(cell: Cell) -> int:
     model = cell.model
     muon = model.matrix_params if cell.training.core_optimizer != "adamw" else 0
     core = 2 * (cell.n_params - embedding_params(cell) - muon) + muon
-    heads = (False, True) if model.has_own_head else (False,)
-    return FP32 * (core + sum(cell.optimizer.n_states(cell.vocab_size, model.d_model, head) for head in heads))
+    entries = (cell.optimizer.embedding, cell.optimizer.head) if model.has_own_head else (cell.optimizer.head,)
+    return FP32 * (core + sum(entry.n_states(cell.vocab_size, model.d_model) for entry in entries))
 
 
 def layer_bytes_per_token(cell: Cell, on_gpu: bool) -> int:
@@ -128,7 +128,8 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
     # The logits and their softmax in the products' precision, between them log-softmax in float32; on a CPU, float32
     # logits are overwritten.
     logit = 2 * BF16 + FP32 if bf16 else (2 if on_gpu else 1) * FP32
-    if cell.optimizer.soft_cap is not None:  # its derivative, and beside bfloat16 logits the capped ones in float32
+    soft_cap = cell.optimizer.head.soft_cap
+    if soft_cap is not None:  # its derivative, and beside bfloat16 logits the capped ones in float32
         logit += BF16 + FP32 if bf16 else FP32
     # The last norm's input and output, the loss's copy of the output, and its gradient.
     hidden = tokens * model.d_model * (3 * FP32 + (BF16 if bf16 else 0))
@@ -139,7 +140,7 @@ def memory_of(cell: Cell, execution: Execution, micro_batch_sequences: int | Non
     # A norm behind the embedding keeps its input, and on a CPU its output before the weights.
     outer = 2 * FP32 * model.d_model * (model.family.outer_norms - 1)
     if model.n_contexts is not None:  # float32 logits of all contexts, in bfloat16 beside those of the products
-        logit = FP32 + (BF16 if bf16 else 0) + (FP32 if cell.optimizer.soft_cap is not None else 0)
+        logit = FP32 + (BF16 if bf16 else 0) + (FP32 if soft_cap is not None else 0)
         # Inputs, contexts, targets and pairs in int64, and a mask and the logits of the targets in float32.
         chunk, hidden, tokens = model.n_contexts, (4 * 8 + 2 * FP32) * tokens, 0
     return Memory(

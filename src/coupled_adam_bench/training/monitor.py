@@ -115,8 +115,12 @@ class SpikeMonitor:
 
 def environment(device: torch.device, optimizer: Optimizer) -> dict[str, Any]:
     """Return versions, device and revision as a JSON value, with path and code of a custom optimizer."""
-    own = optimizer.model_dump(include={"path", "code"}) if isinstance(optimizer, CustomSettings) else None
-    return ({"optimizer": own} if own else {}) | {
+    own = {
+        f"{field}_optimizer".removeprefix("_"): entry.model_dump(include={"path", "code"})
+        for field, entry in optimizer.entries.items()
+        if isinstance(entry, CustomSettings)
+    }
+    return own | {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "torch": torch.__version__,

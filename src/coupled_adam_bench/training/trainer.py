@@ -92,8 +92,9 @@ class Trainer:
             lambda: Batches(open_tokens(data_dir, "train", verify=group.is_first), training, cell.seed, group)
         )
         counts = None if cell.model.n_contexts is None else np.load(verified_file(data_dir, UNIGRAM))
+        soft_cap = cell.optimizer.head.soft_cap
         with self.device:  # the initial values are drawn on the CPU, whatever the device
-            self.model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap, counts)
+            self.model = build_model(cell.model, cell.vocab_size, training.seq_len, soft_cap, counts)
         self.model.init_weights(cell.seed, training.init_std if training.init == "normal" else training.init)
         if execution.compile:
             torch.compiler.reset()  # drop other cells' compiled kernels; dynamo caches only a few per function
@@ -132,7 +133,7 @@ class Trainer:
 
     def _losses(self, inputs_BT: Tensor, targets_BT: Tensor, n_tokens: int) -> tuple[Tensor, Tensor]:
         """Return, divided by ``n_tokens``, a micro-batch's sums of what is minimized and of the cross-entropy."""
-        z_loss = self.cell.optimizer.z_loss
+        z_loss = self.cell.optimizer.head.z_loss
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.cell.training.precision == "bf16"):
             objective, cross_entropy = self.module(inputs_BT, targets_BT, reduction="objective", z_loss=z_loss)
         return objective / n_tokens, cross_entropy / n_tokens

@@ -15,6 +15,7 @@ from coupled_adam_bench.study.config import (
     SgdSettings,
     Training,
 )
+from coupled_adam_bench.study.config.optimizers import AdamMiniSettings, NormalizedSgdSettings, ObliqueSgdSettings
 from coupled_adam_bench.study.schedule import learning_rate_factor
 
 LION = {"name": "custom", "path": "pytorch_optimizer.Lion", "key": "lion", "label": "Lion"}
@@ -34,6 +35,9 @@ ALL = [
     CoupledAdamSettings(name="coupled_adam"),
     EmberSettings(name="ember"),
     SgdSettings(name="sgd", lr_factor=100),
+    AdamMiniSettings(name="adam_mini"),
+    NormalizedSgdSettings(name="normalized_sgd", by="column"),
+    ObliqueSgdSettings(name="oblique_sgd", lr_factor=100),
     CustomSettings(**LION),
 ]
 

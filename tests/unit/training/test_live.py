@@ -235,10 +235,16 @@ def test_a_step_that_diverges_and_weights_that_are_not_finite(tiny_study, tiny_d
         assert not any({"val_loss", "isotropy"} & row.keys() for row in rows[1:])
 
 
-def test_the_second_moment_and_the_sum_of_rates_are_those_of_the_optimizer(tiny_study, tiny_data, tmp_path):
+@pytest.mark.parametrize(
+    "optimizer",
+    [{"name": "adamw", "lr_factor": 3}, {"embedding": "ember", "head": {"name": "adamw", "lr_factor": 3}}],
+    ids=["tied", "per_matrix"],
+)
+def test_the_second_moment_and_the_sum_of_rates_are_those_of_the_head(optimizer, tiny_study, tiny_data, tmp_path):
     settings = tiny_study()
     settings["execution"]["geometry_per_decade"] = 4
-    settings["grid"][0] |= {"table": None, "seeds": [1], "optimizers": [{"name": "adamw", "lr_factor": 3}]}
+    settings["models"][0]["tied"] = "name" in optimizer
+    settings["grid"][0] |= {"table": None, "seeds": [1], "optimizers": [optimizer]}
     cell, execution = cell_and_execution(settings)
     with contextlib.closing(Trainer(cell, execution, tiny_data, tmp_path, ALONE)) as trainer:
         rates: list[float] = []
@@ -246,8 +252,9 @@ def test_the_second_moment_and_the_sum_of_rates_are_those_of_the_optimizer(tiny_
         for step in range(6):
             measured.before(step + 1, False)
             trainer.train_step(step)
-            rates.append(trainer.optimizers.embedding.param_groups[0]["lr"])
+            rates.append(trainer.optimizers.head.param_groups[0]["lr"])
         found = measured.after(6, False)
+    assert rates[-1] == 3 * trainer.optimizers.core.param_groups[0]["lr"]
     assert found["rate_sum"] == pytest.approx(sum(rates))
     assert {"isotropy", "mean_norm_ratio", "rho"} <= found.keys()
     assert any(name.startswith("moment_exponent_") for name in found)

@@ -31,8 +31,11 @@ from coupled_adam_bench.study.config.optimizers import AdamWSettings as AdamWSet
 from coupled_adam_bench.study.config.optimizers import CoupledAdamSettings as CoupledAdamSettings
 from coupled_adam_bench.study.config.optimizers import CustomSettings as CustomSettings
 from coupled_adam_bench.study.config.optimizers import EmberSettings as EmberSettings
-from coupled_adam_bench.study.config.optimizers import Optimizer as Optimizer
 from coupled_adam_bench.study.config.optimizers import SgdSettings as SgdSettings
+from coupled_adam_bench.study.config.optimizers import SingleOptimizer as SingleOptimizer
+from coupled_adam_bench.study.config.optimizers import rate_factor as rate_factor
+from coupled_adam_bench.study.config.per_matrix import Optimizer as Optimizer
+from coupled_adam_bench.study.config.per_matrix import PerMatrixSettings as PerMatrixSettings
 from coupled_adam_bench.study.config.study import Study as Study
 from coupled_adam_bench.study.config.study import load_study as load_study
 from coupled_adam_bench.study.config.study import parse_study as parse_study

@@ -28,7 +28,7 @@ from coupled_adam_bench.study.config.base import (
     Term,
     duplicates,
 )
-from coupled_adam_bench.study.config.optimizers import OWN_HEAD, Optimizer
+from coupled_adam_bench.study.config.per_matrix import Optimizer, PerMatrixSettings
 from coupled_adam_bench.study.config.tune import Tune
 
 TableName = Annotated[
@@ -154,11 +154,10 @@ class GridBlock(LaterSettings):
         """Return the number of steps for each entry of ``tokens``."""
         return [value // batch_tokens if isinstance(value, int) else value.steps for value in self.tokens]
 
-    def settings_of_own_heads(self) -> list[str]:
-        """Return the fields, given or tuned, that treat a head in another way than the embedding."""
-        given = (field for optimizer in self.optimizers for field in optimizer.own_head_settings())
-        tuned = (field for grid in self.tune.grids.values() for field in grid if field in OWN_HEAD) if self.tune else ()
-        return list(dict.fromkeys((*given, *tuned)))
+    @property
+    def keys_of_own_heads(self) -> list[str]:
+        """The keys of the rows that need a head with a matrix of its own."""
+        return [row.key for row in self.rows if isinstance(row, PerMatrixSettings)]
 
     def errors(self, batch_tokens: int, models: Iterable[str], tables: Mapping[str, Table]) -> Iterator[str]:
         """Yield what is wrong with this block as ``field: message``; ``batch_tokens`` is the size of one batch."""

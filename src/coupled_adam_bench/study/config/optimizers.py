@@ -13,11 +13,9 @@ from coupled_adam_bench.study.config.base import (
     Label,
     LaterSettings,
     Scalar,
+    Settings,
     checked_arguments,
 )
-
-OWN_HEAD = ("head_lr_factor", "head_beta1", "head_beta2", "head_weight_decay", "coupled")
-"""The fields with which an optimizer treats the matrix of an untied head in another way than the embedding."""
 
 
 class HeadSettings(LaterSettings, ABC):
@@ -54,50 +52,39 @@ class HeadSettings(LaterSettings, ABC):
             raise ValueError("mu_loss: with mu_centering the mean is zero and adds nothing; leave out one of both")
         return self
 
-    def own_head_settings(self) -> list[str]:
-        """Return the fields that treat the matrix of an untied head in another way than the embedding."""
-        fields = type(self).model_fields
-        return [name for name in OWN_HEAD if name in fields and getattr(self, name) != fields[name].default]
-
     @abstractmethod
-    def n_states(self, rows: int, width: int, head: bool) -> int:
-        """Return how many numbers the optimizer keeps between steps for a matrix, that of an untied ``head`` or not."""
+    def n_states(self, rows: int, width: int) -> int:
+        """Return how many numbers the optimizer keeps between steps for a matrix."""
 
     @property
     def has_plain_head(self) -> bool:
-        """Whether the head is trained by its cross-entropy alone, and by the rule of the embedding."""
-        added = self.mu_centering or self.mu_loss or self.z_loss or self.soft_cap is not None
-        return not (added or self.own_head_settings())
+        """Whether the head is trained by its cross-entropy alone."""
+        return not (self.mu_centering or self.mu_loss or self.z_loss or self.soft_cap is not None)
+
+    @property
+    def embedding(self) -> Self:
+        """The entry that trains the embedding."""
+        return self
+
+    @property
+    def head(self) -> Self:
+        """The entry that trains the matrix of the head, which a tied embedding is."""
+        return self
+
+    @property
+    def entries(self) -> dict[str, Self]:
+        """The entries of single optimizers by their fields in this one; ``""`` is the field of one that is single."""
+        return {"": self}
 
 
-class _BuiltIn(HeadSettings):
-    later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "weight_decay", "head_lr_factor", "head_weight_decay")
-    title: ClassVar[str]
-    named: ClassVar[dict[str, tuple[str, str]]] = {
-        "weight_decay": ("_wd{:g}", ", wd = {:g}"),
-        **HeadSettings.named,
-        "head_lr_factor": ("_hf{:g}", ", head f = {:g}"),
-        "head_weight_decay": ("_hwd{:g}", ", head wd = {:g}"),
-    }
-
-    weight_decay: float | None = Field(None, ge=0, le=1e6)
-    """Weight decay of the embedding; by default ``training.embedding_weight_decay``."""
-    head_lr_factor: float | None = Field(None, gt=0, le=1e40)
-    """Factor that multiplies the model's learning rate for the matrix of an untied head; by default ``lr_factor``."""
-    head_weight_decay: float | None = Field(None, ge=0, le=1e6)
-    """Weight decay of the matrix of an untied head; by default that of the embedding."""
+class Named(LaterSettings, ABC):
+    """An optimizer whose key and label are made of its settings, unless it is a row that has others."""
 
     _row: tuple[str, str] | None = PrivateAttr(None)
 
+    @abstractmethod
     def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:
         """Return key and label, made of all settings that differ from their defaults, some ``leave_out``."""
-        kind: str = self.name  # type: ignore[attr-defined]
-        key, label = kind, self.title
-        for field, (in_key, in_label) in self.named.items():
-            value = getattr(self, field)
-            if field not in leave_out and value != type(self).model_fields[field].default:
-                key, label = key + in_key.format(value), label + in_label.format(value)
-        return key, label
 
     def in_row(self, key: str, label: str) -> Self:
         """Return the same optimizer as a row of tables and results whose names do not tell its settings."""
@@ -121,6 +108,41 @@ class _BuiltIn(HeadSettings):
         return (self._row or self.names())[1]
 
 
+class WidthScale(Settings):
+    """A factor of the learning rate that depends on the width of the model: (d_model / reference)^power."""
+
+    power: float = Field(ge=-4, le=4)
+    """0.5 for a rate that grows with the square root of the width relative to the model's (Hayou and Liu 2025, arXiv
+    2506.15025), and 1 for one that grows with the width (muP, arXiv 2203.03466)."""
+    reference: int = Field(gt=0, le=2**20)
+    """The width at which the factor is 1."""
+
+
+class _BuiltIn(HeadSettings, Named):
+    later: ClassVar[tuple[str, ...]] = (*HeadSettings.later, "weight_decay", "width_scale")
+    title: ClassVar[str]
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "width_scale": ("_w{0.power:g}-{0.reference}", ", f x (D / {0.reference})^{0.power:g}"),
+        "weight_decay": ("_wd{:g}", ", wd = {:g}"),
+        **HeadSettings.named,
+    }
+
+    weight_decay: float | None = Field(None, ge=0, le=1e6)
+    """Weight decay of the embedding; by default ``training.embedding_weight_decay``."""
+    width_scale: WidthScale | None = None
+    """How the learning rate follows the width of the model, beside ``lr_factor``; by default it does not."""
+
+    def names(self, leave_out: Collection[str] = ()) -> tuple[str, str]:
+        """Return key and label, made of all settings that differ from their defaults, some ``leave_out``."""
+        kind: str = self.name  # type: ignore[attr-defined]
+        key, label = kind, self.title
+        for field, (in_key, in_label) in self.named.items():
+            value = getattr(self, field)
+            if field not in leave_out and value != type(self).model_fields[field].default:
+                key, label = key + in_key.format(value), label + in_label.format(value)
+        return key, label
+
+
 class _WithFactor(_BuiltIn):
     later: ClassVar[tuple[str, ...]] = (*_BuiltIn.later, "lr_factor")
     named: ClassVar[dict[str, tuple[str, str]]] = {"lr_factor": ("_f{:g}", ", f = {:g}"), **_BuiltIn.named}
@@ -129,64 +151,53 @@ class _WithFactor(_BuiltIn):
     """Factor that multiplies the model's learning rate for the embedding; the schedule is the same for all."""
 
 
-class _WithBetas(_WithFactor):
-    later: ClassVar[tuple[str, ...]] = (*_WithFactor.later, "beta1", "beta2", "head_beta1", "head_beta2")
+class BetaSettings(_WithFactor):
+    """What optimizers with the two moments of Adam can change."""
+
+    later: ClassVar[tuple[str, ...]] = (*_WithFactor.later, "beta1", "beta2")
     named: ClassVar[dict[str, tuple[str, str]]] = {
         "lr_factor": _WithFactor.named["lr_factor"],
         "beta1": ("_b1-{:g}", ", beta1 = {:g}"),
         "beta2": ("_b2-{:g}", ", beta2 = {:g}"),
         **_BuiltIn.named,
-        "head_beta1": ("_hb1-{:g}", ", head beta1 = {:g}"),
-        "head_beta2": ("_hb2-{:g}", ", head beta2 = {:g}"),
     }
 
     beta1: float | None = Field(None, ge=0, lt=1)
     """Decay rate of the first moment of the embedding; by default ``training.beta1``."""
     beta2: float | None = Field(None, ge=0, lt=1)
     """Decay rate of the second moment of the embedding; by default ``training.beta2``."""
-    head_beta1: float | None = Field(None, ge=0, lt=1)
-    """Decay rate of the first moment of an untied head; by default that of the embedding."""
-    head_beta2: float | None = Field(None, ge=0, lt=1)
-    """Decay rate of the second moment of an untied head; by default that of the embedding."""
 
 
-class AdamWSettings(_WithBetas):
+class AdamWSettings(BetaSettings):
     """AdamW for the embedding, as for all other parameters: the paper's "Adam"."""
 
-    later: ClassVar[tuple[str, ...]] = (*_WithBetas.later, "amsgrad")
+    later: ClassVar[tuple[str, ...]] = (*BetaSettings.later, "amsgrad")
     title: ClassVar[str] = "Adam"
-    named: ClassVar[dict[str, tuple[str, str]]] = {"amsgrad": ("_amsgrad", ", AMSGrad"), **_WithBetas.named}
+    named: ClassVar[dict[str, tuple[str, str]]] = {"amsgrad": ("_amsgrad", ", AMSGrad"), **BetaSettings.named}
 
     name: Literal["adamw"]
     amsgrad: bool = False
     """Whether the denominator has the largest second moment so far (Reddi et al. 2018, arXiv 1904.09237)."""
 
-    def n_states(self, rows: int, width: int, head: bool) -> int:  # noqa: ARG002 - the same for both
+    def n_states(self, rows: int, width: int) -> int:
         """Return the size of both moments, and of the largest second one."""
         return (3 if self.amsgrad else 2) * rows * width
 
 
-class CoupledAdamSettings(_WithBetas):
+class CoupledAdamSettings(BetaSettings):
     """Coupled Adam for the embedding; ``scale_exponent`` n multiplies the second moment by 2^-n (Sec. 6.1) [C]."""
 
-    later: ClassVar[tuple[str, ...]] = (*_WithBetas.later, "coupled")
     title: ClassVar[str] = "Coupled Adam"
-    named: ClassVar[dict[str, tuple[str, str]]] = {
-        "scale_exponent": ("_n{}", ", n = {}"),
-        **_WithBetas.named,
-        "coupled": ("_{}", ", {} alone"),
-    }
+    named: ClassVar[dict[str, tuple[str, str]]] = {"scale_exponent": ("_n{}", ", n = {}"), **BetaSettings.named}
 
     name: Literal["coupled_adam"]
     scale_exponent: int = Field(0, ge=-20, le=20)
     """Exponent n. The paper uses -5 to 5; beyond about 100 in either direction, float32 cannot hold the scaled second
     moments."""
-    coupled: Literal["both", "input", "head"] = "both"
-    """Which matrices have a coupled second moment where the head is not tied; the other one has Adam's."""
 
-    def n_states(self, rows: int, width: int, head: bool) -> int:
-        """Return the size of the first moment and of the second, which is one row if it is coupled."""
-        return (rows + (1 if self.coupled in ("both", "head" if head else "input") else rows)) * width
+    def n_states(self, rows: int, width: int) -> int:
+        """Return the size of the first moment, and one row for the second."""
+        return (rows + 1) * width
 
 
 class EmberSettings(_WithFactor):
@@ -207,28 +218,75 @@ class EmberSettings(_WithFactor):
     eps: float = Field(1e-8, ge=1e-30, le=1)
     """Term that is added to the denominator of the update (arXiv 2607.01455)."""
 
-    def n_states(self, rows: int, width: int, head: bool) -> int:  # noqa: ARG002 - the same for both
+    def n_states(self, rows: int, width: int) -> int:
         """Return one number for each row and each column."""
         return rows + width
 
 
-class SgdSettings(_BuiltIn):
-    """SGD for the embedding at ``lr_factor`` times the learning rate (Alg. 2) [C]."""
+class AdamMiniSettings(BetaSettings):
+    """Adam-mini for the embedding: one second moment for each row (Zhang et al. 2024, arXiv 2406.16793) [C]."""
 
-    title: ClassVar[str] = "SGD"
+    title: ClassVar[str] = "Adam-mini"
+
+    name: Literal["adam_mini"]
+
+    def n_states(self, rows: int, width: int) -> int:
+        """Return the size of the first moment, and one number of the second for each row."""
+        return rows * width + rows
+
+
+class _WithMomentum(_BuiltIn):
     named: ClassVar[dict[str, tuple[str, str]]] = {
         "lr_factor": _WithFactor.named["lr_factor"],
         "momentum": ("_m{:g}", ", m = {:g}"),
         **_BuiltIn.named,
     }
 
-    name: Literal["sgd"]
     lr_factor: float = Field(gt=0, le=1e40)
     """Factor that multiplies the model's learning rate for the embedding."""
     momentum: float = Field(0.9, ge=0, lt=1)
+    """Factor of the sum of earlier gradients in a step."""
 
-    def n_states(self, rows: int, width: int, head: bool) -> int:  # noqa: ARG002 - the same for both
+    def n_states(self, rows: int, width: int) -> int:
         """Return the size of the momentum, if there is any."""
+        return rows * width if self.momentum else 0
+
+
+class SgdSettings(_WithMomentum):
+    """SGD for the embedding at ``lr_factor`` times the learning rate (Alg. 2) [C]."""
+
+    title: ClassVar[str] = "SGD"
+
+    name: Literal["sgd"]
+
+
+class ObliqueSgdSettings(_WithMomentum):
+    """SGD for an embedding whose rows have length 1, as in NVIDIA's Emerging-Optimizers."""
+
+    title: ClassVar[str] = "Oblique SGD"
+
+    name: Literal["oblique_sgd"]
+
+
+class NormalizedSgdSettings(_WithFactor):
+    """SGD for the embedding, with a root mean square of 1 in each row or column of a step (SCALE, arXiv 2506.16659)."""
+
+    title: ClassVar[str] = "Normalized SGD"
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "by": ("_{}", ", by {}"),
+        "lr_factor": _WithFactor.named["lr_factor"],
+        "momentum": ("_m{:g}", ", m = {:g}"),
+        **_BuiltIn.named,
+    }
+
+    name: Literal["normalized_sgd"]
+    by: Literal["row", "column"]
+    """What has a root mean square of 1. SCALE has columns of the embedding and rows of the head [C]."""
+    momentum: float = Field(0.0, ge=0, lt=1)
+    """Decay rate of the average of gradients that is normalized. SCALE has 0.9 for the head alone [C]."""
+
+    def n_states(self, rows: int, width: int) -> int:
+        """Return the size of the average, if there is any."""
         return rows * width if self.momentum else 0
 
 
@@ -262,7 +320,7 @@ class CustomSettings(HeadSettings):
     """What identifies the code of the class: by module the SHA-256 of its file, or by package its version. By default
     it is that of the code which is there when the study is started; other code than one that is given is refused."""
 
-    def n_states(self, rows: int, width: int, head: bool) -> int:  # noqa: ARG002 - nobody knows
+    def n_states(self, rows: int, width: int) -> int:
         """Return what AdamW keeps, since nobody knows what this class does."""
         return 2 * rows * width
 
@@ -285,18 +343,33 @@ class CustomSettings(HeadSettings):
         return f"{self.path}, code {digest(self.code) if self.code else 'unknown'}"
 
 
-def _optimizer_from_name(value: Any) -> Any:
+def optimizer_from_name(value: Any) -> Any:
+    """Return the settings of an optimizer that may be given by its name alone."""
     return {"name": value} if isinstance(value, str) else value
 
 
-BuiltIn = AdamWSettings | CoupledAdamSettings | EmberSettings | SgdSettings
+BuiltIn = (
+    AdamWSettings
+    | CoupledAdamSettings
+    | AdamMiniSettings
+    | EmberSettings
+    | NormalizedSgdSettings
+    | ObliqueSgdSettings
+    | SgdSettings
+)
 PLAIN = tuple(
     get_args(kind.model_fields["name"].annotation)[0]
     for kind in get_args(BuiltIn)
     if not any(field.is_required() for name, field in kind.model_fields.items() if name != "name")
 )
 """Names of the built-in optimizers that need no settings: a study may give them as plain text."""
-_AnyOptimizer = Annotated[BuiltIn | CustomSettings, Field(discriminator="name")]
-Optimizer = Annotated[
-    _AnyOptimizer, BeforeValidator(_optimizer_from_name, json_schema_input_type=Literal[PLAIN] | _AnyOptimizer)
+_AnySingle = Annotated[BuiltIn | CustomSettings, Field(discriminator="name")]
+SingleOptimizer = Annotated[
+    _AnySingle, BeforeValidator(optimizer_from_name, json_schema_input_type=Literal[PLAIN] | _AnySingle)
 ]
+
+
+def rate_factor(optimizer: SingleOptimizer, width: int) -> float:
+    """Return the factor that multiplies the learning rate of a model of this width for an optimizer's matrices."""
+    scale = None if isinstance(optimizer, CustomSettings) else optimizer.width_scale
+    return optimizer.lr_factor * (1.0 if scale is None else (width / scale.reference) ** scale.power)

@@ -166,11 +166,11 @@ class Study(Settings):
             for message in block.errors(batch_tokens, names, all_tables(self.tables)):
                 yield f"grid.{index}.{message}"
             one = [model for model in self.models if model.name in block.models and not model.has_own_head]
-            for field in block.settings_of_own_heads() if one else ():
+            for key in block.keys_of_own_heads if one else ():
                 remedy = ", or set `tied: false`" if all(model.family.has_layers for model in one) else ""
                 yield (
-                    f"grid.{index}.optimizers: {field} is for the matrix of a head that is not tied, and that of "
-                    f"{', '.join(model.name for model in one)} is the embedding; leave it out{remedy}"
+                    f"grid.{index}.optimizers: {key} is for models whose head has a matrix of its own, and that of "
+                    f"{', '.join(model.name for model in one)} is the embedding; give one optimizer{remedy}"
                 )
             for position, count in enumerate(block.steps(batch_tokens)):
                 if problem := self._run_error(count):

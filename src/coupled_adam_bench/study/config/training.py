@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from coupled_adam_bench.study.architectures import ARCHITECTURES, Architecture, ArchitectureName, QkNorm
 from coupled_adam_bench.study.config.base import MAX_SEQUENCES, MAX_STEPS, Label, LaterSettings, Name
-from coupled_adam_bench.study.config.optimizers import AdamWSettings, CoupledAdamSettings, CustomSettings, Optimizer
+from coupled_adam_bench.study.config.optimizers import BetaSettings, SingleOptimizer
 from coupled_adam_bench.study.presets import MODEL_PRESETS
 
 
@@ -44,7 +44,7 @@ class Model(LaterSettings):
     """Number of hidden states of ``contexts``. The most frequent tokens of the training text have three quarters of
     them, one each; all other tokens share the rest in turn."""
     tied: bool = True
-    """Whether the head shares the embedding's matrix [P]; if not, the embedding's optimizer updates both matrices. With
+    """Whether the head shares the embedding's matrix [P]; if not, it has the embedding's optimizer, or its own. With
     ``contexts`` the only matrix is the head: tied, the hidden states are made of its rows, and else of vectors of their
     own."""
     learning_rate: float = Field(gt=0, le=1e40)
@@ -216,28 +216,15 @@ class Training(LaterSettings):
         """Return the number of decay steps of ``wsd`` in a run of ``steps``; 0 for other schedules."""
         return _share(self.decay_fraction, steps) if self.schedule == "wsd" else 0
 
-    def embedding_decay(self, optimizer: Optimizer, head: bool = False) -> float:
-        """Return the weight decay of the embedding, or of an untied ``head``.
-
-        It is the optimizer's if given, else the study's; a head has that of the embedding unless it has its own.
-        """
+    def embedding_decay(self, optimizer: SingleOptimizer) -> float:
+        """Return the weight decay of an optimizer's matrices: its own if given, else the study's."""
         own = optimizer.weight_decay
-        if head and not isinstance(optimizer, CustomSettings) and optimizer.head_weight_decay is not None:
-            own = optimizer.head_weight_decay
         return self.embedding_weight_decay if own is None else own
 
-    def betas(self, optimizer: AdamWSettings | CoupledAdamSettings, head: bool = False) -> tuple[float, float]:
-        """Return the decay rates of the moments of the embedding, or of an untied ``head``.
-
-        They are the optimizer's if given, else the study's; a head has those of the embedding unless it has its own.
-        """
-        own = [(optimizer.beta1, self.beta1), (optimizer.beta2, self.beta2)]
-        given = (optimizer.head_beta1, optimizer.head_beta2) if head else (None, None)
-        beta1, beta2 = (
-            of_head if of_head is not None else study if value is None else value
-            for of_head, (value, study) in zip(given, own, strict=True)
-        )
-        return beta1, beta2
+    def betas(self, optimizer: BetaSettings) -> tuple[float, float]:
+        """Return the decay rates of an optimizer's moments: its own if given, else the study's."""
+        beta1 = self.beta1 if optimizer.beta1 is None else optimizer.beta1
+        return beta1, self.beta2 if optimizer.beta2 is None else optimizer.beta2
 
     def final_lr_ratio(self, learning_rate: float) -> float:
         """Return the fraction of a peak ``learning_rate`` at which the decay ends."""

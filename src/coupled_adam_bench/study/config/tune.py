@@ -1,21 +1,25 @@
 """The section ``tune`` of a block: the grids from which each optimizer's settings are chosen by validation loss."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
 from itertools import product
 from math import prod
+from operator import getitem
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationError
 
 from coupled_adam_bench.study.config.base import Name, Scalar, Seed, Settings, Steps, StepsOrCount, Term, duplicates
 from coupled_adam_bench.study.config.errors import describe_errors
-from coupled_adam_bench.study.config.optimizers import CustomSettings, Optimizer
+from coupled_adam_bench.study.config.optimizers import CustomSettings, SingleOptimizer
+from coupled_adam_bench.study.config.per_matrix import Optimizer
 from coupled_adam_bench.study.config.training import Model
 
 LEARNING_RATE = "learning_rate"
 """The peak learning rate of the whole recipe, which belongs to the model; all other names are the optimizer's."""
 _ARGUMENTS = "arguments."
 _NAMES = {"name", "path", "key", "label", "arguments", "code"}
+_ANY_ARGUMENT = _ARGUMENTS + "NAME"
 
 Values = dict[str, Any]
 """A value for each field that is tuned, such as ``{"learning_rate": 0.01, "lr_factor": 0.5}``."""
@@ -49,7 +53,7 @@ class Tune(Settings):
     grids: dict[Term, Grid] = Field(min_length=1)
     """Grids by the name of the optimizer in results (docs/optimizers.md), tuned settings left out: ``sgd`` for one
     whose ``lr_factor`` is tuned. A field is ``learning_rate``, the model's peak learning rate, or a setting of the
-    optimizer, such as ``lr_factor`` or ``arguments.betas``."""
+    optimizer, such as ``lr_factor``, ``arguments.betas`` or, of one for each matrix, ``embedding.lr_factor``."""
     tokens: StepsOrCount | None = None
     """Training tokens of the candidates; by default those of the cells for which they are candidates."""
     model: Name | None = None
@@ -140,13 +144,17 @@ def candidates(grid: Grid, model: Model, optimizer: Optimizer) -> list[Values]:
 
 def read_value(field: str, value: Any, model: Model, optimizer: Optimizer) -> Any:
     """Return the value of a tuned field with the type of the field; ``ValueError`` says what is allowed."""
-    tuned_model, tuned = with_values({field: value}, model, optimizer)
+    return value_of(field, *with_values({field: value}, model, optimizer))
+
+
+def value_of(field: str, model: Model, optimizer: Optimizer) -> Any:
+    """Return the value that a tuned field has in a model and an optimizer."""
     if field == LEARNING_RATE:
-        return tuned_model.learning_rate
-    if field.startswith(_ARGUMENTS):
-        assert isinstance(tuned, CustomSettings)
-        return tuned.arguments[field.removeprefix(_ARGUMENTS)]
-    return getattr(tuned, field)
+        return model.learning_rate
+    found: Any = optimizer
+    for name in field.split("."):
+        found = found[name] if isinstance(found, dict) else getattr(found, name)
+    return found
 
 
 def with_values(values: Mapping[str, Any], model: Model, optimizer: Optimizer) -> tuple[Model, Optimizer]:
@@ -157,14 +165,11 @@ def with_values(values: Mapping[str, Any], model: Model, optimizer: Optimizer) -
         if LEARNING_RATE in own:
             model = Model.model_validate(model.model_dump() | {LEARNING_RATE: own.pop(LEARNING_RATE)})
         for field, value in own.items():
-            argument = field.removeprefix(_ARGUMENTS)
-            if isinstance(optimizer, CustomSettings) and argument != field:
-                settings["arguments"] = settings["arguments"] | {argument: value}
-            elif field in _NAMES or field not in type(optimizer).model_fields:
-                allowed = ", ".join(_fields(optimizer))
-                raise ValueError(f"{optimizer.key} has no such setting to tune; allowed: {allowed}")
-            else:
-                settings[field] = value
+            start, arguments, _ = field.partition(_ARGUMENTS)
+            if (start + _ANY_ARGUMENT if arguments else field) not in (allowed := _fields(optimizer)):
+                raise ValueError(f"{optimizer.key} has no such setting to tune; allowed: {', '.join(allowed)}")
+            *path, name = field.split(".")
+            reduce(getitem, path, settings)[name] = value
         if isinstance(optimizer, CustomSettings):  # a row's label may be longer than the study's own
             checked = CustomSettings.model_validate(settings | {"label": optimizer.key})
             return model, checked.in_row(optimizer.key, optimizer.label)
@@ -175,5 +180,13 @@ def with_values(values: Mapping[str, Any], model: Model, optimizer: Optimizer) -
 
 
 def _fields(optimizer: Optimizer) -> list[str]:
+    entries = optimizer.entries.items()
+    return [
+        LEARNING_RATE,
+        *(f"{name}.{field}".removeprefix(".") for name, one in entries for field in _own_fields(one)),
+    ]
+
+
+def _own_fields(optimizer: SingleOptimizer) -> list[str]:
     own = [field for field in type(optimizer).model_fields if field not in _NAMES]
-    return [LEARNING_RATE, *own, *([_ARGUMENTS + "NAME"] if isinstance(optimizer, CustomSettings) else [])]
+    return [*own, _ANY_ARGUMENT] if isinstance(optimizer, CustomSettings) else own

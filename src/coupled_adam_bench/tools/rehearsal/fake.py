@@ -32,7 +32,7 @@ from coupled_adam_bench.machine.device import LOGITS_CHUNK
 from coupled_adam_bench.models import base, cross_entropy
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.study.cells import Cell
-from coupled_adam_bench.study.config import CustomSettings, Execution, Optimizer
+from coupled_adam_bench.study.config import CustomSettings, Execution, SingleOptimizer
 from coupled_adam_bench.study.config.optimizers import HeadSettings
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.training import distributed
@@ -65,14 +65,20 @@ class Combination:
         """Model, optimizer, processes and precision."""
         execution = self.execution
         processes = f"{execution.processes} x {execution.parallel}" if execution.processes > 1 else "1 process"
-        optimizer = self.cell.optimizer
-        kind = optimizer.key if isinstance(optimizer, CustomSettings) else ", ".join(_kind(optimizer))
-        return f"{self.cell.model.name}, {kind}, {processes}, {self.cell.training.precision}"
+        entries = self.cell.optimizer.entries.items()
+        kinds = [f"{field} {_label(entry)}".strip() for field, entry in entries]
+        return f"{self.cell.model.name}, {', '.join(kinds)}, {processes}, {self.cell.training.precision}"
 
 
-def _kind(optimizer: Optimizer) -> list[str]:
+def _label(optimizer: SingleOptimizer) -> str:
+    return optimizer.key if isinstance(optimizer, CustomSettings) else ", ".join(_kind(optimizer))
+
+
+def _kind(optimizer: SingleOptimizer) -> list[Any]:
     """Return an optimizer's name, and those of its settings that make other tensors, if they are given."""
     given = optimizer.model_dump()
+    if isinstance(optimizer, CustomSettings):
+        return [given]
     return [optimizer.name, *(field for field in ("amsgrad", *HeadSettings.later) if field in given)]
 
 
@@ -84,7 +90,7 @@ def combinations(plan: Plan) -> list[Combination]:
         key = (
             cell.vocab_size,
             cell.model.model_dump(exclude={"name", "label", "learning_rate"}),
-            cell.optimizer.model_dump() if isinstance(cell.optimizer, CustomSettings) else _kind(cell.optimizer),
+            [_kind(entry) for entry in cell.optimizer.entries.values()],
             [training.seq_len, training.batch_sequences, training.precision, training.core_optimizer],
             [execution.gpus, execution.processes, execution.parallel, execution.micro_batch_sequences],
             execution.evaluation_batch_sequences,
@@ -211,7 +217,7 @@ def _train(folder: Path, group: WorkerGroup, room: float | None, cell: Cell) -> 
 def _evaluate(cell: Cell) -> None:
     training, sequences = cell.training, cell.study.execution.evaluation_batch_sequences
     counts = np.zeros(cell.vocab_size, dtype=np.int64)
-    model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.soft_cap, counts).eval()
+    model = build_model(cell.model, cell.vocab_size, training.seq_len, cell.optimizer.head.soft_cap, counts).eval()
     tokens = np.zeros((sequences, training.seq_len), dtype=np.int64)
     observe_logits = LogitSums().add
     mean_loss(model, [(tokens, tokens)], "cpu", training.precision == "bf16", observe_logits=observe_logits)

@@ -109,9 +109,10 @@ class Replay:
         model, cell = trainer.model, trainer.cell
         weights = model.embedding_parameters()
         names = (EMBEDDING,) if model.tied else (EMBEDDING, HEAD)
+        entries = (cell.optimizer.embedding, cell.optimizer.head)
         self.drifts = {
-            name: Drift(weight, rule_of(cell.optimizer, cell.training, head=name == HEAD))
-            for name, weight in zip(names, weights, strict=True)
+            name: Drift(weight, rule_of(entry, cell.training))
+            for name, weight, entry in zip(names, weights, entries[-len(names) :], strict=True)
         }
         self.losses: list[float] = []
         """Loss of each step."""
@@ -143,8 +144,13 @@ class Replay:
 
     def _add(self, clip: Tensor) -> None:
         """Add the step just done to the drifts; clipping multiplied its gradients by ``clip``."""
-        optimizer = self.trainer.optimizers.embedding
-        groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
+        optimizers = (self.trainer.optimizers.embedding, self.trainer.optimizers.head)
+        states = {
+            parameter: (optimizer.state[parameter], group)
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
         for name, drift in self.drifts.items():
             grad_VD = self._grads[name] * clip
             if self.trainer.model.tied:
@@ -152,7 +158,7 @@ class Replay:
                 sides = {"input": lookup_VD, "output": grad_VD - lookup_VD}
             else:
                 sides = {"input" if name == EMBEDDING else "output": grad_VD}
-            drift.add(sides, optimizer.state[drift.weight], groups[drift.weight])
+            drift.add(sides, *states[drift.weight])
 
     @contextmanager
     def _hooks(self) -> Iterator[None]:

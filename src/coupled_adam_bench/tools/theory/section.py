@@ -49,9 +49,9 @@ def _is_balanced(group: TheoryGroup) -> bool:
     Weight decay is part of an update, and moves the mean by itself. A z-loss, a mu-loss and a soft cap have gradients
     that do not sum to zero, and mu-centering makes any updates do so.
     """
-    cell = group.cell
-    plain = cell.optimizer.name in (COUPLED_ADAM, SGD) and cell.optimizer.has_plain_head
-    return plain and not cell.training.embedding_decay(cell.optimizer)
+    cell, optimizer = group.cell, group.cell.optimizer.head
+    plain = optimizer.name in (COUPLED_ADAM, SGD) and optimizer.has_plain_head
+    return plain and not cell.training.embedding_decay(optimizer)
 
 
 STATEMENTS = (
@@ -61,7 +61,7 @@ STATEMENTS = (
         ("gradient_sum", "output", "float64"),
         lambda value: value < ZERO_FLOAT64,
         "Relative sum in float64",
-        of=lambda group: group.cell.optimizer.soft_cap is None,
+        of=lambda group: group.cell.optimizer.head.soft_cap is None,
     ),
     Statement(
         "The gradients of the input side, which tying adds, do not.",

@@ -93,9 +93,9 @@ def _at_the_end(trainer: Trainer, folder: Path, n_batches: int, unigram_counts: 
 
 def _adam_moment(replay: Replay, unigram_counts: Any) -> dict[str, Any] | None:
     """Return AdamW's own second moment at the end of training, as in the paper's Fig. 4; ``None`` for others."""
-    if not isinstance(replay.trainer.cell.optimizer, AdamWSettings):
+    if not isinstance(replay.trainer.cell.optimizer.head, AdamWSettings):
         return None
-    optimizer = replay.trainer.optimizers.embedding
+    optimizer = replay.trainer.optimizers.head
     moment_VD = second_moment(optimizer.state[replay.output.weight], optimizer.param_groups[0])
     return against_probability(moment_VD.mean(1).cpu().numpy(), unigram_counts) | {"n_batches": None}
 
@@ -103,7 +103,7 @@ def _adam_moment(replay: Replay, unigram_counts: Any) -> dict[str, Any] | None:
 def _summary(cell: Cell, detail: dict[str, Any]) -> tuple[list[Any], list[str]]:
     """Return the rows of the results, and the reasons for values that are NaN."""
     matrix = EMBEDDING if cell.model.tied else HEAD
-    drift, moment = detail["drift"][matrix], detail["second_moment"]
+    drift, moment, label = detail["drift"][matrix], detail["second_moment"], cell.optimizer.head.label
     update_sum = largest_after_warmup(drift["step"], drift["update_sum"], cell.training.warmup(cell.steps))
     assert update_sum is not None, "the last step is always recorded, and no run is all warmup"
     values = {
@@ -117,7 +117,7 @@ def _summary(cell: Cell, detail: dict[str, Any]) -> tuple[list[Any], list[str]]:
     if math.isnan(moment["r_squared"]):
         undefined.append("no line of the second moment: all tokens have the same probability or moment")
     if drift["residual"] is None:
-        undefined.append(f"no shares of the drift: {cell.optimizer.label} is not known to be linear in its gradients")
+        undefined.append(f"no shares of the drift: {label} is not known to be linear in its gradients")
     elif drift["input_share"] is None:
         undefined.append(f"no shares of the drift: the mean of the {matrix} moved by no more than rounding")
     return [row("theory", metric, values[metric]) for metric in THEORY_METRICS], undefined

@@ -195,14 +195,16 @@ def _commands(cell: Cell, device: str) -> Iterator[tuple[list[str], int]]:
 
 def _other_code(cell: Cell) -> str | None:
     """Return why a user's own optimizer is not that of the cell, or ``None``; old manifests do not say which it was."""
-    optimizer = cell.optimizer
-    if not isinstance(optimizer, CustomSettings) or optimizer.code is None:
-        return None
-    try:
-        changed = changed_code(optimizer.path, optimizer.code)
-    except ValueError as error:
-        return str(error)
-    return changed and f"{optimizer.path} is other code here than that of the manifest ({changed})"
+    for optimizer in cell.optimizer.entries.values():
+        if not isinstance(optimizer, CustomSettings) or optimizer.code is None:
+            continue
+        try:
+            changed = changed_code(optimizer.path, optimizer.code)
+        except ValueError as error:
+            return str(error)
+        if changed:
+            return f"{optimizer.path} is other code here than that of the manifest ({changed})"
+    return None
 
 
 def _write_choice(recorded: Recorded, tuning_id: str, folder: Path) -> None:

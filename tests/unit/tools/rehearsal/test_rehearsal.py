@@ -155,6 +155,15 @@ def test_rivals_are_clean_and_are_combinations_of_their_own(one_optimizer, optim
     assert rehearse(combination, GPU).findings == []
 
 
+def test_an_optimizer_for_each_matrix_is_clean(one_optimizer):
+    head = {"name": "normalized_sgd", "by": "row", "momentum": 0.9, "soft_cap": 9}
+    settings = one_optimizer({"embedding": "adam_mini", "head": head})
+    settings["models"][0]["tied"] = False
+    combination = only(settings)
+    assert ", embedding adam_mini, head normalized_sgd, soft_cap, " in combination.label
+    assert rehearse(combination, GPU).findings == []
+
+
 def test_optimizers_that_keep_their_step_as_a_number_are_clean(one_optimizer):
     optimizer = {"name": "custom", "path": "torch.optim.RAdam", "key": "radam", "label": "RAdam"}
     assert rehearse(only(one_optimizer(optimizer)), GPU).findings == []

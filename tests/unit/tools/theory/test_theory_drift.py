@@ -16,6 +16,7 @@ from coupled_adam_bench.optim.build import build_optimizers, rule_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import AdamWSettings, CustomSettings, Execution, Training
+from coupled_adam_bench.study.config.optimizers import NormalizedSgdSettings, ObliqueSgdSettings
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.schedule import learning_rate_factor
 from coupled_adam_bench.tools.theory.replay import Replay, relative_loss_difference
@@ -85,6 +86,8 @@ def reference(cell: Cell, batches: Any) -> Reference:
             m_in, m_out = b1 * m_in + (1 - b1) * g_in, b1 * m_out + (1 - b1) * g_out
             v = b2 * v + (1 - b2) * (g_in + g_out) ** 2
             moment = v.mean(0, keepdim=True) if optimizer.name == "coupled_adam" else v
+            if optimizer.name == "adam_mini":
+                moment = v.mean(1, keepdim=True)
             if optimizer.name == "coupled_adam":
                 moment = moment * 2.0**-optimizer.scale_exponent
             if optimizer.name == "ember":  # the means of a moving average are the moving averages of the means
@@ -112,6 +115,7 @@ ALL = [
     {"name": "adamw", "amsgrad": True, "beta1": 0.5, "beta2": 0.8},
     {"name": "coupled_adam", "beta1": 0.5, "beta2": 0.8},
     {"name": "ember", "beta2": 0.9},
+    "adam_mini",
 ]
 
 
@@ -139,17 +143,15 @@ def test_the_parts_are_those_of_training_by_hand(
         assert shares[f"{name}_share"] == pytest.approx(share, abs=0.01)
         assert records[name][-1] == pytest.approx(float(drift.parts[name].norm()), rel=1e-12)
     assert records["residual"][-1] < 1e-5 * records["displacement"][-1]
-    assert (records["output"][-1] > 0.1 * float(size)) == (cell.optimizer.name in ("adamw", "ember"))
+    assert (records["output"][-1] > 0.1 * float(size)) == (cell.optimizer.name in ("adamw", "adam_mini", "ember"))
 
 
-def test_parts_of_a_head_with_settings_of_its_own(
+def test_parts_of_a_head_with_an_optimizer_of_its_own(
     theory_study: Callable[..., Any], workspace: Callable[..., Plan]
 ) -> None:
     """Each matrix is split by its own rule, learning rate and decay: nothing of its displacement is left over."""
-    optimizer = {
-        "name": "coupled_adam", "coupled": "input", "head_lr_factor": 0.5, "head_beta1": 0.5, "head_beta2": 0.8,
-        "head_weight_decay": 0.3,
-    }  # fmt: skip
+    adam = {"name": "adamw", "lr_factor": 0.5, "beta1": 0.5, "beta2": 0.8, "weight_decay": 0.3}
+    optimizer = {"embedding": "coupled_adam", "head": adam}
     plan = workspace(theory_study(30, [optimizer], [TIED[0] | {"name": "untied", "tied": False}], **RECIPE))
     (cell,) = plan.cells.values()
     for drift in replay_of(cell).drifts.values():
@@ -218,5 +220,7 @@ def test_a_replay_is_the_run(
 def test_what_moves_rows_otherwise_than_by_a_rule_has_none() -> None:
     own = CustomSettings(name="custom", path="torch.optim.RAdam", key="radam", label="RAdam")
     assert rule_of(own, Training()) is None
+    assert rule_of(NormalizedSgdSettings(name="normalized_sgd", by="row"), Training()) is None
+    assert rule_of(ObliqueSgdSettings(name="oblique_sgd", lr_factor=1), Training()) is None
     for moved in ({"mu_centering": True}, {"mu_loss": 0.1}):
         assert rule_of(AdamWSettings(name="adamw", **moved), Training()) is None
