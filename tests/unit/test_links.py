@@ -9,7 +9,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FIRST = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
-PAGES = [*FIRST, *DOCS, ROOT / "benchmarks" / "README.md", *(ROOT / "packages").glob("*/*.md")]
+EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*/*.md"))
+PAGES = [*FIRST, *DOCS, *EXAMPLES, ROOT / "benchmarks" / "README.md", *(ROOT / "packages").glob("*/*.md")]
 NAMING = (
     "src",
     "packages",

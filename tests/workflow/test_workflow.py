@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from finished import ROOT
+from finished import ROOT, outputs
 from starts import jobs, snakemake
+
+from coupled_adam_bench.cli import main
 
 # Tests that share a study and write into it run in one worker.
 COMPOSITE = pytest.mark.xdist_group("composite")
@@ -126,6 +128,23 @@ def test_a_new_seed_trains_only_its_cells(copy):
     counts = jobs(snakemake(copy, "-n"))
     assert counts["train_cells"] == 2
     assert "prepare" not in counts
+
+
+def test_runs_of_two_places_are_merged_and_not_trained_again(copy, tmp_path, monkeypatch):
+    places = [tmp_path / name / "results" for name in ("one", "two")]
+    for place, seed in zip(places, ("_s1_", "_s2_"), strict=True):
+        shutil.copytree(copy / "results/data", place / "data")
+        for run in (copy / "results/runs").glob(f"*{seed}*"):
+            shutil.copytree(run, place / "runs" / run.name)
+    (tmp_path / "here").mkdir()
+    shutil.copy(copy / "study.yaml", tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["merge", *map(str, places)]) == 0
+    result = snakemake(Path.cwd(), "tables")
+    assert result.returncode == 0, result.stdout
+    logs = "".join(log.read_text() for log in Path("results/tiny/logs").glob("*.train.log"))
+    assert logs.count("kept, trained before") == len(list(Path("results/runs").iterdir())) == 4
+    assert outputs(Path.cwd()) == outputs(copy)
 
 
 def test_a_changed_template_renders_again_and_nothing_else(copy, tmp_path):

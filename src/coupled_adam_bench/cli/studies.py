@@ -97,7 +97,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from coupled_adam_bench.tools.verify.verify import parse_paths, parse_tolerances, verify
+    from coupled_adam_bench.tools.verify.verify import parse_config, parse_tolerances, verify
 
     return verify(
         arguments.manifest,
@@ -107,8 +107,16 @@ def _verify(arguments: argparse.Namespace) -> int:
         folder=arguments.folder,
         device=arguments.device,
         own=parse_tolerances(arguments.tolerance),
-        given=parse_paths(arguments.paths),
+        given=parse_config(arguments.config),
+        threads=arguments.threads,
+        repeats=arguments.repeats,
     )
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    from coupled_adam_bench.tools.merge import merge
+
+    return merge(arguments.folders)
 
 
 def _schema(arguments: argparse.Namespace) -> None:
@@ -157,6 +165,14 @@ def add_commands(stage: AddCommand) -> None:
     sub.add_argument("--sample-seed", type=int, default=0, help="seed of that draw (default: %(default)s)")
     sub.add_argument("--folder", type=Path, help="where to train, and go on later (default: a temporary folder)")
     sub.add_argument("--tolerance", nargs="+", default=[], metavar="METRIC=NUMBER", help="in place of the default's")
-    sub.add_argument("--paths", nargs="+", default=[], metavar="NAME=PATH", help="the study's paths, as text=FOLDER")
+    sub.add_argument(
+        "--config", nargs="+", default=[], metavar="KEY=VALUE", help="the study's paths, as 'paths={text: FOLDER}'"
+    )
+    sub.add_argument("--threads", type=positive, help="threads of training and evaluation (default: the study's)")
+    what = "trainings of a cell whose numbers lie off, to measure how far rounding moves them (default: %(default)s)"
+    sub.add_argument("--repeats", type=positive, default=3, metavar="K", help=what)
     sub.add_device()
+    summary = "take runs that were trained elsewhere into results/; exit status 1 if one was left out"
+    sub = stage("merge", _merge, summary, plan=False)
+    sub.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a results folder of another place")
     stage("schema", _schema, "write the JSON schema of studies", plan=False).add_out("the schema")

@@ -1,6 +1,7 @@
 """The device of a stage and the processors that it may use; torch is imported only where a GPU is looked for."""
 
 import os
+import platform
 import re
 from pathlib import Path
 
@@ -16,6 +17,9 @@ LOGITS_CHUNK = {"cpu": 256, "cuda": 4096}
 _LEAST_DRIVER = {12: 525, 13: 580}
 _BUILDS_FOR_CUDA_12 = "https://download.pytorch.org/whl/cu126"  # up to PyTorch 2.14; the last that runs on a V100
 _DRIVER = Path("/proc/driver/nvidia/version")
+_PROCESSOR = Path("/proc/cpuinfo")
+_VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "sve": "SVE", "asimd": "NEON"}
+"""The vectors of processors by the flag in ``/proc/cpuinfo``, the widest first."""
 
 
 def pick_device(device: str) -> str:
@@ -71,6 +75,16 @@ def _too_old(index: int) -> str | None:
     major, minor = torch.cuda.get_device_capability(index)
     built_for = [int(arch.partition("_")[2].rstrip("af")) for arch in torch.cuda.get_arch_list()]
     return torch.cuda.get_device_name(index) if built_for and 10 * major + minor < min(built_for) else None
+
+
+def processor() -> str:
+    """Return the name of the processor and its vectors, which decide the order of sums and so how results round."""
+    lines = re.findall(r"(.*\S)\s*: (.*)", _PROCESSOR.read_text() if _PROCESSOR.is_file() else "")
+    known = dict(reversed(lines))  # of the first of all processors
+    flags = set(known.get("flags", known.get("Features", "")).split())
+    vectors = [text for flag, text in _VECTORS.items() if flag in flags][:1]
+    bf16 = " with bf16" if flags & {"avx512_bf16", "amx_bf16", "bf16"} else ""
+    return ", ".join([known.get("model name", platform.machine()), *vectors]) + bf16
 
 
 def n_processors() -> int:

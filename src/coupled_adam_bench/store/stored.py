@@ -115,13 +115,8 @@ class Measurement:
         return self.files(cell_id).record.is_file() and self.find(cell_id).is_file()
 
     def read(self, cell_id: str) -> dict[str, Any]:
-        """Return a cell's evaluation; ``ValueError`` with the file if it is missing or not what was measured.
-
-        The files beside it are compared with the SHA-256 that it has of them under ``files``, if it has any.
-        """
+        """Return a cell's evaluation; ``ValueError`` with the file if it is missing or not what was measured."""
         model_sha256 = self.model_sha256(cell_id)
-        path = self.path(cell_id, model_sha256)
-        record = read_sealed(path)
         expected = {
             "cell": cell_id,
             "stage": self.stage.name,
@@ -129,12 +124,7 @@ class Measurement:
             "settings": self.settings,
             "model_sha256": model_sha256,
         }
-        for key, value in expected.items():
-            if record.get(key) != value:
-                raise ValueError(f"{path}: {key} is {record.get(key)!r:.200}, not {value!r:.200}")
-        for name, sha256 in record.get("files", {}).items():
-            _check_file(beside(path, name), sha256)
-        return record
+        return read_evaluation(self.path(cell_id, model_sha256), expected)
 
     def damage(self, cell_id: str) -> str | None:
         """Return what is wrong with a cell's evaluation as one line, or ``None``."""
@@ -143,6 +133,20 @@ class Measurement:
         except (ValueError, OSError) as error:
             return str(error)
         return None
+
+
+def read_evaluation(path: Path, expected: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an evaluation; ``ValueError`` with the file if it is missing, damaged, or not what is ``expected``.
+
+    The files beside it are compared with the SHA-256 that it has of them under ``files``, if it has any.
+    """
+    record = read_sealed(path)
+    for key, value in expected.items():
+        if record.get(key) != value:
+            raise ValueError(f"{path}: {key} is {record.get(key)!r:.200}, not {value!r:.200}")
+    for name, sha256 in record.get("files", {}).items():
+        _check_file(beside(path, name), sha256)
+    return record
 
 
 def beside(evaluation: Path, name: str) -> Path:

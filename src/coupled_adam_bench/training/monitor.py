@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coupled_adam_bench.machine.device import processor
 from coupled_adam_bench.machine.gpus import find_gpu
 from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.study.config import CustomSettings, Optimizer
@@ -126,7 +127,7 @@ def environment(device: torch.device, optimizer: Optimizer) -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "cuda": torch.version.cuda,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
         "cpu_count": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "git_revision": git_revision(),

@@ -1,5 +1,7 @@
 """The driver and the GPUs are stand-ins; the sentences for machines without any are those that are printed here."""
 
+import platform
+
 import pytest
 import torch
 
@@ -83,3 +85,19 @@ def test_a_gpu_is_asked_for_where_there_is_none(machine):
     assert pick_device("auto") == "cpu"
     with pytest.raises(ValueError, match=r"no driver"):
         pick_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("described", "name"),
+    [
+        ("flags\t\t: avx2 avx512f avx512_bf16\nmodel name\t: AMD EPYC\nmodel name\t: x", "AMD EPYC, AVX-512 with bf16"),
+        ("model name\t: Intel(R) Xeon(R) CPU @ 2.20GHz\nflags\t\t: fma avx2", "Intel(R) Xeon(R) CPU @ 2.20GHz, AVX2"),
+        ("processor\t: 0\nFeatures\t: asimd sve bf16", f"{platform.machine()}, SVE with bf16"),
+        (None, platform.machine()),
+    ],
+)
+def test_a_processor_is_named_with_its_vectors(described, name, tmp_path, monkeypatch):
+    monkeypatch.setattr(device, "_PROCESSOR", tmp_path / "cpuinfo")
+    if described is not None:
+        device._PROCESSOR.write_text(described)
+    assert device.processor() == name

@@ -1,11 +1,9 @@
 """What a manifest and the files around it record of cells: how they were made, and the numbers that came out."""
 
 import csv
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import stdev
 from typing import Any
 
 from coupled_adam_bench.machine.process import git_revision
@@ -15,9 +13,7 @@ from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Execution, Paths
 from coupled_adam_bench.study.plan import Plan, plan_from_json
 from coupled_adam_bench.study.tuning import fill_slot
-
-Number = tuple[str, str]
-"""Task and metric of a number in ``results.csv``."""
+from coupled_adam_bench.tools.verify.judge import Group, Number
 
 
 @dataclass(frozen=True)
@@ -42,34 +38,32 @@ class Recorded:
         then = self.manifest["protocol"]["versions"]
         return [name for name, stage in STAGES.items() if then.get(name) != stage.version]
 
-    def spread(self, cell: Cell) -> dict[Number, float]:
-        """Return the standard deviation over seeds of each number of a cell, where other seeds of the cell have it."""
-        alike = [
-            other.id
-            for other in self.plan.cells.values()
-            if (other.model, other.data_id, other.steps, other.training, other.optimizer)
-            == (cell.model, cell.data_id, cell.steps, cell.training, cell.optimizer)
-        ]
-        spread = {}
-        for number in self.values.get(cell.id, {}):
-            values = [self.values.get(other, {}).get(number, math.nan) for other in alike]
-            finite = [value for value in values if math.isfinite(value)]
-            if len(finite) > 1:
-                spread[number] = stdev(finite)
-        return spread
+    @property
+    def seeds(self) -> list[Group]:
+        """The groups of cells that differ in the seed only, with their recorded numbers."""
+        groups: list[tuple[Cell, list[str]]] = []
+        for cell in self.plan.cells.values():
+            kind = replace(cell, id="", seed=0)
+            found = next((ids for other, ids in groups if other == kind), None)
+            if found is None:
+                groups.append((kind, [cell.id]))
+            else:
+                found.append(cell.id)
+        return [{name: self.values.get(name, {}) for name in ids} for _, ids in groups]
 
 
-def read_recorded(path: Path, given: Mapping[str, str] | None = None) -> Recorded:
+def read_recorded(path: Path, given: Mapping[str, Any] | None = None, threads: int | None = None) -> Recorded:
     """Read the manifest at ``path``, and ``results.csv`` beside it.
 
     The manifest leaves out the paths of the user's files. They are the default ones, where none is ``given`` by name.
+    ``threads`` replaces the study's threads of training processes and of evaluation.
     ``ValueError`` for what is no manifest, for one whose cells this version of the program would train in another way,
     and for other results than its own.
     """
     manifest = read_json(path)
     try:
         cells = {cell["cell"]: cell for cell in manifest["cells"]}
-        plan, choices = _plan(manifest, path, set(cells), given or {})
+        plan, choices = _plan(manifest, path, set(cells), given or {}, threads)
         results_sha256 = manifest["sha256"].get("results.csv")
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"{path}: not a manifest of this program ({error!r})") from None
@@ -100,7 +94,7 @@ def _values(table: Path, cells: Mapping[str, dict[str, Any]]) -> dict[str, dict[
 
 
 def _plan(
-    manifest: dict[str, Any], path: Path, known: set[str], given: Mapping[str, str]
+    manifest: dict[str, Any], path: Path, known: set[str], given: Mapping[str, Any], threads: int | None
 ) -> tuple[Plan, dict[str, int]]:
     """Return the plan of a manifest's studies with the choices of its trials, and these.
 
@@ -110,6 +104,8 @@ def _plan(
     for values in manifest["studies" if "studies" in manifest else "parts"]:  # their name in older versions
         # No setting of execution changes a number, so those that this version no longer has are left out.
         execution = {name: value for name, value in values["execution"].items() if name in Execution.model_fields}
+        if threads is not None:
+            execution |= {"train_threads": threads, "evaluation_threads": threads}
         study = values | {"execution": execution, "paths": _paths(values, given)}
         names = [data["id"].rpartition("-") for data in manifest["data"]]
         choices = [{"study": study, "data": digest} for name, _, digest in names if name == values["data"]["name"]]
@@ -141,7 +137,7 @@ def with_choices(plan: Plan, choices: Mapping[str, int]) -> Plan:
     return plan.with_choices({name: plan.tunings[name].candidates[index].settings for name, index in choices.items()})
 
 
-def _paths(study: dict[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+def _paths(study: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the paths of a study as seen from any folder: those that are ``given``, else the default ones."""
     needed = {"text": "data/text"} if study["data"]["source"]["kind"] == "files" else {}  # as in the shipped studies
     needed |= {"tokenizer": "data/tokenizer.json"} if study["data"]["tokenizer"] == "file" else {}

@@ -3,46 +3,29 @@
 import math
 import os
 import random
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, chdir
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from coupled_adam_bench.data.check import data_is_damaged, split_checksums
+import yaml
+
 from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.store.runs import read_run
+from coupled_adam_bench.store.runs import FINISHED, read_run
 from coupled_adam_bench.store.stored import measurement_of
 from coupled_adam_bench.store.weights import sha256_without_cell
-from coupled_adam_bench.study.cells import Cell, data_digest
-from coupled_adam_bench.study.config import CustomSettings, Paths
-from coupled_adam_bench.study.dotted import changed_code
-from coupled_adam_bench.study.tuning import choice_file
-from coupled_adam_bench.tools.verify.recorded import Number, Recorded, read_recorded
-
-Run = Callable[[list[str], int], int]
-"""Runs a command of the package with a number of threads, and returns its exit status."""
-_PLAN = "plan.json"
-_TRAINED = ("completed", "diverged")
-_SHOWN = 10
-
-
-class Word(StrEnum):
-    """What comes out of the check of a cell, the worst first."""
-
-    OTHER = "NOT reproduced"
-    UNCHECKED = "not checked"
-    CLOSE = "reproduced within the tolerances"
-    EXACT = "reproduced bit for bit"
-
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import Paths
+from coupled_adam_bench.tools.verify.judge import LEVEL, Finding, Number, Numbers, Rerun, Word, judge
+from coupled_adam_bench.tools.verify.recorded import Recorded, read_recorded
+from coupled_adam_bench.tools.verify.rerun import Run, run_in_process, train_again
 
 EXIT_STATUS = {Word.OTHER: 1, Word.UNCHECKED: 2, Word.CLOSE: 0, Word.EXACT: 0}
+_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -51,65 +34,42 @@ class Verdict:
 
     word: Word
     notes: Sequence[str]
+    findings: Sequence[Finding] = ()
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A number that came out otherwise; its ``tolerance`` is NaN if it is not judged."""
+def _digits(cell: Cell, recorded: Numbers) -> Numbers:
+    """Return by how much each number that decides may be off: those of the study's tables, or all where it has none.
 
-    number: Number
-    recorded: float
-    here: float
-    tolerance: float
-
-    @property
-    def is_far(self) -> bool:
-        """Whether the number differs by more than its tolerance; NaN and a number always do."""
-        return not math.isnan(self.tolerance) and not abs(self.here - self.recorded) <= self.tolerance
-
-    def __str__(self) -> str:
-        """Say both values, in full."""
-        judged = "not judged" if math.isnan(self.tolerance) else f"tolerance {self.tolerance:g}"
-        name = " ".join(self.number)
-        return f"{name}: {self.recorded!r} in the manifest's results, {self.here!r} here ({judged})"
-
-
-def run_in_process(command: list[str], threads: int) -> int:
-    """Run a command of the package in a process of its own, as the rules of the workflow do."""
-    variables = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    program = [sys.executable, "-m", "coupled_adam_bench"]
-    return subprocess.run([*program, *command], env=variables, check=False).returncode
-
-
-def tolerances(recorded: Recorded, cell: Cell, own: Mapping[str, float]) -> Callable[[Number], float]:
-    """Return the tolerance of each number of a cell: a user's ``own`` by metric, else one of ours, else NaN.
-
-    Ours, for metrics that tables print, is one unit of the last printed digit, or the standard deviation over seeds if
-    that is larger: a training that rounds otherwise may end as far away, and changes no conclusion.
+    That is a unit of the last printed digit or, of a share of items, its standard error over them: items near a tie
+    turn with the least rounding.
     """
-    spread = recorded.spread(cell)
-    ours = {
-        (metric.task, metric.name): max(10.0**-metric.digits, spread.get((metric.task, metric.name), 0.0))
-        for metric in cell.study.metrics.values()
+    study = cell.study
+    printed = {name for table in study.tables_of_blocks.values() for name in table.columns} or study.metrics
+    return {
+        (metric.task, name): max(10.0**-metric.digits, recorded.get((metric.task, f"{name}_stderr"), 0.0))
+        for name, metric in study.metrics.items()
+        if name in printed
     }
-    return lambda number: own.get(number[1], ours.get(number, math.nan))
 
 
-def compare(
-    recorded: Mapping[Number, float], here: Mapping[Number, float], tolerance: Callable[[Number], float]
-) -> list[Difference]:
-    """Return the numbers that differ, in the order of ``here``; a number that only one side has is NaN on the other."""
-    differences = []
-    for number in dict.fromkeys((*here, *recorded)):
-        then, now = (values.get(number, math.nan) for values in (recorded, here))
-        if then != now and not (math.isnan(then) and math.isnan(now)):
-            differences.append(Difference(number, then, now, tolerance(number)))
-    return differences
+def _measured(cell: Cell, folder: Path) -> dict[str, dict[Number, float]]:
+    """Return the numbers of a cell that was evaluated in ``folder``, by stage."""
+    runs = folder / paths.RESULTS / paths.RUNS.name
+    found = {
+        stage.name: measurement_of(stage, cell.study, cell.data_id, runs).read(cell.id) for stage in cell.study.stages
+    }
+    return {
+        name: {(row["task"], row["metric"]): row["value"] for row in evaluation["results"]}
+        for name, evaluation in found.items()
+    }
 
 
-def _judge(recorded: Recorded, cell: Cell, results: Path, own: Mapping[str, float]) -> Verdict:
-    """Return the verdict on a cell that was trained and evaluated again in ``results``."""
-    files = paths.RunFiles(paths.run_dir(cell.id, results))
+def _compare(recorded: Recorded, cell: Cell, folder: Path) -> tuple[bool, list[str], Rerun | None]:
+    """Return whether a cell that was trained again in ``folder`` has the same bits, notes, and what is to be judged.
+
+    Nothing is to be judged if training ended in another way.
+    """
+    files = paths.RunFiles(paths.run_dir(cell.id, folder / paths.RESULTS))
     then, now = recorded.cells[cell.id], read_run(files.record)
     environments = then["environment"], now["environment"]
     notes = [
@@ -119,134 +79,79 @@ def _judge(recorded: Recorded, cell: Cell, results: Path, own: Mapping[str, floa
     ]
     for name in ("status", "reason", "step"):
         if then[name] != now[name]:
-            return Verdict(Word.OTHER, [f"{name}: {then[name]!r} in the manifest, {now[name]!r} here", *notes])
+            return False, [f"{name}: {then[name]!r} in the manifest, {now[name]!r} here", *notes], None
     weights = [now["model_sha256"]]
     if now["model_sha256"] is not None:
         weights.append(sha256_without_cell(files.weights))  # that of manifests of versions that wrote no cell's id
     same_weights = then["model_sha256"] in weights
-    known = recorded.values.get(cell.id, {})
+    known = dict(recorded.values.get(cell.id, {}))
     here: dict[Number, float] = {}
-    for stage in cell.study.stages:
-        evaluation = measurement_of(stage, cell.study, cell.data_id, files.folder.parent).read(cell.id)
-        numbers = {(row["task"], row["metric"]): row["value"] for row in evaluation["results"]}
-        if stage.name in recorded.other_stages:
-            notes.append(f"not compared: {stage.name}, whose mathematics has another version here")
+    for name, numbers in _measured(cell, folder).items():
+        if name in recorded.other_stages:
+            notes.append(f"not compared: {name}, whose mathematics has another version here")
             known = {number: value for number, value in known.items() if number not in numbers}
         else:
             here |= numbers
-    differences = compare(known, here, tolerances(recorded, cell, own))
-    far = [difference for difference in differences if difference.is_far]
-    near = [difference for difference in differences if not difference.is_far]
-    found = [f"compared: {len(here)} numbers of evaluations, and the weights"]
-    found += [] if same_weights else ["the weights are not the same"]
-    found += [f"too far: {difference}" for difference in far[:_SHOWN]]
-    found += [f"and {len(far) - _SHOWN} more that are too far"] if len(far) > _SHOWN else []
-    found += [f"{len(near)} numbers differ and are allowed to, such as {near[0]}"] if near else []
-    word = Word.OTHER if far else Word.EXACT if same_weights and not near else Word.CLOSE
-    return Verdict(word, [*found, *notes])
+    rerun = Rerun(cell.id, known, [here], _digits(cell, known))
+    said = f"{len(rerun.others)} of {len(here)} numbers have other bits; the weights are "
+    return same_weights and not rerun.others, [f"{said}{'' if same_weights else 'not '}the same", *notes], rerun
 
 
-def _has_data(folder: Path, expected: Mapping[str, str]) -> bool:
-    """Tell whether a folder has whole bins with these SHA-256; every byte is read."""
-    if not folder.exists() or data_is_damaged(folder, math.inf) is not None:
-        return False
-    try:
-        return split_checksums(folder) == expected
-    except ValueError:
-        return False
+def _repeat(
+    recorded: Recorded, cell: Cell, folder: Path, device: str, run: Run, repeats: int, here: list[Numbers]
+) -> str | None:
+    """Append to ``here`` the numbers of more trainings of a cell, until it has ``repeats``; return what prevents it.
 
-
-def _offer_data(recorded: Recorded, cell: Cell, folder: Path, run: Run) -> str | None:
-    """Put the data of a cell into ``folder``, and return why that cannot be done, or ``None``.
-
-    Those of the study are linked, if they are what the manifest says; otherwise they are prepared again.
+    They have smaller micro-batches than the one in ``folder``, and so other orders of their sums.
     """
-    expected = recorded.cells[cell.id]["data_sha256"]
-    target, present = (paths.data_dir(cell.data_id, results) for results in (folder / paths.RESULTS, recorded.results))
-    if target.is_symlink():
-        target.unlink()  # of an earlier start; nothing is ever written through it
-    if _has_data(target, expected):
-        return None
-    if not target.exists() and _has_data(present, expected):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.symlink_to(present)
-        return None
-    try:
-        if data_digest(cell.study) != cell.data_digest:
-            files = ", ".join(cell.study.paths.text)
-            return f"{files}: not the text, or not with the tokenizer, of the manifest; give its place with --paths"
-    except ValueError as error:
-        return f"its data are not there, nor what they are made of ({error}); give its place with --paths"
-    threads = cell.study.execution.data_threads
-    with chdir(folder):
-        if run(["prepare", "--plan", _PLAN, "--data", cell.data_id, "--workers", str(threads)], threads):
-            return "its data are not there, and could not be prepared again"
-    return None if _has_data(target, expected) else f"{target}: the tokens are not those of the manifest"
-
-
-def _commands(cell: Cell, device: str) -> Iterator[tuple[list[str], int]]:
-    """Yield the commands that train and evaluate a cell, each with its number of threads."""
-    execution = cell.study.execution
-    given = ["--plan", _PLAN, "--cells", cell.job_name, "--device", device]
-    yield ["train", *given], execution.training_threads
-    for stage in cell.study.stages:
-        yield [stage.name.replace("_", "-"), *given, "--done", f"{stage.name}.done"], execution.evaluation_threads
-
-
-def _other_code(cell: Cell) -> str | None:
-    """Return why a user's own optimizer is not that of the cell, or ``None``; old manifests do not say which it was."""
-    for optimizer in cell.optimizer.entries.values():
-        if not isinstance(optimizer, CustomSettings) or optimizer.code is None:
-            continue
-        try:
-            changed = changed_code(optimizer.path, optimizer.code)
-        except ValueError as error:
-            return str(error)
-        if changed:
-            return f"{optimizer.path} is other code here than that of the manifest ({changed})"
-    return None
-
-
-def _write_choice(recorded: Recorded, tuning_id: str, folder: Path) -> None:
-    """Write the choice of a trial, which is not repeated, for the jobs of a cell whose settings it chose."""
-    tuning = recorded.plan.tunings[tuning_id]
-    candidates = [{"cells": [{"cell": cell.id} for cell in candidate.cells]} for candidate in tuning.candidates]
-    record = {"tuning": tuning_id, "candidates": candidates, "chosen": recorded.choices[tuning_id]}
-    write_sealed(choice_file(folder / paths.TUNING, tuning_id), record)
-
-
-def _rerun(recorded: Recorded, cell: Cell, folder: Path, device: str, run: Run) -> str | None:
-    """Train and evaluate a cell in ``folder``, and return why that could not be done, or ``None``."""
-    if (problem := _other_code(cell)) is not None:
-        return problem
-    folder.mkdir(parents=True, exist_ok=True)
-    write_sealed(folder / _PLAN, recorded.plan.to_json())
-    if cell.tuning is not None:
-        _write_choice(recorded, cell.tuning, folder)
-    if (problem := _offer_data(recorded, cell, folder, run)) is not None:
-        return problem
-    with chdir(folder):
-        for command, threads in _commands(cell, device):
-            if status := run(command, threads):
-                return f"`{command[0]}` ended with exit status {status}; its own lines above say why"
+    record = paths.RunFiles(paths.run_dir(cell.id, folder / paths.RESULTS)).record
+    sequences = read_run(record)["train"]["micro_batch_sequences"]
+    sizes = list(dict.fromkeys(math.ceil(sequences / parts) for parts in range(2, sequences + 1)))
+    for size in sizes[: repeats - 1]:
+        again = folder / f"micro-batch-{size}"
+        data = again / paths.RESULTS / "data"
+        data.parent.mkdir(parents=True, exist_ok=True)
+        if not data.exists():
+            data.symlink_to(folder / paths.RESULTS / "data")
+        if (problem := train_again(recorded, cell, again, device, run, size)) is not None:
+            return f"with micro-batches of {size}: {problem}"
+        here.append({number: value for found in _measured(cell, again).values() for number, value in found.items()})
     return None
 
 
 def verify_cell(
-    recorded: Recorded, cell_id: str, folder: Path, device: str, own: Mapping[str, float], run: Run
-) -> Verdict:
-    """Train and evaluate a cell again in ``folder``, and return the verdict on it."""
-    if recorded.cells[cell_id]["status"] not in _TRAINED:
+    recorded: Recorded, cell_id: str, folder: Path, *, device: str, own: Mapping[str, float], repeats: int,
+    n_numbers: int, run: Run,
+) -> Verdict:  # fmt: skip
+    """Train and evaluate a cell again in ``folder``, and return the verdict on it.
+
+    A cell with a number that is off by more than a unit of its last printed digit is trained ``repeats`` times.
+    """
+    if recorded.cells[cell_id]["status"] not in FINISHED:
         return Verdict(Word.UNCHECKED, [f"it was not trained: {recorded.cells[cell_id]['reason']}"])
     cell = recorded.plan.cells[cell_id]
-    if (problem := _rerun(recorded, cell, folder, device, run)) is not None:
+    if (problem := train_again(recorded, cell, folder, device, run)) is not None:
         return Verdict(Word.UNCHECKED, [problem])
-    return _judge(recorded, cell, folder / paths.RESULTS, own)
+    exact, notes, rerun = _compare(recorded, cell, folder)
+    if rerun is None or exact:
+        return Verdict(Word.EXACT if exact else Word.OTHER, notes)
+    close = all(rerun.is_close(number) for number in rerun.others if number[1] not in own)
+    if not close and (problem := _repeat(recorded, cell, folder, device, run, repeats, rerun.here)) is not None:
+        return Verdict(Word.UNCHECKED, [problem, *notes])
+    if len(rerun.here) > 1:
+        notes.insert(0, f"trained {len(rerun.here)} times, of which the numbers here are the means")
+    findings = judge(rerun, recorded.seeds, own, n_numbers)
+    return Verdict(worst([finding.word for finding in findings]), notes, findings)
+
+
+def worst(words: Sequence[Word]) -> Word:
+    """Return the worst of the words of a check."""
+    return min(words, key=list(Word).index, default=Word.CLOSE)
 
 
 def choose(recorded: Recorded, sample: int, seed: int) -> list[str]:
     """Return ``sample`` of the trained cells of a manifest, drawn at random without replacement, in its order."""
-    trained = [cell_id for cell_id, cell in recorded.cells.items() if cell["status"] in _TRAINED]
+    trained = [cell_id for cell_id, cell in recorded.cells.items() if cell["status"] in FINISHED]
     if sample > len(trained):
         raise ValueError(f"--sample: {sample}, but the manifest has {len(trained)} trained cells")
     chosen = set(random.Random(seed).sample(trained, sample))
@@ -255,32 +160,46 @@ def choose(recorded: Recorded, sample: int, seed: int) -> list[str]:
 
 def verify(
     manifest: Path, cells: Sequence[str], sample: int | None, *, sample_seed: int = 0, folder: Path | None = None,
-    device: str = "auto", own: Mapping[str, float] | None = None, given: Mapping[str, str] | None = None,
-    run: Run = run_in_process,
+    device: str = "auto", own: Mapping[str, float] | None = None, given: Mapping[str, Any] | None = None,
+    threads: int | None = None, repeats: int = 1, run: Run = run_in_process,
 ) -> int:  # fmt: skip
-    """Verify ``cells`` of a manifest, or a ``sample`` of them, print the verdicts and return the worst exit status.
+    """Verify ``cells`` of a manifest, or a ``sample`` of them, print one verdict and return its exit status.
 
-    They are trained in ``folder``, in which a start goes on with what an earlier one left, or in a temporary one;
-    ``own`` are tolerances by metric that replace the default ones, and ``given`` are paths of the user's files by their
-    names in a study.
+    They are trained in ``folder``, in which a start goes on with what an earlier one left, or in a temporary one, with
+    ``threads`` in place of the study's, and ``repeats`` times where they lie off. ``own`` are tolerances by metric that
+    replace ours, and ``given`` are paths of the user's files by their names in a study.
     """
-    recorded = read_recorded(manifest, given)
+    recorded, own = read_recorded(manifest, given, threads), own or {}
     if unknown := [cell for cell in cells if cell not in recorded.cells]:
         raise ValueError(f"--cells: {', '.join(unknown)} not in {manifest}")
     chosen = choose(recorded, sample, sample_seed) if sample is not None else list(dict.fromkeys(cells))
+    n_numbers = sum(
+        number in values and number[1] not in own
+        for name, values in recorded.values.items()
+        if name in chosen
+        for number in _digits(recorded.plan.cells[name], values)
+    )
     home = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
-    words = []
+    verdicts: dict[str, Verdict] = {}
     with ExitStack() as stack:
         stack.enter_context(environment({"PYTHONPATH": home}))  # the user's own modules are found from any folder
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="coupled-adam-bench-")))
         folder = folder.absolute()
         say(f"verify: {len(chosen)} of {len(recorded.cells)} cells of {manifest}, in {folder}")
-        for cell_id in chosen:
-            verdict = verify_cell(recorded, cell_id, folder, device, own or {}, run)
-            words.append(verdict.word)
-            print(f"{cell_id}: {verdict.word}", *verdict.notes, sep="\n  ", flush=True)
-    return EXIT_STATUS[min(words, key=list(Word).index)]
+        for name in chosen:
+            verdict = verdicts[name] = verify_cell(
+                recorded, name, folder, device=device, own=own, repeats=repeats, n_numbers=n_numbers, run=run
+            )
+            shown = [f"{finding.said}: {finding}" for finding in verdict.findings[:_SHOWN]]
+            print(f"{name}: {verdict.word}", *shown, *verdict.notes, sep="\n  ", flush=True)
+    word = worst([verdict.word for verdict in verdicts.values()])
+    print(f"{len(chosen)} of {len(recorded.cells)} cells: {word}")
+    farthest = max(verdicts, key=lambda name: max((f.share for f in verdicts[name].findings), default=-1.0))
+    if findings := verdicts[farthest].findings:
+        print(f"  the farthest of {n_numbers} numbers that decide: {farthest}: {findings[0]}")
+        print(f"  if only rounding differs, any of them is called too far in at most {LEVEL:.0%} of such checks")
+    return EXIT_STATUS[word]
 
 
 def parse_tolerances(texts: Sequence[str]) -> dict[str, float]:
@@ -297,10 +216,14 @@ def parse_tolerances(texts: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def parse_paths(texts: Sequence[str]) -> dict[str, str]:
-    """Return paths by their names in a study from texts such as ``text=FOLDER``; ``ValueError`` for others."""
-    found = {name: path for name, _, path in (text.partition("=") for text in texts)}
-    for name, path in found.items():
-        if name not in Paths.model_fields or not path:
-            raise ValueError(f"--paths: {name!r} is none of {', '.join(f'{one}=PATH' for one in Paths.model_fields)}")
+def parse_config(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the paths of a study from texts as Snakemake takes them, ``paths={text: FOLDER}``; ``ValueError`` else."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        given = yaml.safe_load(values)
+        if name != "paths" or not isinstance(given, dict) or given.keys() - Paths.model_fields:
+            allowed = ", ".join(f"{one}: PATH" for one in Paths.model_fields)
+            raise ValueError(f"--config: {text!r} is not paths={{...}} with {allowed}; all else is in the manifest")
+        found |= given
     return found

@@ -1,28 +1,26 @@
 """``verify`` on a tiny study that was trained for real; its commands run in this process."""
 
 import csv
-import math
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from coupled_adam_bench.cli import main
+from coupled_adam_bench.machine.device import processor
 from coupled_adam_bench.machine.process import git_revision
-from coupled_adam_bench.store.files import read_json, sha256_file, write_json
+from coupled_adam_bench.store.files import read_json, read_sealed, sha256_file, write_json
 from coupled_adam_bench.store.paths import data_dir
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import load_plan, make_plan
 from coupled_adam_bench.tools.verify import verify as verify_module
 from coupled_adam_bench.tools.verify.recorded import _chosen, with_choices
+from coupled_adam_bench.tools.verify.rerun import run_in_process
 
 MANIFEST = Path("results/tiny/manifest.json")
-LOSS, ACC = ("test", "loss"), ("average", "acc")
 PLAN = MANIFEST.with_name("plan.json")
 
 
@@ -31,7 +29,7 @@ def run_here(command: list[str], threads: int) -> int:
 
 
 def check(*arguments: Any, **options: Any) -> int:
-    return verify_module.verify(MANIFEST, *arguments, run=run_here, **options)
+    return verify_module.verify(MANIFEST, *arguments, run=run_here, **{"repeats": 3, **options})
 
 
 REPORT = ["--templates", str(Path(__file__).parents[4] / "templates"), "--svg-only"]
@@ -98,12 +96,34 @@ def test_a_number_of_the_results_that_does_not_come_out_is_found(
     manifest["sha256"]["results.csv"] = sha256_file(results)
     write_json(MANIFEST, manifest)
     assert check(study[:1], None) == 1
-    assert (
-        f"too far: test loss: {float(value) - 0.02!r} in the manifest's results, {value} here"
-        in capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert f"too far: test loss: {float(value) - 0.02!r} in the manifest's results, {float(value):.4f}"[:-2] in said
+    assert "0.01 is allowed (the least that is allowed)" in said  # rounding moves this cell by far less
+    assert "trained 3 times, of which the numbers here are the means" in said
+    assert "1 of 2 cells: NOT reproduced" in said
     assert check(study[:1], None, own={"loss": 0.03}) == 0
-    assert "reproduced within the tolerances" in capsys.readouterr().out
+    assert "1 of 2 cells: reproduced, but for rounding" in capsys.readouterr().out
+    assert check(study[:1], None, repeats=1) == 2
+    said = capsys.readouterr().out
+    assert f"{study[0]}: not checked\n  undecided: test loss: " in said
+    assert "its spread is not known: no second seed, no repeats" in said
+
+
+def test_other_threads_round_otherwise_and_reproduce(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(study, None, threads=2, folder=Path("again")) == 0
+    assert "another threads: 1 then, 2 here" in capsys.readouterr().out
+    execution = read_sealed(Path("again/plan.json"))["studies"][0]["study"]["execution"]
+    assert (execution["train_threads"], execution["evaluation_threads"]) == (2, 2)
+
+
+def test_what_a_command_says_is_shown_if_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_in_process(["plan"], 1) == 2
+    assert "plan.log ends with:" in capfd.readouterr().err
+    assert run_in_process(["plan", "--help"], 1) == 0
+    assert capfd.readouterr() == ("", "")
 
 
 def test_data_that_are_not_there_are_prepared_again(study: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +166,7 @@ def test_text_that_is_not_there_or_another_is_said_so(
     assert verify_module.verify(path, [cell], None, **options) == 2
     said = capsys.readouterr().out
     assert message in said
-    assert "give its place with --paths" in said
+    assert "give its place with --config 'paths={text: FOLDER}'" in said
 
 
 def test_a_manifest_of_an_older_version_is_read(study: list[str]) -> None:
@@ -255,7 +275,7 @@ def test_what_differs_between_the_machines_is_said(study: list[str], capsys: pyt
     assert check(study[:1], None) == 0
     said = capsys.readouterr().out
     assert "another torch: 2.0.0 then, " in said
-    assert "another device: NVIDIA H100 then, CPU (" in said
+    assert f"another device: NVIDIA H100 then, {processor()} here" in said
     assert "not compared: downstream, whose mathematics has another version here" in said
 
 
@@ -288,8 +308,9 @@ def test_the_command_line(study: list[str], capsys: pytest.CaptureFixture[str]) 
     assert "--cells: nobody not in" in capsys.readouterr().err
     assert main(["verify", str(MANIFEST), "--sample", "1", "--tolerance", "loss=-1"]) == 2
     assert "--tolerance: 'loss=-1' is not METRIC=NUMBER" in capsys.readouterr().err
-    assert main(["verify", str(MANIFEST), "--sample", "1", "--paths", "txt=here"]) == 2
-    assert "--paths: 'txt' is none of text=PATH, " in capsys.readouterr().err
+    for text in ("paths={txt: here}", "paths=here", "training={seq_len: 8}"):
+        assert main(["verify", str(MANIFEST), "--sample", "1", "--config", text]) == 2
+        assert f"--config: '{text}' is not paths={{...}} with text: PATH, " in capsys.readouterr().err
     for wrong in (["--sample", "0"], [], ["--sample", "1", "--cells", "a"]):
         with pytest.raises(SystemExit, match="2"):
             main(["verify", str(MANIFEST), *wrong])
@@ -300,32 +321,3 @@ def test_a_sample_is_drawn_evenly(study: list[str]) -> None:
     drawn = [verify_module.choose(recorded, 1, seed)[0] for seed in range(200)]
     assert 70 < drawn.count(study[0]) < 130
     assert verify_module.choose(recorded, 2, 0) == study
-
-
-def test_the_spread_is_that_over_the_seeds_of_a_cell(study: list[str]) -> None:
-    recorded = verify_module.read_recorded(MANIFEST)
-    first, second = recorded.plan.cells.values()
-    assert recorded.spread(first) == {}  # there is one seed
-    twin = replace(first, id="twin", seed=2)
-    plan = SimpleNamespace(cells={cell.id: cell for cell in (first, second, twin)})
-    values = {first.id: {LOSS: 3.0, ACC: 0.5}, second.id: {LOSS: 9.0, ACC: 0.9}, "twin": {LOSS: 4.0, ACC: math.nan}}
-    assert replace(recorded, plan=plan, values=values).spread(first) == {LOSS: pytest.approx(0.5**0.5)}
-
-
-def test_numbers_are_compared_with_the_tolerance_of_their_metric(study: list[str]) -> None:
-    recorded = verify_module.read_recorded(MANIFEST)
-    cell = recorded.plan.cells[study[0]]
-    spread = {LOSS: 0.004, ("embeddings", "isotropy"): 0.02}
-    known = SimpleNamespace(spread=lambda _cell: spread)
-    tolerance = verify_module.tolerances(known, cell, {"acc": 0.5})
-    assert tolerance(LOSS) == 0.01  # tables print two digits
-    assert tolerance(("embeddings", "isotropy")) == 0.02  # the spread over seeds is larger than their last digit
-    assert tolerance(ACC) == 0.5
-    then = {LOSS: 3.0, ACC: math.nan, ("x", "y"): 1.0, ("z", "z"): math.nan}
-    now = {LOSS: 3.009, ACC: 0.4, ("x", "y"): 9.0, ("z", "z"): math.nan}
-    near, missing, other = verify_module.compare(then, now, tolerance)
-    assert (near.number, near.is_far) == (LOSS, False)
-    assert missing.is_far  # NaN there, a number here
-    assert not other.is_far  # no table prints it
-    assert verify_module.compare(then, now, verify_module.tolerances(known, cell, {"y": 1.0}))[2].is_far
-    assert verify_module.Difference(LOSS, 3.0, 3.0101, 0.01).is_far

@@ -1,0 +1,164 @@
+"""``merge`` on tiny studies that were trained for real, each with seeds of its own."""
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from coupled_adam_bench.cli import main
+from coupled_adam_bench.store.files import read_sealed, sha256_file, write_sealed
+from coupled_adam_bench.store.locks import FolderLock
+from coupled_adam_bench.store.paths import branch_file
+from coupled_adam_bench.study.plan import Plan, load_plan
+
+PLAN = ["--plan", "results/tiny/plan.json"]
+TEMPLATES = str(Path(__file__).parents[3] / "templates")
+STAGES = ("test-loss", "embeddings", "downstream")
+MADE = ("results.csv", "tests.csv", "tables/table1.tex")
+
+
+def plan_here() -> Plan:
+    return load_plan(Path(PLAN[1]))
+
+
+def work(plan: Plan) -> None:
+    """Do what the rules do with this plan, in the working folder."""
+    assert main(["prepare", *PLAN]) == 0
+    steps = [(trunk.run.id, step) for trunk in plan.trunks.values() for step in trunk.branches]
+    assert main(["train-trunk", *PLAN, "--branches", *(str(branch_file(*branch)) for branch in steps)]) == 0
+    assert main(["train", *PLAN, "--cells", *plan.cells]) == 0
+    for stage in STAGES:
+        assert main([stage, *PLAN, "--cells", *plan.cells, "--done", f"{stage}.done"]) == 0
+    if plan.blocks[0].block.table is not None:
+        assert main(["report", *PLAN, "--templates", TEMPLATES, "--only", "tables"]) == 0
+
+
+@pytest.fixture(scope="session")
+def plan_in(tiny_study: Any) -> Callable[[Path, list[int]], Plan]:
+    """Write the plan of the study with these seeds into a folder, and return it."""
+
+    def write(folder: Path, seeds: list[int]) -> Plan:
+        study = tiny_study()
+        study["training"] |= {"schedule": "wsd", "warmup_steps": 2}
+        study["grid"][0] |= {"tokens": [{"steps": 8, "label": "8"}, {"steps": 12, "label": "12"}], "seeds": seeds}
+        if len(seeds) == 1:  # no table with a test
+            del study["grid"][0]["table"]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tiny.yaml").write_text(yaml.safe_dump(study))
+        with chdir(folder):
+            assert main(["plan", "--study", "tiny.yaml", "--out", PLAN[1]]) == 0
+            return plan_here()
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def places(tmp_path_factory: pytest.TempPathFactory, plan_in: Any) -> Path:
+    """Three folders in which the study was trained: with seed 1, with seed 2, and with both."""
+    root = tmp_path_factory.mktemp("places")
+    for name, seeds in (("one", [1]), ("two", [2]), ("whole", [1, 2])):
+        plan = plan_in(root / name, seeds)
+        with chdir(root / name):
+            work(plan)
+    return root
+
+
+@pytest.fixture
+def here(places: Path, plan_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with the plan for both seeds and nothing trained; beside it copies of the other folders."""
+    shutil.copytree(places, tmp_path, dirs_exist_ok=True)
+    plan_in(tmp_path / "here", [1, 2])
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path
+
+
+def test_two_folders_make_one_study(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["merge", "../one/results", "../two/results"]) == 0
+    said = capsys.readouterr().err
+    assert "../one/results: 6 taken, 0 were here before, 0 left out" in said  # two trunks and four cells
+    assert "../two/results: 6 taken, 0 were here before, 0 left out" in said
+    trained = {path: path.stat().st_mtime_ns for path in Path("results/runs").rglob("*") if path.is_file()}
+    work(plan_here())
+    said = capsys.readouterr().err
+    assert said.count("kept, trained before") == 8
+    assert said.count("kept, evaluated before with the same settings") == 8 * len(STAGES)
+    assert {path: path.stat().st_mtime_ns for path in trained} == trained
+    for name in MADE:
+        made = Path("results/tiny", name).read_bytes()
+        assert made == (here / "whole" / "results" / "tiny" / name).read_bytes(), name
+    assert not Path("results/.merging").exists()
+    assert main(["merge", "../one/results", "../two/results"]) == 0
+    assert "../one/results: 0 taken, 6 were here before, 0 left out" in capsys.readouterr().err
+
+
+def one_run(here: Path) -> Path:
+    return sorted((here / "one" / "results" / "runs").iterdir())[0]
+
+
+@pytest.mark.fault(
+    "several users",
+    "`merge` finds a damaged model, history or record in the other folder.",
+    "the run is left out, and the others are taken",
+)
+@pytest.mark.parametrize("name", ["model/model.safetensors", "history.jsonl", "run.json", "cell.json"])
+def test_a_damaged_run_is_left_out(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = one_run(here) / name
+    file.write_bytes(file.read_bytes()[:-9])
+    assert main(["merge", "../one/results"]) == 1
+    said = capsys.readouterr().err
+    assert f"{os.path.relpath(file.parents[name.count('/')])}: left out: " in said
+    assert "5 taken, 0 were here before, 1 left out" in said
+    assert not Path("results/runs", one_run(here).name).exists()
+
+
+def test_a_run_with_other_bits_does_not_replace_the_one_here(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["merge", "../one/results"]) == 0
+    run = Path("results/runs", one_run(here).name)
+    before = sha256_file(run / "run.json")
+    record = read_sealed(one_run(here) / "run.json")
+    write_sealed(one_run(here) / "run.json", record | {"model_sha256": "0" * 64})
+    assert main(["merge", "../one/results"]) == 1
+    assert "left out: the run here ended with other bits, and stays" in capsys.readouterr().err
+    assert sha256_file(run / "run.json") == before
+
+
+def test_a_run_on_other_data_is_left_out(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = read_sealed(one_run(here) / "run.json")
+    write_sealed(one_run(here) / "run.json", record | {"data_sha256": record["data_sha256"] | {"train": "0" * 64}})
+    assert main(["merge", "../one/results"]) == 1
+    assert "not the tokens that it was trained on" in capsys.readouterr().err
+
+
+def test_an_unfinished_run_here_gives_way_unless_it_is_trained(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Path("results/runs", one_run(here).name)
+    lock = FolderLock(run)
+    lock.acquire()
+    (run / "checkpoints").mkdir()
+    assert main(["merge", "../one/results"]) == 1
+    assert "a process trains this cell here" in capsys.readouterr().err
+    lock.release()
+    assert main(["merge", "../one/results"]) == 0
+    assert f"{run}: not whole, kept as {run.name}.damaged-1" in capsys.readouterr().err
+    assert (run / "run.json").is_file()
+
+
+def test_evaluations_of_another_version_are_measured_anew(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, *others = sorted((one_run(here) / "evaluations").glob("*.json"))
+    write_sealed(old, read_sealed(old) | {"version": 0})
+    assert main(["merge", "../one/results"]) == 0
+    assert "version is 0, not " in capsys.readouterr().err
+    taken = Path("results/runs", one_run(here).name, "evaluations")
+    assert sorted(path.name for path in taken.glob("*.json")) == [path.name for path in others]
+    shutil.copy(here / "whole" / "results" / "runs" / one_run(here).name / "evaluations" / old.name, old)
+    assert main(["merge", "../one/results"]) == 0
+    assert (taken / old.name).is_file()  # the same run is here, and gets what it lacks
+
+
+def test_what_is_no_results_folder_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["merge", "../one"]) == 2
+    assert "../one: has no folder runs; give the folder `results` of another place" in capsys.readouterr().err
