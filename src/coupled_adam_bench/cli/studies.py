@@ -112,9 +112,9 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _schema(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.cli.schema_json import write_schema
+    from coupled_adam_bench.cli.schema_json import write_schemas
 
-    write_schema(arguments.out)
+    write_schemas(arguments.out)
 
 
 def add_commands(stage: AddCommand) -> None:
@@ -159,4 +159,6 @@ def add_commands(stage: AddCommand) -> None:
     sub.add_argument("--tolerance", nargs="+", default=[], metavar="METRIC=NUMBER", help="in place of the default's")
     sub.add_argument("--paths", nargs="+", default=[], metavar="NAME=PATH", help="the study's paths, as text=FOLDER")
     sub.add_device()
-    stage("schema", _schema, "write the JSON schema of studies", plan=False).add_out("the schema")
+    stage("schema", _schema, "write the JSON schemas of studies, bundles and results", plan=False).add_out(
+        "their folder"
+    )
