@@ -16,7 +16,7 @@ SNAKEFILES := Snakefile workflow/Snakefile rules
 OPTIMIZER := -e packages/coupled-adam
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test nightly test-cuda attack lint check schema reliability rulegraph address clean-venv
+.PHONY: help install install-dev demo test nightly test-cuda attack lint registry check schema reliability rulegraph address clean-venv
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -56,10 +56,13 @@ lint: $(DEV_STAMP)  ## Check style, types and Snakemake files
 	$(RUN) mypy
 	$(RUN) snakefmt --check $(SNAKEFILES)
 
-check: lint test  ## Run lint and test
+registry: $(STAMP)  ## Check all bundles of others' results, and train a cell of each new one again
+	$(RUN) OMP_NUM_THREADS=1 python -m coupled_adam_bench registry check
 
-schema: $(STAMP)  ## Write the JSON schema of studies anew, after a change of config/
-	$(RUN) python -m coupled_adam_bench schema --out workflow/schemas/study.schema.json
+check: lint registry test  ## Run lint, registry and test
+
+schema: $(STAMP)  ## Write the JSON schemas anew, after a change of config/ or of the form of bundles
+	$(RUN) python -m coupled_adam_bench schema --out workflow/schemas
 
 reliability: $(DEV_STAMP)  ## Write docs/faults.md anew, from the marks of the tests
 	$(TEST) CAB_WRITE_RELIABILITY=1 python -m pytest -q tests/unit/test_reliability_page.py
@@ -70,7 +73,7 @@ rulegraph: $(STAMP)  ## Draw the rules of the demo for docs/run.md anew; needs g
 	  | sed 's/bgcolor=white, margin=0/bgcolor=transparent, margin=0, rankdir=LR, ranksep=0.3/; s/style="rounded"/style="rounded,filled", fillcolor="#f6f8fa"/' \
 	  | tred | dot -Tsvg > docs/images/rulegraph.svg
 
-ADDRESSED := pyproject.toml CITATION.cff README.md packages/coupled-adam/pyproject.toml packages/coupled-adam/README.md
+ADDRESSED := pyproject.toml CITATION.cff docs/examples/demo/croissant.json README.md packages/coupled-adam/pyproject.toml packages/coupled-adam/README.md
 
 address:  ## Set the address of this repository, which pyproject.toml knows: make address ADDRESS=https://...
 	@[ -n "$(ADDRESS)" ] || { echo "Say which: make address ADDRESS=https://..." >&2; exit 1; }

@@ -93,7 +93,7 @@ def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
 
     schema = project / "workflow/schemas/study.schema.json"
     before = schema.read_text()
-    command = [sys.executable, "-m", "coupled_adam_bench", "schema", "--out", str(schema)]
+    command = [sys.executable, "-m", "coupled_adam_bench", "schema", "--out", str(schema.parent)]
     subprocess.run(command, env=os.environ | {"PYTHONPATH": str(project / "src")}, check=True)
     assert "Adagrad" in schema.read_text() and "Adagrad" not in before
 

@@ -1,4 +1,4 @@
-"""JSON schema of a study file, generated from the config classes, for editors and for readers."""
+"""JSON schemas of studies, bundles and results.csv, generated from what declares them, for editors and readers."""
 
 import ast
 import inspect
@@ -12,10 +12,11 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_jso
 from pydantic_core.core_schema import ModelSchema
 
 from coupled_adam_bench.store.files import write_json
+from coupled_adam_bench.study.catalog.metrics import RESULT_COLUMNS
 from coupled_adam_bench.study.config import Composite, Study
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
-SCHEMA_FILE = Path("workflow/schemas/study.schema.json")
+_KINDS: dict[type, Any] = {int: "integer", str: "string", float: ["number", "null"]}
 
 
 def study_schema() -> dict[str, Any]:
@@ -27,9 +28,26 @@ def study_schema() -> dict[str, Any]:
     return {"$schema": _DRAFT, "if": {"required": ["studies"]}} | kinds | definitions
 
 
-def write_schema(path: Path = SCHEMA_FILE) -> None:
-    """Write the schema to ``path``."""
-    write_json(path, study_schema())
+def bundle_schema() -> dict[str, Any]:
+    """Return the JSON schema of ``bundle.json``."""
+    from coupled_adam_bench.tools.registry.form import Bundle
+
+    return {"$schema": _DRAFT} | Bundle.model_json_schema(schema_generator=_WithDocstrings)
+
+
+def results_schema() -> dict[str, Any]:
+    """Return the JSON schema of ``results.csv``, given as the list of its rows."""
+    from coupled_adam_bench.results.collect import TYPES
+
+    columns = {name: {"type": _KINDS[TYPES[name]], "description": text} for name, text in RESULT_COLUMNS.items()}
+    row = {"type": "object", "properties": columns, "required": list(columns), "additionalProperties": False}
+    return {"$schema": _DRAFT, "title": "results.csv", "type": "array", "items": row}
+
+
+def write_schemas(folder: Path) -> None:
+    """Write each schema to ``NAME.schema.json`` in ``folder``."""
+    for name, schema in (("study", study_schema()), ("bundle", bundle_schema()), ("results", results_schema())):
+        write_json(folder / f"{name}.schema.json", schema)
 
 
 class _WithDocstrings(GenerateJsonSchema):

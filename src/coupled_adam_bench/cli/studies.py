@@ -120,9 +120,9 @@ def _merge(arguments: argparse.Namespace) -> int:
 
 
 def _schema(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.cli.schema_json import write_schema
+    from coupled_adam_bench.cli.schema_json import write_schemas
 
-    write_schema(arguments.out)
+    write_schemas(arguments.out)
 
 
 def add_commands(stage: AddCommand) -> None:
@@ -175,4 +175,6 @@ def add_commands(stage: AddCommand) -> None:
     summary = "take runs that were trained elsewhere into results/; exit status 1 if one was left out"
     sub = stage("merge", _merge, summary, plan=False)
     sub.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a results folder of another place")
-    stage("schema", _schema, "write the JSON schema of studies", plan=False).add_out("the schema")
+    stage("schema", _schema, "write the JSON schemas of studies, bundles and results", plan=False).add_out(
+        "their folder"
+    )

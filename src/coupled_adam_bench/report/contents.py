@@ -39,7 +39,7 @@ TABLE_FILES = {
 """What the page calls each format of ``TABLE_ENDINGS``."""
 
 
-def _environments(cells: list[dict[str, Any]]) -> dict[str, list[str]]:
+def environments(cells: list[dict[str, Any]]) -> dict[str, list[str]]:
     """Return every value of every item of the runs' environments."""
     values: dict[str, dict[str, None]] = {}
     for cell in cells:
@@ -113,7 +113,7 @@ def _protocol(material: Material) -> Iterator[Block]:
         ("versions", named(manifest["protocol"]["versions"])),
         ("data", "; ".join(data["id"] for data in manifest["data"])),
         ("source revision", manifest["git_revision"] or "not in a git repository"),
-        *((f"runs: {name}", "; ".join(texts)) for name, texts in _environments(manifest["cells"]).items()),
+        *((f"runs: {name}", "; ".join(texts)) for name, texts in environments(manifest["cells"]).items()),
         ("packages of the report", named(manifest["packages"])),
     ]
     yield Text("Results are comparable only within a protocol and its versions.")

@@ -3,10 +3,10 @@
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from markupsafe import Markup
 
@@ -63,28 +63,37 @@ def _figure(path: Path) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
 
 
-def write_report(material: Material, templates_dir: Path) -> None:
-    """Write ``report/index.html`` from the material of a study, whose figures and manifest are in its folder."""
-    plan, folder = material.plan, material.study_dir
+def write_page(out: Path, templates_dir: Path, template: str, figures: Mapping[str, Any], **variables: Any) -> None:
+    """Write a page from one of the templates that extend page.html.j2.
+
+    ``figures`` are data URI and caption by name; ``variables`` has the ``sections``, each with its blocks.
+    """
     environment = html_environment(templates_dir)
     environment.filters["plural"] = plural
-    environment.globals["figures"] = {
-        name: (_figure(folder / "figures" / f"{name}.svg"), text) for name, text in figures_of(plan).items()
-    }
+    environment.globals["figures"] = figures
     environment.globals["render"] = lambda template, values: Markup(environment.get_template(template).render(**values))
     environment.globals["show"] = environment.get_template("section.html.j2").module.show  # type: ignore[attr-defined]
     script = (templates_dir / "html" / "page.js").read_text(encoding="utf-8")
+    script_hash = "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = environment.get_template(template).render(script=script, script_hash=script_hash, **variables)
+    write_text(out, page)
+
+
+def write_report(material: Material, templates_dir: Path) -> None:
+    """Write ``report/index.html`` from the material of a study, whose figures and manifest are in its folder."""
+    plan, folder = material.plan, material.study_dir
     shown = [(section, list(section.blocks(material))) for section in sections()]
-    page = environment.get_template("report.html.j2").render(
+    write_page(
+        folder / "report" / "index.html",
+        templates_dir,
+        "report.html.j2",
+        {name: (_figure(folder / "figures" / f"{name}.svg"), text) for name, text in figures_of(plan).items()},
         plan=plan,
         generated=any(study.data.source.kind == "synthetic" for study in plan.studies.values()),
         manifest=material.manifest,
         statuses=Counter(cell["status"] for cell in material.manifest["cells"]),
         sections=[(section, blocks) for section, blocks in shown if blocks],
-        script=script,
-        script_hash="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-    write_text(folder / "report" / "index.html", page)
 
 
 def report(

@@ -33,6 +33,12 @@ def _versions() -> dict[str, str]:
     return versions
 
 
+def protocol_versions() -> dict[str, int]:
+    """Return the version of each part of the mathematics: data, training, statistics and the stages of evaluation."""
+    found: dict[str, int] = {name.lower(): value for name, value in vars(versions).items() if name.isupper()}
+    return found | {stage.name: stage.version for stage in STAGES.values()}
+
+
 def _cell(cell: Cell, folder: Path) -> dict[str, Any]:
     identity = {
         "cell": cell.id, "model": cell.model.name, "n_params": cell.n_params, "n_tokens": cell.n_tokens,
@@ -62,8 +68,6 @@ def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESUL
     ``results_root`` is the folder of ``runs`` and ``data``. Runs and data that are not there are noted as such.
     ``made_for`` is a hash of what the results show.
     """
-    of_stages = {name.lower(): value for name, value in vars(versions).items() if name.isupper()}
-    of_stages |= {stage.name: stage.version for stage in STAGES.values()}
     found = [path for pattern in _HASHED for path in sorted(study_dir.glob(pattern))]
     files = [path for path in found if not path.name.startswith(".") and ASIDE not in path.name]
     manifest = {
@@ -75,7 +79,7 @@ def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESUL
         "stated": None
         if plan.stated is None
         else {**plan.stated.model_dump(mode="json"), "seen": read_record(study_dir)},
-        "protocol": {"name": plan.protocol_label, "versions": of_stages},
+        "protocol": {"name": plan.protocol_label, "versions": protocol_versions()},
         "git_revision": git_revision(),
         "packages": _versions(),
         "platform": platform.platform(),

@@ -14,7 +14,8 @@ from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan
 
 _INTEGERS = ("n_params", "n_tokens", "seed")
-_TYPES: dict[str, type] = {name: int if name in _INTEGERS else str for name in RESULT_COLUMNS} | {"value": float}
+TYPES: dict[str, type] = {name: int if name in _INTEGERS else str for name in RESULT_COLUMNS} | {"value": float}
+"""The type of each column of results.csv."""
 _KEY = ("study", "cell", "task", "metric")
 
 
@@ -74,9 +75,9 @@ def results_frame(plan: Plan, rows: Iterable[tuple[Cell, str, str, float, str]])
         names = (plan.protocol_label, cell.id, cell.model.name, cell.data_id)
         row = (*settings, task, metric, float(value), unit, *names)
         records.append(dict(zip(RESULT_COLUMNS, row, strict=True)))
-    return typed_frame(records, _TYPES)
+    return typed_frame(records, TYPES)
 
 
 def read_results(path: Path) -> DataFrame:
     """Read ``results.csv``; ``ValueError`` for a wrong column, a value of the wrong type or a duplicate row."""
-    return read_csv(path, _TYPES, _KEY)
+    return read_csv(path, TYPES, _KEY)

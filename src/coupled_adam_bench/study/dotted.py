@@ -23,7 +23,7 @@ Code = dict[str, str]
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
-def _find(name: str) -> dict[str, Path]:
+def find_modules(name: str) -> dict[str, Path]:
     """Return by name the files of a module and of the packages that it lies in, as far as they are there.
 
     Nothing is imported. Installed packages are searched, and last the working directory, as our commands do.
@@ -53,7 +53,7 @@ def code_of(path: str) -> Code:
     begins with ``path:`` for a module without a file, and for a file that cannot be read.
     """
     module = path.rpartition(".")[0]
-    files = _find(module)
+    files = find_modules(module)
     if module not in files:
         raise ValueError(
             f"path: no package or module {module!r} is installed, nor is there one in {Path.cwd()}, or it has no file; "
@@ -76,7 +76,7 @@ _packages = cache(packages_distributions)
 @cache
 def _others() -> set[Path]:
     """Return where Python's own code lies, and that of this program with its optimizer."""
-    ours = (_find(package)[package].parent for package in ("coupled_adam_bench", "coupled_adam"))
+    ours = (find_modules(package)[package].parent for package in ("coupled_adam_bench", "coupled_adam"))
     return {Path(sysconfig.get_path("stdlib")), *ours}
 
 
@@ -88,7 +88,7 @@ def _add_imported(files: dict[str, Path], others: set[Path]) -> None:
         file = files[module]
         package = module if file.stem == "__init__" else module.rpartition(".")[0]
         for imported in _imported_names(file, package) if file.suffix == ".py" else ():
-            for name, path in _find(imported).items():
+            for name, path in find_modules(imported).items():
                 if name not in files and not (_INSTALLED & set(path.parts) or others & set(path.parents)):
                     files[name] = path
                     waiting.append(name)
@@ -111,7 +111,7 @@ def changed_code(path: str, known: Code) -> str | None:
     """Return the files and packages that differ between the code at ``module.name`` and ``known``; ``None`` if none."""
     here = code_of(path)
     changed = [name for name in sorted({*here, *known}) if here.get(name) != known.get(name)]
-    return ", ".join(str(_find(name).get(name, name)) for name in changed) or None
+    return ", ".join(str(find_modules(name).get(name, name)) for name in changed) or None
 
 
 def import_object(path: str) -> Any:

@@ -73,7 +73,7 @@ def runs(files: Any) -> Path:
 
 def test_every_value_of_every_cell_in_the_order_of_the_plan(runs: Path, tiny_plan: Plan) -> None:
     results = collect(tiny_plan, runs)
-    assert tuple(results.columns) == RESULT_COLUMNS
+    assert list(results.columns) == list(RESULT_COLUMNS)
     assert len(results) == ROWS_PER_CELL * 6
     cells = list(tiny_plan.cells.values())
     expected = [(c.n_params, c.n_tokens, c.optimizer.key, c.seed) for c in cells for _ in range(ROWS_PER_CELL)]

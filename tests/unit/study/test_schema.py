@@ -1,12 +1,13 @@
 """The JSON schema of studies: in sync with the config classes, and as strict as it can be."""
 
+import csv
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 
-from coupled_adam_bench.cli.schema_json import SCHEMA_FILE, study_schema, write_schema
+from coupled_adam_bench.cli.schema_json import bundle_schema, results_schema, study_schema, write_schemas
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.study.config import parse_any_study, parse_study
 
@@ -22,8 +23,28 @@ def validator() -> jsonschema.Draft202012Validator:
 
 
 def test_the_file_is_what_the_classes_say(tmp_path):
-    write_schema(tmp_path / "schema.json")
-    assert read_json(ROOT / SCHEMA_FILE) == read_json(tmp_path / "schema.json"), "run `make schema`"
+    write_schemas(tmp_path)
+    shipped = ROOT / "workflow" / "schemas"
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in shipped.iterdir()}
+    for path in tmp_path.iterdir():
+        assert read_json(shipped / path.name) == read_json(path), "run `make schema`"
+
+
+def test_the_example_has_the_form_of_results():
+    validator = jsonschema.Draft202012Validator(results_schema())
+    kinds = {"n_params": int, "n_tokens": int, "seed": int, "value": float}
+    with (ROOT / "docs" / "examples" / "demo" / "results.csv").open(newline="", encoding="utf-8") as file:
+        rows = [{name: kinds.get(name, str)(text) for name, text in row.items()} for row in csv.DictReader(file)]
+    validator.validate(rows[:200])
+    assert not validator.is_valid([{**rows[0], "value": "5.6"}])
+    assert not validator.is_valid([{**rows[0], "more": 1}])
+
+
+def test_every_field_of_a_bundle_is_described():
+    schema = bundle_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for section in (schema, *schema["$defs"].values()):
+        assert all("description" in field or "$ref" in field for field in section["properties"].values())
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)

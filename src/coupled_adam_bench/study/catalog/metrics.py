@@ -210,8 +210,19 @@ def columns_of(stage: str) -> tuple[tuple[str, str, str], ...]:
     return tuple((metric.task, metric.name, metric.unit) for metric in METRICS.values() if metric.stage == stage)
 
 
-# Columns of results.csv, in order.
-RESULT_COLUMNS = (
-    "study", "n_params", "n_tokens", "optimizer", "seed", "task", "metric", "value", "unit", "protocol", "cell",
-    "model", "data",
-)  # fmt: skip
+RESULT_COLUMNS = {
+    "study": "the name of the study",
+    "n_params": "the number of parameters, a tied embedding counted once",
+    "n_tokens": "the number of training tokens",
+    "optimizer": "the key of the optimizer of the embedding",
+    "seed": "the seed of the weights and of the order of the data",
+    "task": "what was measured: test, embeddings, a set of word pairs or a downstream task",
+    "metric": "which number of it",
+    "value": "the number; NaN, in JSON null, where it is missing or undefined",
+    "unit": "its unit, 1 for a pure number",
+    "protocol": "the protocol and every setting that departs from it",
+    "cell": "the id of the cell",
+    "model": "the name of the model",
+    "data": "the id of the data",
+}
+"""The columns of results.csv, in their order, with what they are."""

@@ -37,7 +37,7 @@ class Verdict:
     findings: Sequence[Finding] = ()
 
 
-def _digits(cell: Cell, recorded: Numbers) -> Numbers:
+def digits(cell: Cell, recorded: Numbers) -> Numbers:
     """Return by how much each number that decides may be off: those of the study's tables, or all where it has none.
 
     That is a unit of the last printed digit or, of a share of items, its standard error over them: items near a tie
@@ -50,6 +50,16 @@ def _digits(cell: Cell, recorded: Numbers) -> Numbers:
         for name, metric in study.metrics.items()
         if name in printed
     }
+
+
+def n_that_decide(recorded: Recorded, cells: Sequence[str], own: Mapping[str, float]) -> int:
+    """Count the numbers of cells that decide, without those for which a user has tolerances."""
+    return sum(
+        number in values and number[1] not in own
+        for name, values in recorded.values.items()
+        if name in cells
+        for number in digits(recorded.plan.cells[name], values)
+    )
 
 
 def _measured(cell: Cell, folder: Path) -> dict[str, dict[Number, float]]:
@@ -92,7 +102,7 @@ def _compare(recorded: Recorded, cell: Cell, folder: Path) -> tuple[bool, list[s
             known = {number: value for number, value in known.items() if number not in numbers}
         else:
             here |= numbers
-    rerun = Rerun(cell.id, known, [here], _digits(cell, known))
+    rerun = Rerun(cell.id, known, [here], digits(cell, known))
     said = f"{len(rerun.others)} of {len(here)} numbers have other bits; the weights are "
     return same_weights and not rerun.others, [f"{said}{'' if same_weights else 'not '}the same", *notes], rerun
 
@@ -173,12 +183,7 @@ def verify(
     if unknown := [cell for cell in cells if cell not in recorded.cells]:
         raise ValueError(f"--cells: {', '.join(unknown)} not in {manifest}")
     chosen = choose(recorded, sample, sample_seed) if sample is not None else list(dict.fromkeys(cells))
-    n_numbers = sum(
-        number in values and number[1] not in own
-        for name, values in recorded.values.items()
-        if name in chosen
-        for number in _digits(recorded.plan.cells[name], values)
-    )
+    n_numbers = n_that_decide(recorded, chosen, own)
     home = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
     verdicts: dict[str, Verdict] = {}
     with ExitStack() as stack:

@@ -1,0 +1,46 @@
+"""The commands about results of others: a bundle is made, bundles are checked, and one page shows them."""
+
+import argparse
+from pathlib import Path
+
+from coupled_adam_bench.cli.command import AddCommand
+
+
+def _bundle(arguments: argparse.Namespace) -> None:
+    from coupled_adam_bench.tools.registry.bundle import write_bundle
+
+    given = (arguments.study_dir, arguments.registry, arguments.submitter, arguments.notes, arguments.reproduces)
+    print(write_bundle(*given))
+
+
+def _registry(arguments: argparse.Namespace) -> int:
+    if arguments.action == "check":
+        from coupled_adam_bench.tools.registry.check import check
+
+        given = (arguments.registry, arguments.bundles, arguments.again, arguments.device, arguments.record)
+        return check(*given)
+    from coupled_adam_bench.tools.registry.page import write_registry
+
+    write_registry(arguments.registry, arguments.out, arguments.templates)
+    return 0
+
+
+def add_commands(add: AddCommand) -> None:
+    """Add the commands of this module to the command line."""
+    sub = add("bundle", _bundle, "pack a finished study for the registry, below 1 MB and without weights", plan=False)
+    sub.add_argument("study_dir", type=Path, metavar="STUDY", help="results/STUDY, beside results/runs")
+    sub.add_argument("--submitter", required=True, help="who hands it in")
+    sub.add_argument("--notes", required=True, help="a few words about it")
+    sub.add_argument("--reproduces", metavar="BUNDLE", help="the name of the bundle whose cells were trained again")
+    sub.add_argument("--registry", type=Path, default="registry", help="default: %(default)s")
+    summary = "check bundles, or write a page with all of them; exit status 1 if one is refused"
+    sub = add("registry", _registry, summary, plan=False)
+    sub.add_argument("action", choices=("check", "page"))
+    sub.add_argument("bundles", nargs="*", type=Path, metavar="BUNDLE", help="folders to check (default: all)")
+    what = "cells of each bundle that are trained again (default: %(default)s)"
+    sub.add_argument("--again", type=int, default=1, metavar="K", help=what)
+    sub.add_argument("--record", action="store_true", help="write what is found into checks.jsonl, for the page")
+    sub.add_argument("--out", type=Path, default="registry.html", help="the page (default: %(default)s)")
+    sub.add_argument("--registry", type=Path, default="registry", help="default: %(default)s")
+    sub.add_device()
+    sub.add_templates()

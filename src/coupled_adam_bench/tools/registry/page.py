@@ -1,0 +1,149 @@
+"""The page of a registry: a table of optimizers for each regime, how much of it was checked, and all bundles."""
+
+import math
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import yaml
+from markupsafe import Markup
+
+from coupled_adam_bench.report.blocks import Cell, Code, Column, Fold, Grid, Part, metric_column, with_arrow
+from coupled_adam_bench.report.formats import MISSING, fixed, shorthand, with_interval
+from coupled_adam_bench.report.make import write_page
+from coupled_adam_bench.statistics.t_test import interval, summarize
+from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
+from coupled_adam_bench.study.cells import readable_count
+from coupled_adam_bench.tools.registry import form
+from coupled_adam_bench.tools.registry.check import Mark, recorded_checks
+
+_LOSS = METRICS["loss"]
+_BESIDE = (METRICS["isotropy"], METRICS[RAREST.pooled_calibration])
+"""The metrics that the page shows beside the loss."""
+
+
+@dataclass
+class _Line:
+    """An optimizer in the table of a regime; the first of the ``bundles`` gives the numbers, and all have its cells."""
+
+    row: form.Row
+    bundles: list[str]
+    numbers: dict[tuple[str, str], float]
+    rank: str = MISSING
+
+    @property
+    def place(self) -> tuple[int, int, str]:
+        return self.row.n_tokens, self.row.n_params, self.row.model
+
+    def values(self, metric: Metric) -> list[float]:
+        return [self.numbers.get((cell, metric.name), math.nan) for cell in self.row.cells.values()]
+
+    @cached_property
+    def loss(self) -> tuple[float, float, float]:
+        """The mean loss and the ends of its interval, which one seed leaves open."""
+        sample = summarize(self.values(_LOSS))
+        if sample.n < 2 or math.isnan(sample.mean):
+            return sample.mean, -math.inf, math.inf
+        return sample.mean, *interval(sample.mean, sample.sd / math.sqrt(sample.n), sample.n - 1)
+
+
+def write_registry(registry: Path, out: Path, templates_dir: Path) -> None:
+    """Write the page of a registry; it reads no plan and computes no test, so thousands of cells take seconds."""
+    found = {path.parent.name: form.read_bundle(path.parent) for path in sorted(registry.glob(f"*/{form.BUNDLE}"))}
+    bundles = dict(sorted(found.items(), key=lambda item: item[1].reproduces is not None))
+    marks = {name: _marks(name, bundles, registry) for name in bundles}
+    place = os.path.relpath(registry, out.parent)
+    links = {
+        name: Markup('<a href="{}/{}/{}"><code>{}</code></a>').format(place, name, form.BUNDLE, name[:10])
+        for name in bundles
+    }
+    regimes: dict[str, tuple[form.Regime, dict[frozenset[str], _Line]]] = {}
+    for name, bundle in bundles.items():
+        numbers = form.numbers_of(registry / name, (_LOSS, *_BESIDE))
+        for regime in bundle.regimes:
+            _, lines = regimes.setdefault(regime.id, (regime, {}))
+            for row in regime.rows:
+                lines.setdefault(frozenset(row.cells.values()), _Line(row, [], numbers)).bundles.append(name)
+    sections = [_section(regime, lines.values(), marks, links) for regime, lines in regimes.values()]
+    columns = [
+        Column("Bundle", links.__getitem__, "row"),
+        *_columns(bundles),
+        Column("Marks", marks.__getitem__, "wrap"),
+    ]
+    shown = [Part("registry_marks.html.j2"), Grid("Bundles", columns, list(bundles))]
+    sections.append(({"id": "bundles", "title": "Bundles", "short": ""}, shown))
+    n_cells = len({cell for _, lines in regimes.values() for cells in lines for cell in cells})
+    write_page(out, templates_dir, "registry.html.j2", {}, sections=sections, n_bundles=len(bundles), n_cells=n_cells)
+
+
+def _marks(name: str, bundles: dict[str, form.Bundle], registry: Path) -> Markup:
+    recorded = {entry["bundle"]: entry["mark"] for entry in recorded_checks(registry)}
+    mark = recorded.get(name, Mark.SELF_REPORTED)
+    marks = {mark: "middle" if mark == Mark.SELF_REPORTED else "good"}
+    for other_name, other in bundles.items():
+        said = other.reproduces
+        # Whoever repeats their own results, or whose numbers nobody has recomputed, is no other witness.
+        if said and said.bundle == name and other.submitter != bundles[name].submitter and other_name in recorded:
+            good = said.verdict == "reproduced"
+            marks[f"{'run again' if good else said.verdict} by {other.submitter}"] = "good" if good else "bad"
+    span = Markup('<span class="status {}">{}</span>')
+    return Markup(", ").join(span.format(tone, text) for text, tone in marks.items())
+
+
+def _columns(bundles: dict[str, form.Bundle]) -> list[Column[str]]:
+    def machine(fact: str) -> Callable[[str], str]:
+        return lambda name: ", ".join(bundles[name].environments.get(fact, ())) or MISSING
+
+    return [
+        Column("Study", lambda name: bundles[name].title or bundles[name].study, "wrap"),
+        Column("By", lambda name: bundles[name].submitter),
+        Column("Notes", lambda name: bundles[name].notes, "wrap"),
+        Column("Machine", machine("device"), "wrap"),
+        Column("PyTorch", machine("torch")),
+        Column("cells", lambda name: str(len(bundles[name].histories)), "number"),
+        Column("Plan stated", lambda name: (bundles[name].first_seen or MISSING)[:10]),
+    ]
+
+
+def _section(
+    regime: form.Regime, lines: Iterable[_Line], marks: dict[str, Markup], links: dict[str, Markup]
+) -> tuple[dict[str, str], list[Any]]:
+    placed = sorted(lines, key=lambda line: (line.place, math.isnan(line.loss[0]), line.loss[0]))
+    for _, of_place in groupby(placed, key=lambda line: line.place):
+        rivals = [line for line in of_place if not math.isnan(line.loss[0])]
+        lows, highs = (sorted(line.loss[end] for line in rivals) for end in (1, 2))
+        for line in rivals:  # all ranks that the intervals allow
+            best, worst = 1 + bisect_left(highs, line.loss[1]), bisect_right(lows, line.loss[2])
+            line.rank = str(best) if best == worst else f"{best}–{worst}"
+    columns: list[Column[_Line]] = [
+        Column(Markup("<i>D</i>"), lambda line: readable_count(line.row.n_tokens), "rows"),
+        Column(Markup("<i>N</i>"), lambda line: readable_count(line.row.n_params), "rows"),
+        Column("Optimizer", lambda line: Cell(line.row.label, title=line.row.optimizer), "row"),
+        Column("Rank", lambda line: line.rank, "number", title="by the loss: all ranks that the intervals allow"),
+        metric_column(_LOSS, _loss, with_arrow(_LOSS)),
+        *(metric_column(metric, _mean(metric), with_arrow(metric)) for metric in _BESIDE),
+        Column("seeds", lambda line: str(len(line.row.cells)), "number"),
+        Column("Marks", lambda line: marks[line.bundles[0]], "wrap"),
+        Column("Bundles", lambda line: Markup(", ").join(links[name] for name in line.bundles)),
+    ]
+    settings, data = regime.settings, regime.settings["data_id"]
+    batch = settings["training"]["batch_sequences"] * settings["training"]["seq_len"]
+    title = f"{data}, {batch:,} tokens a batch, protocol {settings['protocol']}"
+    shown = Code(yaml.safe_dump(settings, sort_keys=False, width=100))
+    blocks = [Grid(f"Optimizers, {title}", columns, placed), Fold("Data, recipe, protocol and versions", [shown])]
+    return {"id": f"regime-{regime.id}", "title": title, "short": f"{data}, {batch:,}"}, blocks
+
+
+def _loss(line: _Line) -> str:
+    mean, low, high = line.loss
+    digits = _LOSS.digits + 1
+    return with_interval(mean, low, high, digits) if math.isfinite(low) else fixed(mean, digits)
+
+
+def _mean(metric: Metric) -> Callable[[_Line], str]:
+    return lambda line: str(shorthand(summarize(line.values(metric)), metric.digits))
