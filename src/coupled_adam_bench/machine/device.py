@@ -80,7 +80,7 @@ def _too_old(index: int) -> str | None:
 def processor() -> str:
     """Return the name of the processor and its vectors, which decide the order of sums and so how results round."""
     lines = re.findall(r"(.*\S)\s*: (.*)", _PROCESSOR.read_text() if _PROCESSOR.is_file() else "")
-    known = dict(reversed(lines))  # of the first of all processors
+    known: dict[str, str] = dict(reversed(lines))  # of the first of all processors
     flags = set(known.get("flags", known.get("Features", "")).split())
     vectors = [text for flag, text in _VECTORS.items() if flag in flags][:1]
     bf16 = " with bf16" if flags & {"avx512_bf16", "amx_bf16", "bf16"} else ""
