@@ -4,7 +4,7 @@ Shapes: B sequences, T tokens, D = d_model, H heads of K = D / H, J pairs of coo
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +68,7 @@ class StableLMBlock(TransformerBlock):
 class StableLM(LanguageModel):
     """The decoder that transformers calls StableLM, with rotary positions."""
 
-    block_type = StableLMBlock
+    block_type: ClassVar[type[TransformerBlock]] = StableLMBlock
     learned_positions = False
 
     def __init__(

@@ -266,7 +266,7 @@ def _check_bytes(path: Path, stored: bytes, frame: DataFrame) -> None:
         return
     lines = [text.decode(errors="replace").splitlines() for text in (stored, made)]
     pairs = enumerate(zip_longest(*lines, fillvalue=""), 1)
-    number, old, new = next((number, *pair) for number, pair in pairs if pair[0] != pair[1])
+    number, old, new = next((number, str(one), str(other)) for number, (one, other) in pairs if one != other)
     fields = zip_longest(*(line.split(",") for line in (lines[1][0], old, new)), fillvalue="")
     name, one, other = next(each for each in fields if each[1] != each[2])
     what = f"{one!r} in the bundle, {other!r} from its study and its results"
