@@ -27,6 +27,7 @@ from coupled_adam_bench.study.config import (
     load_study,
     parse_study,
 )
+from coupled_adam_bench.study.config.optimizers import WidthScale
 from coupled_adam_bench.study.plan import make_plan
 
 CONFIGS = Path(__file__).parents[3] / "workflow" / "config"
@@ -62,7 +63,8 @@ def changed(settings: Settings, name: str) -> Settings:
         other = value * 1.25 + 1e-9
     elif value is None:
         kinds = [get_args(kind)[0] if get_args(kind) else kind for kind in get_args(annotation)]
-        other = {int: 7, float: 0.25, str: "x"}[kinds[0]]
+        of_kind = {int: 7, float: 0.25, str: "x", WidthScale: WidthScale(power=0.5, reference=64)}
+        other = of_kind[kinds[0]]
     else:
         other = f"{value}x"
     return settings.model_copy(update={name: other})

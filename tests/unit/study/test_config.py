@@ -94,8 +94,11 @@ WRONG = {
     "study name": (study(study="a/b"), "study: must consist of letters, digits, '_', '.' and '-', and begin"),
     "reserved study name": (study(study="runs"), "study: runs is taken; results/ also holds data, runs,"),
     # Unions.
-    "source kind": (study(data__source__kind="web"), "data.source.kind: 'web' is none of 'synthetic', 'files', 'hub'"),
-    "no source kind": (study(data__source={}), "data.source.kind: missing; one of 'synthetic', 'files', 'hub'"),
+    "source kind": (
+        study(data__source__kind="web"),
+        "data.source.kind: 'web' is none of 'synthetic', 'files', 'bins', 'hub'",
+    ),
+    "no source kind": (study(data__source={}), "data.source.kind: missing; one of 'synthetic', 'files', 'bins', 'hub'"),
     "optimizer": (study(grid__0__optimizers=["adamw", "adam"]), "grid.0.optimizers.1: 'adam' is none of 'adamw',"),
     # A user's own optimizer.
     "path without a module": (

@@ -24,7 +24,7 @@ def study() -> Study:
 
 @pytest.fixture(scope="module")
 def cells(study: Study) -> dict[str, Cell]:
-    return {cell.optimizer.name: cell for cell in make_plan(study).cells.values()}
+    return {cell.optimizer.embedding.name: cell for cell in make_plan(study).cells.values()}
 
 
 def test_the_runs(cells: dict[str, Cell]) -> None:
@@ -44,7 +44,7 @@ def test_optimizers_have_the_rates_betas_and_decays_of_the_baseline(cells: dict[
         model, model.embedding_parameters(), cell.optimizer, cell.training, cell.model.learning_rate
     )
     groups = {name: optimizer.param_groups for name, optimizer in built.by_name().items()}
-    embedding, head = groups["embedding"]
+    (embedding,), (head,) = groups["embedding"], groups["head"]
     (muon,) = groups["muon"]
     norms = groups["core"][1]
     assert [group["lr"] for group in (embedding, head, norms, muon)] == pytest.approx([0.7, 0.004, 0.015, 0.025])

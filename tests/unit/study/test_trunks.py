@@ -81,6 +81,7 @@ CHANGES = {
     "seq_len": 8, "batch_sequences": 8, "beta1": 0.8, "beta2": 0.9, "eps": 1e-6, "weight_decay": 0.2,
     "embedding_weight_decay": 0.1, "grad_clip": 2.0, "warmup_steps": 6, "warmup_from": "zero", "data_order": "shuffled",
     "data_ranks": 2, "init": "xavier_linear", "init_std": 0.01, "precision": "bf16", "core_optimizer": "muon",
+    "norm_lr_factor": 0.5,
 }  # fmt: skip
 
 

@@ -133,7 +133,7 @@ GRID = {"learning_rate": RATES}
         (
             {"grids": {"adamw": {"<script>_&%": [1]}}},
             "adamw has no such setting to tune; allowed: learning_rate, mu_centering, mu_loss, z_loss, soft_cap, "
-            "weight_decay, lr_factor, beta1, beta2, amsgrad",
+            "weight_decay, width_scale, lr_factor, beta1, beta2, amsgrad",
         ),
         (
             {"grids": {"adamw": GRID, "coupled_adam": {"scale_exponent": [0.5]}}},
