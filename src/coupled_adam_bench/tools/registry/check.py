@@ -78,7 +78,7 @@ def check(
             refused.append(str(error))
             continue
         print(f"{folder.name}: {mark}", *notes, sep="\n  ", flush=True)
-        if record:
+        if record and (cells or folder.name not in done):
             found = {"bundle": folder.name, "mark": mark, "cells": cells}
             made = {"program": git_revision(), "platform": platform.platform()}
             with (registry / CHECKS).open("a", encoding="utf-8") as file:

@@ -70,11 +70,7 @@ def write_registry(registry: Path, out: Path, templates_dir: Path) -> None:
             for row in regime.rows:
                 lines.setdefault(frozenset(row.cells.values()), _Line(row, [], numbers)).bundles.append(name)
     sections = [_section(regime, lines.values(), marks, links) for regime, lines in regimes.values()]
-    columns = [
-        Column("Bundle", links.__getitem__, "row"),
-        *_columns(bundles),
-        Column("Marks", marks.__getitem__, "wrap"),
-    ]
+    columns = [Column("Bundle", links.__getitem__, "row"), Column("Marks", marks.__getitem__), *_columns(bundles)]
     shown = [Part("registry_marks.html.j2"), Grid("Bundles", columns, list(bundles))]
     sections.append(({"id": "bundles", "title": "Bundles", "short": ""}, shown))
     n_cells = len({cell for _, lines in regimes.values() for cells in lines for cell in cells})
@@ -103,7 +99,7 @@ def _columns(bundles: dict[str, form.Bundle]) -> list[Column[str]]:
         Column("Study", lambda name: bundles[name].title or bundles[name].study, "wrap"),
         Column("By", lambda name: bundles[name].submitter),
         Column("Notes", lambda name: bundles[name].notes, "wrap"),
-        Column("Machine", machine("device"), "wrap"),
+        Column("Machine", machine("device")),
         Column("PyTorch", machine("torch")),
         Column("cells", lambda name: str(len(bundles[name].histories)), "number"),
         Column("Plan stated", lambda name: (bundles[name].first_seen or MISSING)[:10]),
