@@ -35,7 +35,7 @@ def test_initialisation_follows_the_seed_and_the_paper(make_model):
 
 
 def test_xavier_s_variances_are_those_of_torch_for_each_linear_layer_of_the_authors(make_model):
-    model = make_model(0, None, n_layer=2, d_model=64, ffn_dim=96)
+    model = make_model(0, "xavier_linear", n_layer=2, d_model=64, ffn_dim=96)
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1:
             assert torch.equal(parameter, torch.ones_like(parameter)), name

@@ -236,7 +236,7 @@ def test_manifest(fake: Any) -> None:
     assert manifest["packages"]["numpy"] == version("numpy")
     assert "ruff" not in manifest["packages"]
     n_figures = len(figures_of(fake.plan))
-    assert len(manifest["sha256"]) == 8 + 3 * len(TABLE_ENDINGS) + len(SETUP_TABLES) + 3 * n_figures
+    assert len(manifest["sha256"]) == 10 + 3 * len(TABLE_ENDINGS) + len(SETUP_TABLES) + 3 * n_figures
     for name, digest in manifest["sha256"].items():
         assert hashlib.sha256((fake.study_dir / name).read_bytes()).hexdigest() == digest
     assert [cell["cell"] for cell in manifest["cells"]] == list(fake.plan.cells)

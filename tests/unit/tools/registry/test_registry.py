@@ -178,12 +178,12 @@ def test_a_changed_description_is_refused(bundle: Path, capsys: pytest.CaptureFi
     assert "more: unknown key" in said
 
 
-def forge(text: str) -> str:
-    """Make the loss of one cell smaller by 0.5."""
+def forge(text: str, by: float = 0.5) -> str:
+    """Make the loss of one cell smaller."""
     lines = text.splitlines(keepends=True)
     place = next(number for number, line in enumerate(lines) if ",coupled_adam,1,test,loss," in line)
     value = lines[place].split(",")[7]
-    lines[place] = lines[place].replace(value, repr(float(value) - 0.5))
+    lines[place] = lines[place].replace(value, repr(float(value) - by))
     return "".join(lines)
 
 
@@ -310,7 +310,7 @@ def test_a_bundle_says_whether_it_reproduces_another(bundle: Path, capsys: pytes
     same = write_bundle(STUDY, REGISTRY, "Another", "the same again", bundle.name)
     assert read_json(same / BUNDLE)["reproduces"] == {"bundle": bundle.name, "verdict": "reproduced"}
     results = STUDY / "results.csv"
-    results.write_text(forge(results.read_text()))
+    results.write_text(forge(results.read_text(), by=100))  # two seeds of two groups allow a lot
     report(results)
     other = write_bundle(STUDY, REGISTRY, "A third", "it does not come out", bundle.name)
     assert read_json(other / BUNDLE)["reproduces"]["verdict"] == "not reproduced"
