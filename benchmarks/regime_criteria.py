@@ -72,7 +72,8 @@ def lines(results: Path) -> Iterator[Line]:
             yield "exponent", study, name, ends(study, ADAM, f"moment_exponent_{name}"), stated
     ratios: dict[str, list[float]] = defaultdict(list)
     for cell in (*plan.tuning_cells.values(), *plan.cells.values()):
-        if cell.study.name == "regime_head" and cell.optimizer.name == ADAM and cell.optimizer.key.startswith(ADAM):
+        # Centering sets the ratio to 0, whatever the rate.
+        if cell.study.name == "regime_head" and cell.optimizer.name == ADAM and not cell.optimizer.mu_centering:
             ratios[name_of_rate(cell)].append(at_the_sum_of_rates(histories[cell.id], RATES_SUM))
     for name, values in sorted(ratios.items()):
         yield "ratio when the rates sum to 0.2", "regime_head", name, values, (0.8, 1)
