@@ -27,6 +27,7 @@ from coupled_adam_bench.statistics.t_test import ALPHA, summarize, t_quantile
 from coupled_adam_bench.study.cells import readable_count
 
 BEYOND = "the interval reaches beyond the reference's tokens"
+MORE, LESS = "the reference needs more than its most tokens", "the reference needs less than its fewest tokens"
 _POINTS = 1024
 """Points of the curve between which it is a straight line, for its inverse: an error below 1e-5 of the tokens."""
 _EXPONENTS = (1e-3, 2.0)
@@ -70,9 +71,9 @@ def needed_tokens(own: Mapping[int, float], reference: Mapping[int, Mapping[int,
     if (np.diff(means_T) >= 0).any():
         return Needed(n, reason="the loss of the reference does not fall with each number of tokens")
     if loss < means_T[-1]:
-        return Needed(n, reason=f"the reference needs more than its most tokens, {readable_count(grid[-1])}")
+        return Needed(n, reason=f"{MORE}, {readable_count(grid[-1])}")
     if loss > means_T[0]:
-        return Needed(n, reason=f"the reference needs less than its fewest tokens, {readable_count(grid[0])}")
+        return Needed(n, reason=f"{LESS}, {readable_count(grid[0])}")
     logs_T = np.log(grid)
     places, curve = _curve(logs_T, means_T)
 

@@ -249,6 +249,11 @@ def test_a_table_of_its_own_and_another_look_for_one_of_the_paper():
     assert parse_study(own_table(comparison="single_runs", min_seeds=None)).tables_of_blocks["mine"].min_seeds == 1
 
 
+def test_a_table_of_the_paper_has_the_columns_that_the_study_measures():
+    (table,) = parse_study(study(evaluation={"downstream": None})).tables_of_blocks.values()
+    assert table.columns == ("loss", "isotropy", "mean_norm", "mean_norm_ratio", "r_bar", "rho", "kappa")
+
+
 @pytest.mark.fault(
     "settings",
     "a warmup takes the whole run, or with schedule `wsd` leaves no room for the decay",

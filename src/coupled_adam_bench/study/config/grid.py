@@ -94,7 +94,7 @@ def table_errors(own: Mapping[str, TableSettings], metrics: Collection[str], use
                 f"{place}.comparison: {settings.comparison}, but {name} of the paper is {paper.comparison}; "
                 "give the table a name of its own"
             )
-        table = _table(name, settings)
+        table = _table(name, settings, metrics)
         if unknown := [column for column in table.columns if column not in metrics]:
             yield (
                 f"{place}.columns: {', '.join(unknown)} is nothing that this study measures; "
@@ -108,17 +108,21 @@ def table_errors(own: Mapping[str, TableSettings], metrics: Collection[str], use
             yield f"{place}: no block of the grid has `table: {name}`; give it to one, or leave this table out"
 
 
-def _table(name: str, settings: TableSettings) -> Table:
+def _table(name: str, settings: TableSettings, metrics: Collection[str]) -> Table:
     given = {field: value for field, value in settings if value is not None}
-    if name in TABLES:
-        return Table(**{**vars(TABLES[name]), **given})
+    if (paper := TABLES.get(name)) is not None:
+        measured = tuple(column for column in paper.columns if column in metrics)
+        return Table(**{**vars(paper), "columns": measured, **given})
     return Table(**{"name": name, "min_seeds": COMPARISONS[given["comparison"]].min_seeds, **given})
 
 
-def all_tables(own: Mapping[str, TableSettings]) -> dict[str, Table]:
-    """Return the tables of the paper and a study's own, in this order; ``own`` must have no problems."""
-    complete = {name: _table(name, settings) for name, settings in own.items()}
-    return TABLES | complete
+def all_tables(own: Mapping[str, TableSettings], metrics: Collection[str]) -> dict[str, Table]:
+    """Return the tables of the paper and a study's own, in this order; ``own`` must have no problems.
+
+    A table of the paper has those of its columns that are ``metrics`` of the study.
+    """
+    paper = {name: TableSettings() for name in TABLES}
+    return {name: _table(name, settings, metrics) for name, settings in (paper | dict(own)).items()}
 
 
 class GridBlock(LaterSettings):

@@ -111,7 +111,7 @@ class Study(Settings):
     def tables_of_blocks(self) -> dict[str, Table]:
         """The tables that blocks of the grid name, those of the paper first."""
         named = {block.table for block in self.grid}
-        return {name: table for name, table in all_tables(self.tables).items() if name in named}
+        return {name: table for name, table in all_tables(self.tables, self.metrics).items() if name in named}
 
     @model_validator(mode="before")
     @classmethod
@@ -163,7 +163,7 @@ class Study(Settings):
             )
         batch_tokens = self.training.batch_sequences * self.training.seq_len
         for index, block in enumerate(self.grid):
-            for message in block.errors(batch_tokens, names, all_tables(self.tables)):
+            for message in block.errors(batch_tokens, names, all_tables(self.tables, self.metrics)):
                 yield f"grid.{index}.{message}"
             one = [model for model in self.models if model.name in block.models and not model.has_own_head]
             for key in block.keys_of_own_heads if one else ():

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from markupsafe import Markup
 from coupled_adam_bench.report.blocks import Cell, Code, Column, Fold, Grid, Part, metric_column, with_arrow
 from coupled_adam_bench.report.formats import MISSING, fixed, shorthand, with_interval
 from coupled_adam_bench.report.make import write_page
+from coupled_adam_bench.statistics.speedup import LESS, MORE, needed_tokens
 from coupled_adam_bench.statistics.t_test import interval, summarize
 from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
 from coupled_adam_bench.study.cells import readable_count
@@ -25,6 +27,8 @@ from coupled_adam_bench.tools.registry.check import Mark, recorded_checks
 _LOSS = METRICS["loss"]
 _BESIDE = (METRICS["isotropy"], METRICS[RAREST.pooled_calibration])
 """The metrics that the page shows beside the loss."""
+_ADAM = re.compile(r"adamw(_f[^_]+)?")
+"""Keys of plain Adam, by whatever factor its learning rate on the embedding differs from the model's."""
 
 
 @dataclass
@@ -35,13 +39,22 @@ class _Line:
     bundles: list[str]
     numbers: dict[tuple[str, str], float]
     rank: str = MISSING
+    speedup: str | Cell = MISSING
+
+    @property
+    def size(self) -> tuple[int, str]:
+        return self.row.n_params, self.row.model
 
     @property
     def place(self) -> tuple[int, int, str]:
         return self.row.n_tokens, self.row.n_params, self.row.model
 
+    def by_seed(self, metric: Metric) -> dict[int, float]:
+        """Return the values by the seed of the cell."""
+        return {int(seed): self.numbers.get((cell, metric.name), math.nan) for seed, cell in self.row.cells.items()}
+
     def values(self, metric: Metric) -> list[float]:
-        return [self.numbers.get((cell, metric.name), math.nan) for cell in self.row.cells.values()]
+        return list(self.by_seed(metric).values())
 
     @cached_property
     def loss(self) -> tuple[float, float, float]:
@@ -116,12 +129,16 @@ def _section(
         for line in rivals:  # all ranks that the intervals allow
             best, worst = 1 + bisect_left(highs, line.loss[1]), bisect_right(lows, line.loss[2])
             line.rank = str(best) if best == worst else f"{best}–{worst}"
+    _set_speedups(placed)
     columns: list[Column[_Line]] = [
         Column(Markup("<i>D</i>"), lambda line: readable_count(line.row.n_tokens), "rows"),
         Column(Markup("<i>N</i>"), lambda line: readable_count(line.row.n_params), "rows"),
         Column("Optimizer", lambda line: Cell(line.row.label, title=line.row.optimizer), "row"),
         Column("Rank", lambda line: line.rank, "number", title="by the loss: all ranks that the intervals allow"),
         metric_column(_LOSS, _loss, with_arrow(_LOSS)),
+        Column(
+            "Speedup", lambda line: line.speedup, "number", title="tokens that Adam needs for the same loss, over D"
+        ),
         *(metric_column(metric, _mean(metric), with_arrow(metric)) for metric in _BESIDE),
         Column("seeds", lambda line: str(len(line.row.cells)), "number"),
         Column("Marks", lambda line: marks[line.bundles[0]], "wrap"),
@@ -133,6 +150,37 @@ def _section(
     shown = Code(yaml.safe_dump(settings, sort_keys=False, width=100))
     blocks = [Grid(f"Optimizers, {title}", columns, placed), Fold("Data, recipe, protocol and versions", [shown])]
     return {"id": f"regime-{regime.id}", "title": title, "short": f"{data}, {batch:,}"}, blocks
+
+
+def _set_speedups(lines: list[_Line]) -> None:
+    """Set how many tokens Adam needs for the loss of each line, in a model whose Adam was trained with several D.
+
+    Of Adams that differ in the rate of the embedding, it is the one with the most D, of these the one with the lowest
+    loss.
+    """
+    adams: dict[tuple[int, str], dict[str, list[_Line]]] = {}
+    for line in lines:
+        if _ADAM.fullmatch(line.row.optimizer) and not math.isnan(line.loss[0]):
+            adams.setdefault(line.size, {}).setdefault(line.row.optimizer, []).append(line)
+    for size, by_key in adams.items():
+        adam = max(by_key.values(), key=lambda each: (len({line.row.n_tokens for line in each}), -each[-1].loss[0]))
+        curve: dict[int, dict[int, float]] = {}
+        for line in adam:
+            curve.setdefault(line.row.n_tokens, {}).update(line.by_seed(_LOSS))
+        if len(curve) < 2:
+            continue
+        seeds = {seed for of_tokens in curve.values() for seed in of_tokens}
+        for line in (line for line in lines if line.size == size and line not in adam):
+            needed = needed_tokens({seed: own for seed, own in line.by_seed(_LOSS).items() if seed in seeds}, curve)
+            said, low, high = (tokens / line.row.n_tokens for tokens in (needed.tokens, needed.low, needed.high))
+            text = (
+                f"{fixed(said, 2)} [{fixed(low, 2)}, {fixed(high, 2)}]" if needed.n > 1 and said > 0 else fixed(said, 2)
+            )
+            if needed.reason.startswith(MORE):
+                text = f"> {fixed(max(curve) / line.row.n_tokens, 2)}"
+            elif needed.reason.startswith(LESS):
+                text = f"< {fixed(min(curve) / line.row.n_tokens, 2)}"
+            line.speedup = Cell(text, title=f"beside {adam[0].row.label}" + (needed.reason and f"; {needed.reason}"))
 
 
 def _loss(line: _Line) -> str:

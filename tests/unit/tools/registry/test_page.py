@@ -25,15 +25,17 @@ def row(optimizer: str, label: str, seeds: range, n_tokens: int = 1000) -> dict[
     return place | {"optimizer": optimizer, "label": label, "cells": cells}
 
 
-def write_bundle(registry: Path, losses: dict[str, list[float]], regime: str = "r", **changes: Any) -> str:
+def write_bundle(
+    registry: Path, losses: dict[str, list[float]], regime: str = "r", n_tokens: int = 1000, **changes: Any
+) -> str:
     """Write what the page reads of a bundle with the losses of each optimizer, and return its name."""
-    rows = [row(name, name.title(), range(len(values))) for name, values in losses.items()]
+    rows = [row(name, name.title(), range(len(values)), n_tokens) for name, values in losses.items()]
     lines = ["study,n_params,n_tokens,optimizer,seed,task,metric,value,unit,protocol,cell,model,data"]
     for each in rows:
         for (seed, cell), value in zip(each["cells"].items(), losses[each["optimizer"]], strict=True):
             for number, unit in NUMBERS.items():
                 lines.append(
-                    f"s,100,1000,{each['optimizer']},{seed},{number},{value!r},{unit},corrected,{cell},nano,d-0"
+                    f"s,100,{n_tokens},{each['optimizer']},{seed},{number},{value!r},{unit},corrected,{cell},nano,d-0"
                 )
     described = {
         "submitter": "Ann", "notes": "<b>harmless</b> & short", "study": "s", "title": "Some study", "program": "abc",
@@ -77,12 +79,26 @@ def test_each_regime_has_its_table_with_ranks_that_the_intervals_allow(tmp_path:
     assert cells_of(page, "Adam")[1] == "3.010 [2.985, 3.035]"
     assert cells_of(page, "Single")[1] == "3.500"
     assert cells_of(page, "Diverged")[1:3] == ["-", "-"]
-    assert cells_of(page, "Adam")[2] == "3.01 (1)"
+    assert cells_of(page, "Adam")[2:4] == ["-", "3.01 (1)"]
+
     assert f'href="./{name}/bundle.json"' in cells_of(page, "Adam")[-1]
     assert page.index("data-") < page.index('id="bundles"')
     assert len(re.findall(r'<section id="regime-', page)) == 2
     assert "&lt;b&gt;harmless&lt;/b&gt; &amp; short" in page
     assert "2 bundles with 14 cells" in page
+
+
+def test_the_speedup_is_beside_the_adam_with_the_most_numbers_of_tokens(tmp_path: Path) -> None:
+    curve = {1000: [4.0, 4.1], 2000: [3.5, 3.6], 4000: [3.2, 3.3]}
+    others = {"as_adam_later": [3.2, 3.3], "best": [2.0, 2.1], "other_seeds": [3.2, 3.3, 3.4], "worst": [9.0, 9.1]}
+    for n_tokens, values in curve.items():
+        beside = others | {"adamw_f10": [1.0, 1.1]} if n_tokens == 2000 else {}
+        write_bundle(tmp_path, {"adamw_f0.1": values} | beside, n_tokens=n_tokens)
+    page = page_of(tmp_path)
+    shown = {label: cells_of(page, label)[2] for label in ("Best", "Worst", "Adamw_F10")}
+    assert shown == {"Best": "&gt; 2.00", "Worst": "&lt; 0.50", "Adamw_F10": "&gt; 2.00"}
+    assert cells_of(page, "As_Adam_Later")[2] == cells_of(page, "Other_Seeds")[2] == "2.00 [2.00, -]"
+    assert "beside Adamw_F0.1" in page
 
 
 def test_marks_are_those_of_the_recorded_checks_and_of_other_people(tmp_path: Path) -> None:
