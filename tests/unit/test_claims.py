@@ -129,7 +129,7 @@ def test_a_claim_without_its_one_line_is_refused(claim):
 def plain(cell: str) -> str:
     """Return a cell without the markup of letters; what is bold stays."""
     cell = cell.replace("<sup>r</sup>", "^r").replace(" (tuned)", "").replace("\u2212", "-").replace("&lt;", "<")
-    return re.sub(r"</?i>", "", cell).strip()
+    return re.sub(r"</?i>|(?<!\*)\*(?!\*)", "", cell.replace("ʳ", "^r")).strip()
 
 
 def rows_of(text: str) -> list[dict[str, str]]:

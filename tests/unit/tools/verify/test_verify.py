@@ -136,22 +136,23 @@ def test_data_that_are_not_there_are_prepared_again(study: list[str], capsys: py
 
 
 EXAMPLES = Path(__file__).parents[4] / "docs" / "examples"
-WITHOUT_RESULTS = {"english/pilot"}
 
 
 def test_all_shipped_manifests_are_read() -> None:
     found = {str(path.parent.relative_to(EXAMPLES)): path for path in EXAMPLES.rglob("manifest.json")}
-    assert {"demo", "english", "rivals", "theory", *WITHOUT_RESULTS} <= set(found)
-    for name, path in found.items():
-        if name in WITHOUT_RESULTS:
-            with pytest.raises(ValueError, match=r"results\.csv: missing"):
-                verify_module.read_recorded(path)
-            continue
+    assert {"demo", "english", "regime", "rivals", "theory"} <= set(found)
+    for path in found.values():
         recorded = verify_module.read_recorded(path)
         cells = {cell["cell"] for cell in read_json(path)["cells"]}
         assert set(recorded.plan.cells) == set(recorded.values) == cells
         assert set(recorded.choices) == set(recorded.plan.tunings)
         assert all(cell.is_chosen for cell in recorded.plan.cells.values())
+
+
+def test_a_manifest_without_its_results_is_refused(tmp_path: Path) -> None:
+    shutil.copy(EXAMPLES / "demo" / "manifest.json", tmp_path)
+    with pytest.raises(ValueError, match=r"results\.csv: missing"):
+        verify_module.read_recorded(tmp_path / "manifest.json")
 
 
 @pytest.mark.parametrize(("text", "message"), [("nothing", "matches no text file"), ("other", "other: not the text, ")])
