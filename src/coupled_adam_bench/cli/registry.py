@@ -16,9 +16,10 @@ def _bundle(arguments: argparse.Namespace) -> None:
 def _registry(arguments: argparse.Namespace) -> int:
     if arguments.action == "check":
         from coupled_adam_bench.tools.registry.check import check
+        from coupled_adam_bench.tools.verify.verify import parse_config
 
         given = (arguments.registry, arguments.bundles, arguments.again, arguments.device, arguments.record)
-        return check(*given)
+        return check(*given, parse_config(arguments.config))
     from coupled_adam_bench.tools.registry.page import write_registry
 
     write_registry(arguments.registry, arguments.out, arguments.templates)
@@ -40,6 +41,8 @@ def add_commands(add: AddCommand) -> None:
     what = "cells of each bundle that are trained again (default: %(default)s)"
     sub.add_argument("--again", type=int, default=1, metavar="K", help=what)
     sub.add_argument("--record", action="store_true", help="write what is found into checks.jsonl, for the page")
+    what = "paths of studies with text, as 'paths={text: FOLDER}'"
+    sub.add_argument("--config", nargs="+", default=[], metavar="KEY=VALUE", help=what)
     sub.add_argument("--out", type=Path, default="registry.html", help="the page (default: %(default)s)")
     sub.add_argument("--registry", type=Path, default="registry", help="default: %(default)s")
     sub.add_device()

@@ -7,7 +7,7 @@ import platform
 import random
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from dataclasses import replace
 from enum import StrEnum
@@ -56,12 +56,13 @@ def check(
     again: int,
     device: str,
     record: bool = False,
+    paths: Mapping[str, Any] | None = None,
     run: Run = run_in_process,
 ) -> int:
     """Check the ``given`` bundles, or all, print what is found, and return the exit status: 1 if one is refused.
 
     ``again`` cells of each are trained anew; where none are given, only of those without a record that this was done.
-    ``record`` appends what is found to ``checks.jsonl``.
+    ``record`` appends what is found to ``checks.jsonl``, and ``paths`` are those of the user's text and tasks.
     """
     refused = [
         f"{registry / name}: removed, or changed and so renamed, after it was committed; bundles only come in: "
@@ -73,7 +74,7 @@ def check(
     for folder in given or sorted(path.parent for path in registry.glob(f"*/{form.BUNDLE}")):
         try:
             count = again if given or folder.name not in done else 0
-            mark, cells, notes = check_bundle(folder, registry, count, device, run)
+            mark, cells, notes = check_bundle(folder, registry, count, device, run, paths)
         except (ValueError, OSError) as error:
             refused.append(str(error))
             continue
@@ -105,7 +106,7 @@ def _committed(registry: Path) -> list[str]:
 
 
 def check_bundle(
-    folder: Path, registry: Path, again: int, device: str, run: Run
+    folder: Path, registry: Path, again: int, device: str, run: Run, paths: Mapping[str, Any] | None = None
 ) -> tuple[Mark, dict[str, str], list[str]]:
     """Check a bundle and return its mark, the cells that were trained again, and notes; ``ValueError`` refuses it."""
     check_whole(folder)
@@ -114,7 +115,7 @@ def check_bundle(
     if other := [name for name in here if then.get(name) != here[name]]:
         note = f"not recomputed: {', '.join(other)} have other versions here; check it with revision {bundle.program}"
         return Mark.SELF_REPORTED, {}, [note]
-    with form.unpacked(folder) as (recorded, root):
+    with form.unpacked(folder, paths) as (recorded, root):
         check_numbers(folder, recorded)
         if (said := bundle.reproduces) and (found := verdict_on(registry / said.bundle, recorded)) != said.verdict:
             raise ValueError(

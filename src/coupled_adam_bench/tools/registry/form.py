@@ -9,7 +9,7 @@ import gzip
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -127,8 +127,11 @@ def unpack(folder: Path, name: str) -> bytes:
 
 
 @contextmanager
-def unpacked(folder: Path) -> Iterator[tuple[Recorded, Path]]:
-    """Yield for a while what a bundle records, and a folder with its code and, in ``results/study``, its results."""
+def unpacked(folder: Path, given: Mapping[str, Any] | None = None) -> Iterator[tuple[Recorded, Path]]:
+    """Yield for a while what a bundle records, and a folder with its code and, in ``results/study``, its results.
+
+    ``given`` are paths of the user's files by their names in a study.
+    """
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as temporary:
         root = Path(temporary)
         if (folder / CODE).is_dir():
@@ -136,7 +139,7 @@ def unpacked(folder: Path) -> Iterator[tuple[Recorded, Path]]:
         (study_dir := root / "results" / "study").mkdir(parents=True)
         for name in PACKED:
             (study_dir / name).write_bytes(unpack(folder, name))
-        yield read_recorded(study_dir / MANIFEST), root
+        yield read_recorded(study_dir / MANIFEST, given), root
 
 
 def numbers_of(folder: Path, metrics: Collection[Metric]) -> dict[tuple[str, str], float]:
