@@ -155,32 +155,33 @@ def _section(
 def _set_speedups(lines: list[_Line]) -> None:
     """Set how many tokens Adam needs for the loss of each line, in a model whose Adam was trained with several D.
 
-    Of Adams that differ in the rate of the embedding, it is the one with the most D, of these the one with the lowest
-    loss.
+    Of Adams that differ in the rate of the embedding, it is the one that has the seeds of the line at the most D.
     """
-    adams: dict[tuple[int, str], dict[str, list[_Line]]] = {}
+    adams: dict[tuple[int, str], dict[str, dict[int, dict[int, float]]]] = {}
     for line in lines:
         if _ADAM.fullmatch(line.row.optimizer) and not math.isnan(line.loss[0]):
-            adams.setdefault(line.size, {}).setdefault(line.row.optimizer, []).append(line)
-    for size, by_key in adams.items():
-        adam = max(by_key.values(), key=lambda each: (len({line.row.n_tokens for line in each}), -each[-1].loss[0]))
-        curve: dict[int, dict[int, float]] = {}
-        for line in adam:
-            curve.setdefault(line.row.n_tokens, {}).update(line.by_seed(_LOSS))
-        if len(curve) < 2:
+            curve = adams.setdefault(line.size, {}).setdefault(line.row.label, {})
+            curve[line.row.n_tokens] = line.by_seed(_LOSS) | curve.get(line.row.n_tokens, {})
+    for line in lines:
+        found: list[tuple[int, int, str]] = []
+        for label, curve in adams.get(line.size, {}).items():
+            seeds = line.by_seed(_LOSS).keys() & {seed for of_tokens in curve.values() for seed in of_tokens}
+            found.append((sum(seeds <= of_tokens.keys() for of_tokens in curve.values()), len(seeds), label))
+        n_tokens, n_seeds, label = max(found, default=(0, 0, ""))
+        if n_tokens < 2 or not n_seeds or label == line.row.label:
             continue
+        curve = adams[line.size][label]
         seeds = {seed for of_tokens in curve.values() for seed in of_tokens}
-        for line in (line for line in lines if line.size == size and line not in adam):
-            needed = needed_tokens({seed: own for seed, own in line.by_seed(_LOSS).items() if seed in seeds}, curve)
-            said, low, high = (tokens / line.row.n_tokens for tokens in (needed.tokens, needed.low, needed.high))
-            text = (
-                f"{fixed(said, 2)} [{fixed(low, 2)}, {fixed(high, 2)}]" if needed.n > 1 and said > 0 else fixed(said, 2)
-            )
-            if needed.reason.startswith(MORE):
-                text = f"> {fixed(max(curve) / line.row.n_tokens, 2)}"
-            elif needed.reason.startswith(LESS):
-                text = f"< {fixed(min(curve) / line.row.n_tokens, 2)}"
-            line.speedup = Cell(text, title=f"beside {adam[0].row.label}" + (needed.reason and f"; {needed.reason}"))
+        needed = needed_tokens({seed: own for seed, own in line.by_seed(_LOSS).items() if seed in seeds}, curve)
+        said, low, high = (tokens / line.row.n_tokens for tokens in (needed.tokens, needed.low, needed.high))
+        text = fixed(said, 2)
+        if not (math.isnan(low) and math.isnan(high)):
+            text += f" [{fixed(low, 2)}, {fixed(high, 2)}]"
+        if needed.reason.startswith(MORE):
+            text = f"> {fixed(max(curve) / line.row.n_tokens, 2)}"
+        elif needed.reason.startswith(LESS):
+            text = f"< {fixed(min(curve) / line.row.n_tokens, 2)}"
+        line.speedup = Cell(text, title=f"beside {label}" + (needed.reason and f"; {needed.reason}"))
 
 
 def _loss(line: _Line) -> str:
