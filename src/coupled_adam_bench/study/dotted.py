@@ -33,7 +33,8 @@ def find_modules(name: str) -> dict[str, Path]:
     files: dict[str, Path] = {}
     parts = name.split(".")
     for prefix in (".".join(parts[: count + 1]) for count in range(len(parts))):
-        spec = PathFinder.find_spec(prefix, places)
+        # By its last part: folders without __init__.py would look for their parent among what is imported.
+        spec = PathFinder.find_spec(prefix.rpartition(".")[2], places)
         if spec is None and prefix == parts[0]:
             with suppress(ValueError):  # a module that was not imported, such as __main__
                 spec = importlib.util.find_spec(prefix)  # an editable install may have a finder of its own

@@ -45,6 +45,12 @@ def test_the_code_is_the_file_and_all_that_it_imports_from_the_user_s_folders():
     assert code["helpers.signs"] == sha256_file(Path("helpers/signs.py"))
 
 
+def test_folders_in_folders_need_no_init_file():
+    Path("helpers/far").mkdir()
+    Path("helpers/far/mine.py").write_text("x = 1\n")
+    assert list(code_of("helpers.far.mine.Mine")) == ["helpers.far.mine"]
+
+
 def test_this_program_and_its_optimizer_are_no_code_of_the_user():
     before = code_of("my_module.Mine")
     Path("my_module.py").write_text(
