@@ -59,7 +59,7 @@ def test_two_numbers_of_tokens_are_joined_by_a_line_in_log_tokens_without_an_int
 
 @pytest.mark.parametrize("shift", np.linspace(-0.03, 0.03, 13))
 def test_the_interval_holds_the_tokens_that_a_paired_t_test_does_not_tell_apart(shift: float) -> None:
-    """Where the reference was trained this is the test of the runs themselves, at other tokens that of its curve."""
+    """The test compares the runs themselves where the reference was trained, and its curve at other tokens."""
     curve, own = reference(*GRID), by_seed(law(200) + shift + NOISE[0])
     found = needed_tokens(own, curve)
     p_value = stats.ttest_rel(list(own.values()), list(curve[200].values())).pvalue

@@ -163,16 +163,16 @@ def _set_speedups(lines: list[_Line]) -> None:
             curve = adams.setdefault(line.size, {}).setdefault(line.row.label, {})
             curve[line.row.n_tokens] = line.by_seed(_LOSS) | curve.get(line.row.n_tokens, {})
     for line in lines:
-        found: list[tuple[int, int, str]] = []
+        found: list[tuple[int, int, str, dict[int, float]]] = []
         for label, curve in adams.get(line.size, {}).items():
-            seeds = line.by_seed(_LOSS).keys() & {seed for of_tokens in curve.values() for seed in of_tokens}
-            found.append((sum(seeds <= of_tokens.keys() for of_tokens in curve.values()), len(seeds), label))
-        n_tokens, n_seeds, label = max(found, default=(0, 0, ""))
+            seeds = {seed for of_tokens in curve.values() for seed in of_tokens}
+            own = {seed: loss for seed, loss in line.by_seed(_LOSS).items() if seed in seeds}
+            found.append((sum(own.keys() <= of_tokens.keys() for of_tokens in curve.values()), len(own), label, own))
+        n_tokens, n_seeds, label, own = max(found, default=(0, 0, "", {}))
         if n_tokens < 2 or not n_seeds or label == line.row.label:
             continue
         curve = adams[line.size][label]
-        seeds = {seed for of_tokens in curve.values() for seed in of_tokens}
-        needed = needed_tokens({seed: own for seed, own in line.by_seed(_LOSS).items() if seed in seeds}, curve)
+        needed = needed_tokens(own, curve)
         said, low, high = (tokens / line.row.n_tokens for tokens in (needed.tokens, needed.low, needed.high))
         text = fixed(said, 2)
         if not (math.isnan(low) and math.isnan(high)):

@@ -80,7 +80,6 @@ def test_each_regime_has_its_table_with_ranks_that_the_intervals_allow(tmp_path:
     assert cells_of(page, "Single")[1] == "3.500"
     assert cells_of(page, "Diverged")[1:3] == ["-", "-"]
     assert cells_of(page, "Adam")[2:4] == ["-", "3.01 (1)"]
-
     assert f'href="./{name}/bundle.json"' in cells_of(page, "Adam")[-1]
     assert page.index("data-") < page.index('id="bundles"')
     assert len(re.findall(r'<section id="regime-', page)) == 2
