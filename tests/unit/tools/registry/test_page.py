@@ -20,16 +20,22 @@ NUMBERS = {"test,loss": "nat/token", "embeddings,isotropy": "1", "test,pooled_ca
 
 
 def row(optimizer: str, label: str, seeds: range, n_tokens: int = 1000) -> dict[str, Any]:
-    cells = {str(seed): f"nano_{n_tokens}_{optimizer}_s{seed}_0" for seed in seeds}
+    cells = {str(seed): f"nano_{n_tokens}_{optimizer}_s{seed}_{len(label)}" for seed in seeds}
     place = {"n_params": 100, "n_tokens": n_tokens, "model": "m"}
     return place | {"optimizer": optimizer, "label": label, "cells": cells}
 
 
 def write_bundle(
-    registry: Path, losses: dict[str, list[float]], regime: str = "r", n_tokens: int = 1000, **changes: Any
+    registry: Path,
+    losses: dict[str, list[float]],
+    regime: str = "r",
+    n_tokens: int = 1000,
+    tuned: bool = False,
+    **changes: Any,
 ) -> str:
     """Write what the page reads of a bundle with the losses of each optimizer, and return its name."""
-    rows = [row(name, name.title(), range(len(values)), n_tokens) for name, values in losses.items()]
+    suffix = " (tuned)" if tuned else ""
+    rows = [row(name, name.title() + suffix, range(len(values)), n_tokens) for name, values in losses.items()]
     lines = ["study,n_params,n_tokens,optimizer,seed,task,metric,value,unit,protocol,cell,model,data"]
     for each in rows:
         for (seed, cell), value in zip(each["cells"].items(), losses[each["optimizer"]], strict=True):
@@ -98,6 +104,16 @@ def test_the_speedup_is_beside_the_adam_with_the_most_numbers_of_tokens(tmp_path
     assert shown == {"Best": "&gt; 2.00", "Worst": "&lt; 0.50", "Adamw_F10": "&gt; 2.00"}
     assert cells_of(page, "As_Adam_Later")[2] == cells_of(page, "Other_Seeds")[2] == "2.00 [2.00, -]"
     assert "beside Adamw_F0.1" in page
+
+
+def test_a_tuned_adam_is_another_than_the_one_of_the_same_key(tmp_path: Path) -> None:
+    for n_tokens, loss in {1000: 4.0, 2000: 3.5}.items():
+        write_bundle(tmp_path, {"adamw": [loss, loss + 0.1]}, n_tokens=n_tokens)
+    write_bundle(tmp_path, {"adamw": [2.0, 2.1], "other": [3.5, 3.6]}, tuned=True)
+    page = page_of(tmp_path)
+    assert cells_of(page, "Other (tuned)")[2] == "2.00"
+    assert cells_of(page, "Adamw (tuned)")[2] == "&gt; 2.00"
+    assert "beside Adamw (tuned)" not in page
 
 
 def test_marks_are_those_of_the_recorded_checks_and_of_other_people(tmp_path: Path) -> None:
