@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from coupled_adam_bench.statistics.t_test import t_quantile
+from coupled_adam_bench.statistics.t_test import interval, summarize
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.runs import run_history
 from coupled_adam_bench.study.cells import Cell
@@ -103,15 +103,11 @@ def main() -> None:
     rows = csv.writer(sys.stdout, lineterminator="\n")
     rows.writerow(("criterion", "study", "of", "seeds", "mean", "low", "high", "stated_low", "stated_high", "holds"))
     for criterion, study, of, all_values, (low, high) in lines(parser.parse_args().results):
-        values = [value for value in all_values if not math.isnan(value)]
-        mean = math.fsum(values) / len(values) if values else math.nan
-        half = math.nan
-        if len(values) > 1:
-            variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-            half = t_quantile(len(values) - 1) * math.sqrt(variance / len(values))
-        within = low <= mean - half and mean + half <= high
-        holds = "" if math.isnan(half) or (math.isinf(high - low) and low == -high) else str(within).lower()
-        rows.writerow((criterion, study, of, len(values), mean, mean - half, mean + half, low, high, holds))
+        sample = summarize([value for value in all_values if not math.isnan(value)])
+        ends = interval(sample.mean, sample.sd / math.sqrt(sample.n), sample.n - 1) if sample.n > 1 else (math.nan,) * 2
+        undecided = sample.n < 2 or (math.isinf(high - low) and low == -high)
+        holds = "" if undecided else str(low <= ends[0] and ends[1] <= high).lower()
+        rows.writerow((criterion, study, of, sample.n, sample.mean, *ends, low, high, holds))
 
 
 if __name__ == "__main__":
