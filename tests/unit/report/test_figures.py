@@ -183,6 +183,16 @@ def test_the_band_is_one_standard_deviation_where_all_seeds_are_there() -> None:
     assert edges == {(1, 4.0), (1, 6.0), (2, 2.5), (2, 3.5)}  # the sample standard deviations are 1 and 0.5
 
 
+def test_a_long_curve_has_no_more_points_than_its_panel_can_show() -> None:
+    from matplotlib.figure import Figure
+
+    ax = Figure().subplots()
+    rows = [{"step": step, "loss": 1.0 / step} for step in range(1, 20_001)]
+    draw_mean(ax, [rows, rows], "loss", "loss", {"color": "#000000"})
+    (line,) = ax.lines
+    assert (line.get_xdata()[0], line.get_xdata()[-1], len(line.get_xdata())) == (1, 20_000, 500)
+
+
 def test_pdf_figures_have_the_width_of_the_page_and_no_type_3_font(fake: Any) -> None:
     for path in sorted((fake.study_dir / "figures").glob("*.pdf")):
         content = path.read_bytes()

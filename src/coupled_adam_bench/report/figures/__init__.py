@@ -240,4 +240,4 @@ def write_figures(material: "Material", out_dir: Path, wanted: Collection[str] =
                 say_no_data(figure.axes)
                 for ending, kind in kinds.items():
                     with atomic_path(out_dir / f"{name}.{ending}") as temporary:
-                        figure.savefig(temporary, format=kind, metadata={_DATES[kind]: None})
+                        figure.savefig(temporary, format=kind, dpi=200, metadata={_DATES[kind]: None})

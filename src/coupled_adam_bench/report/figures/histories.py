@@ -25,6 +25,8 @@ from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS
 
 _AXES = {"step": "step", "rate_sum": "sum of learning rates"}
 """Labels of what is drawn against."""
+_POINTS = 500
+"""The most points of a curve, which are more than its panel has pixels."""
 History = Sequence[Mapping[str, Any]]
 """The rows of a run's ``history.jsonl``."""
 
@@ -41,13 +43,15 @@ def draw_mean(
     seeds = [values for values in found if values]
     if not seeds:
         return
-    common = sorted(set[int].intersection(*(set(values) for values in seeds)))
-    values_SP = np.array([[values[step] for step in common] for values in seeds])
+    common = set[int].intersection(*(set(values) for values in seeds))
+    every = np.array(sorted(common))
+    shown = every[np.unique(np.linspace(0, max(len(every) - 1, 0), min(len(every), _POINTS)).round().astype(int))]
+    values_SP = np.array([[values[step] for step in shown] for values in seeds])
     mean = values_SP.mean(axis=0)
-    ax.plot(common, mean, label=label, **style)
+    ax.plot(shown, mean, label=label, **style)
     if len(seeds) > 1:
         sd = values_SP.std(axis=0, ddof=1)
-        ax.fill_between(common, mean - sd, mean + sd, color=style["color"], alpha=0.25, linewidth=0)
+        ax.fill_between(shown, mean - sd, mean + sd, color=style["color"], alpha=0.25, linewidth=0)
     for values in seeds:
         rest = [(step, value) for step, value in sorted(values.items()) if step not in common]
         curve(ax, rest, **{**style, "alpha": 0.5, "linewidth": 0.5})
