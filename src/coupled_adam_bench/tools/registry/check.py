@@ -1,5 +1,6 @@
 """Checks bundles: that nothing was changed or left out, that all follows from the results, and some cells again."""
 
+import csv
 import hashlib
 import json
 import math
@@ -39,6 +40,8 @@ MAX_FLOPS = 1e13
 """The largest cell that is trained again: some minutes on two cores, which do about 5e10 FLOPs a second."""
 REPEATS = 3
 """Trainings of a cell that lies off, as many as ``verify`` makes by itself."""
+_ROUNDING = 1e-12
+"""What a number of a statistic may be off, since processors sum in different orders; larger numbers, this share."""
 _ANEW = "run `report` on the unchanged results of the study, and bundle it again"
 
 
@@ -199,7 +202,7 @@ def check_numbers(folder: Path, recorded: Recorded) -> None:
             stored = path.read_bytes() if path.is_file() else b""
             # A column that a later version adds is no number of the bundle.
             known = [name for name in frame if name in stored.decode().partition("\n")[0].split(",")]
-            _check_bytes(path, stored, frame[known or [*frame]])
+            _check_fields(path, stored, frame[known or [*frame]])
     for printed in table.build_tables(material.study):
         name = f"tables/{printed.name}.csv"
         if recorded.manifest["sha256"].get(name) != hashlib.sha256(_csv(render.numbers(printed))).hexdigest():
@@ -250,7 +253,7 @@ def _check_results(folder: Path, recorded: Recorded) -> DataFrame:
     results = collect.read_results(path)
     columns = (results[name].tolist() for name in ("cell", "task", "metric", "value", "unit"))
     rows = ((plan.cells[name], *rest) for name, *rest in zip(*columns, strict=True))
-    _check_bytes(shown, path.read_bytes(), collect.results_frame(plan, rows))
+    _check_fields(shown, path.read_bytes(), collect.results_frame(plan, rows))
     return results
 
 
@@ -261,14 +264,20 @@ def _csv(frame: DataFrame) -> bytes:
         return path.read_bytes()
 
 
-def _check_bytes(path: Path, stored: bytes, frame: DataFrame) -> None:
+def _is_same(one: str, other: str) -> bool:
+    """Tell whether two fields of a CSV file are the same text, or numbers that differ by rounding alone."""
+    try:
+        return one == other or math.isclose(float(one), float(other), rel_tol=_ROUNDING, abs_tol=_ROUNDING)
+    except ValueError:
+        return False
+
+
+def _check_fields(path: Path, stored: bytes, frame: DataFrame) -> None:
     """Raise ``ValueError`` that names the first line and column in which a CSV file is not what it should be."""
-    if stored == (made := _csv(frame)):
-        return
-    lines = [text.decode(errors="replace").splitlines() for text in (stored, made)]
-    pairs = enumerate(zip_longest(*lines, fillvalue=""), 1)
-    number, old, new = next((number, str(one), str(other)) for number, (one, other) in pairs if one != other)
-    fields = zip_longest(*(line.split(",") for line in (lines[1][0], old, new)), fillvalue="")
-    name, one, other = next(each for each in fields if each[1] != each[2])
-    what = f"{one!r} in the bundle, {other!r} from its study and its results"
-    raise ValueError(f"{path}: line {number}, {name}: {what}; {_ANEW}")
+    texts = stored.decode(errors="replace"), _csv(frame).decode()
+    lines = [[*csv.reader(text.splitlines())] for text in texts]
+    for number, (old, new) in enumerate(zip_longest(*lines, fillvalue=[]), 1):
+        for name, one, other in zip_longest(lines[1][0], old, new, fillvalue=""):
+            if not _is_same(one, other):
+                what = f"{one!r} in the bundle, {other!r} from its study and its results"
+                raise ValueError(f"{path}: line {number}, {name}: {what}; {_ANEW}")

@@ -205,6 +205,28 @@ def test_a_forged_number_is_refused_however_far_it_was_carried(
     assert "from its study and its results; run `report` on the unchanged results" in said
 
 
+@pytest.mark.parametrize(("factor", "same"), [(1 + 4e-16, True), (1 - 1e-14, True), (1 + 1e-9, False)])
+def test_a_statistic_may_be_off_by_the_rounding_of_another_processor(
+    bundle: Path, capsys: pytest.CaptureFixture[str], factor: float, same: bool
+) -> None:
+    header, *lines = (bundle / "stated.csv").read_text().splitlines()
+    place = header.split(",").index("difference")
+    fields = lines[0].split(",")
+    fields[place] = repr(float(fields[place]) * factor)
+    change(bundle, "stated.csv", lambda _: "\n".join([header, ",".join(fields), *lines[1:]]) + "\n")
+    reseal(bundle)
+    if same:
+        assert checked() == 0
+    else:
+        assert "stated.csv: line 2, difference: " in refused(capsys)
+
+
+def test_a_statistic_may_lack_no_line(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(bundle, "tests.csv", lambda text: "".join(text.splitlines(keepends=True)[:-1]))
+    reseal(bundle)
+    assert "tests.csv: line " in refused(capsys)
+
+
 def test_a_number_that_was_forged_before_the_report_does_not_come_out_again(
     bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
