@@ -41,7 +41,7 @@ MAX_FLOPS = 1e13
 REPEATS = 3
 """Trainings of a cell that lies off, as many as ``verify`` makes by itself."""
 _ROUNDING = 1e-12
-"""What a number of a statistic may be off, since processors sum in different orders; larger numbers, this share."""
+"""What a number of a statistic may be off, since processors sum in different orders; above 1, as a share of it."""
 _ANEW = "run `report` on the unchanged results of the study, and bundle it again"
 
 
@@ -202,7 +202,7 @@ def check_numbers(folder: Path, recorded: Recorded) -> None:
             stored = path.read_bytes() if path.is_file() else b""
             # A column that a later version adds is no number of the bundle.
             known = [name for name in frame if name in stored.decode().partition("\n")[0].split(",")]
-            _check_fields(path, stored, frame[known or [*frame]])
+            _check_fields(path, stored, frame[known or [*frame]], _ROUNDING)
     for printed in table.build_tables(material.study):
         name = f"tables/{printed.name}.csv"
         if recorded.manifest["sha256"].get(name) != hashlib.sha256(_csv(render.numbers(printed))).hexdigest():
@@ -264,20 +264,20 @@ def _csv(frame: DataFrame) -> bytes:
         return path.read_bytes()
 
 
-def _is_same(one: str, other: str) -> bool:
-    """Tell whether two fields of a CSV file are the same text, or numbers that differ by rounding alone."""
+def _is_same(one: str, other: str, rounding: float) -> bool:
+    """Tell whether two fields of a CSV file are the same text, or numbers that differ by ``rounding`` at most."""
     try:
-        return one == other or math.isclose(float(one), float(other), rel_tol=_ROUNDING, abs_tol=_ROUNDING)
+        return one == other or math.isclose(float(one), float(other), rel_tol=rounding, abs_tol=rounding)
     except ValueError:
         return False
 
 
-def _check_fields(path: Path, stored: bytes, frame: DataFrame) -> None:
+def _check_fields(path: Path, stored: bytes, frame: DataFrame, rounding: float = 0.0) -> None:
     """Raise ``ValueError`` that names the first line and column in which a CSV file is not what it should be."""
     texts = stored.decode(errors="replace"), _csv(frame).decode()
     lines = [[*csv.reader(text.splitlines())] for text in texts]
     for number, (old, new) in enumerate(zip_longest(*lines, fillvalue=[]), 1):
         for name, one, other in zip_longest(lines[1][0], old, new, fillvalue=""):
-            if not _is_same(one, other):
+            if not _is_same(one, other, rounding):
                 what = f"{one!r} in the bundle, {other!r} from its study and its results"
                 raise ValueError(f"{path}: line {number}, {name}: {what}; {_ANEW}")
