@@ -1,4 +1,4 @@
-"""How far a study is from the paper's regime: how often the rows of its embedding come, and what its rates sum to.
+"""How far a study is from the paper's regime: how often its rows and its text come, and what its rates sum to.
 
 What drives a row is how often its token comes. A token of unigram probability p comes B p times in a batch of B tokens.
 Adam remembers about 1 / (1 - beta2) steps, so it mostly forgets a row that these steps see less than once.
@@ -22,9 +22,10 @@ from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Training, rate_factor
 from coupled_adam_bench.study.schedule import learning_rate_factor
 
-_PAPER = ["Table 1 of the paper", "97,700 to 391,000", "5.3", "6.87 to 66"]
-"""4.92 to 19.66 B tokens in 50,304 rows; rows of OpenWebText's unigram counts in the authors' code [C]; 2.5e-4
-(760M) over 50,000 steps to 6e-4 (125M) over 200,000, with the paper's schedule."""
+_PAPER = ["Table 1 of the paper", "97,700 to 391,000", "0.544 to 2.18", "5.3", "6.87 to 66"]
+"""4.92 to 19.66 B tokens in 50,304 rows, and of a text of 9,035,582,198 (nanoGPT, data/openwebtext/readme.md); the
+rows that OpenWebText's unigram counts in the authors' code have, 50,257 [C]; 2.5e-4 (760M) over 50,000 steps to 6e-4
+(125M) over 200,000, with the paper's schedule."""
 
 
 def share_of_rows_forgotten(counts_V: NDArray[np.integer[Any]], batch_tokens: int, beta2: float) -> float:
@@ -50,22 +51,29 @@ def _sum_of_factors(training: Training, steps: int, peak: float) -> float:
     return math.fsum(learning_rate_factor(step, steps, training, peak) for step in range(steps))
 
 
-def _forgotten(cell: Cell, results: Path) -> float:
-    """Return :func:`share_of_rows_forgotten` of a cell's text, NaN if that is not prepared here."""
+def _of_text(cell: Cell, results: Path) -> tuple[float, float]:
+    """Return the passes over a cell's training text and :func:`share_of_rows_forgotten` there.
+
+    Both are NaN if the text is not prepared here.
+    """
     counts = paths.data_dir(cell.data_id, results) / UNIGRAM
     if not counts.is_file():
-        return math.nan
+        return math.nan, math.nan
+    counts_V = np.load(counts)
     training = cell.training
-    return share_of_rows_forgotten(np.load(counts), training.batch_sequences * training.seq_len, training.beta2)
+    forgotten = share_of_rows_forgotten(counts_V, training.batch_sequences * training.seq_len, training.beta2)
+    return cell.n_tokens / int(counts_V.sum()), forgotten
 
 
 def _rows(material: Material) -> Iterator[Row]:
     for cell in material.plan.cells.values():
+        passes, forgotten = _of_text(cell, material.runs.parent)
         yield {
             "cell": cell.id,
             "batch_tokens": cell.training.batch_sequences * cell.training.seq_len,
             "tokens_per_row": cell.n_tokens / cell.vocab_size,
-            "share_of_rows_forgotten": _forgotten(cell, material.runs.parent),
+            "passes": passes,
+            "share_of_rows_forgotten": forgotten,
             "sum_of_rates": sum_of_rates(cell),
         }
 
@@ -76,7 +84,7 @@ def _range(*ends: float) -> str:
 
 
 _HEADS: tuple[tuple[str, Kind], ...] = (
-    ("regime", "row"), ("training tokens for each row", "number"),
+    ("regime", "row"), ("training tokens for each row", "number"), ("passes over the text", "number"),
     ("rows that Adam's memory sees less than once, %", "number"), ("sum of learning rates", "number"),
 )  # fmt: skip
 
@@ -94,15 +102,16 @@ def _blocks(material: Material) -> Iterator[Block]:
         "A result of another regime says little about the paper's."
     )
     forgotten = _ends(rows, "share_of_rows_forgotten", 100)
-    ours = ["this study", _ends(rows, "tokens_per_row"), forgotten, _ends(rows, "sum_of_rates")]
+    per_row, passes = _ends(rows, "tokens_per_row"), _ends(rows, "passes")
+    ours = ["this study", per_row, passes, forgotten, _ends(rows, "sum_of_rates")]
     yield Grid("Regime of the study", listed(*_HEADS), [ours, _PAPER])
 
 
 STATISTIC = Statistic(
     file="occupancy.csv",
     columns={
-        "cell": str, "batch_tokens": int, "tokens_per_row": float, "share_of_rows_forgotten": float,
-        "sum_of_rates": float,
+        "cell": str, "batch_tokens": int, "tokens_per_row": float, "passes": float,
+        "share_of_rows_forgotten": float, "sum_of_rates": float,
     },
     key=("cell",),
     rows=_rows,

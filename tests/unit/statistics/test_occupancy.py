@@ -35,8 +35,8 @@ def test_rates_of_the_paper_sum_to_what_the_report_says(steps, expected):
 def test_the_section_sets_the_study_beside_the_paper(results_of, tiny_plan, tmp_path):
     material = Material(results_of(tiny_plan, lambda *_: 1.0), tmp_path / "runs", tmp_path)
     ((ours, paper),) = tables_of(STATISTIC, material)
-    assert ours[2] == "-"  # the text is not prepared here
-    assert paper == ["Table 1 of the paper", "97,700 to 391,000", "5.3", "6.87 to 66"]
+    assert ours[2:4] == ["-", "-"]  # the text is not prepared here
+    assert paper == ["Table 1 of the paper", "97,700 to 391,000", "0.544 to 2.18", "5.3", "6.87 to 66"]
     cell = next(iter(tiny_plan.cells.values()))
     folder = data_dir(cell.data_id, tmp_path)
     folder.mkdir(parents=True)
@@ -44,6 +44,9 @@ def test_the_section_sets_the_study_beside_the_paper(results_of, tiny_plan, tmp_
     rows = Material(material.study, tmp_path / "runs", tmp_path).rows(STATISTIC)
     assert {row["cell"]: row["tokens_per_row"] for row in rows} == {
         cell.id: cell.n_tokens / cell.vocab_size for cell in tiny_plan.cells.values()
+    }
+    assert {row["cell"]: row["passes"] for row in rows} == {
+        cell.id: cell.n_tokens / (7 * cell.vocab_size) for cell in tiny_plan.cells.values()
     }
     assert {row["share_of_rows_forgotten"] for row in rows} <= {0.0, 1.0}
     assert not any(math.isnan(row["sum_of_rates"]) for row in rows)
