@@ -1,6 +1,6 @@
 """How often each optimizer is best in the tables, and whether that reproduces what the paper claims."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import isnan
 
@@ -10,6 +10,7 @@ from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import DECIDING
 from coupled_adam_bench.statistics.declared import Material, Section
+from coupled_adam_bench.study.architectures import ARCHITECTURES
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
 from coupled_adam_bench.study.catalog.tables import Table
@@ -44,16 +45,38 @@ class Scorecard:
 
 
 TONES = ("bad", "middle", "good")
-WORDS = ("Not reproduced", "Partly reproduced", "Reproduced")
-SEEN = ("Mechanism not seen", "Mechanism partly seen", "Mechanism seen")
-"""The words for a generated language, which can show the mechanism and not the paper's result."""
-CONSISTENT = (
-    "Not consistent with the paper (not tested)",
-    "Partly consistent with the paper (not tested)",
-    "Consistent with the paper (not tested)",
-)
+WORDS = {
+    "paper": ("Not reproduced", "Partly reproduced", "Reproduced"),
+    "small": ("Not seen in small", "Partly seen in small", "Seen in small"),
+    "head alone": ("Not seen on a head alone", "Partly seen on a head alone", "Seen on a head alone"),
+    "generated": ("Mechanism not seen", "Mechanism partly seen", "Mechanism seen"),
+}
+"""The words for a claim of which nothing, a part or all holds, by what the study can show of the paper's result."""
+UNTESTED = {
+    **{reach: tuple(f"{word} (not tested)" for word in words) for reach, words in WORDS.items()},
+    "paper": (
+        "Not consistent with the paper (not tested)",
+        "Partly consistent with the paper (not tested)",
+        "Consistent with the paper (not tested)",
+    ),
+}
 """The words for a table of single runs: no test stands behind it, so it shows no more than this."""
+SMALLEST = (124e6, 4.92e9)
+"""The parameters and tokens of the smallest run of the paper's Table 1 [P]; a study is of its size from 9 / 10 on, as
+in the comparison with published numbers."""
 NOT_JUDGED = "Not judged: nothing could be compared"
+
+
+def reach_of(groups: Iterable[Group]) -> str:
+    """Return what groups can show of the paper's result: a key of ``WORDS``."""
+    firsts = [group.first for group in groups]
+    if any(cell.study.data.source.kind == "synthetic" for cell in firsts):
+        return "generated"
+    if not all(ARCHITECTURES[cell.model.architecture].has_layers for cell in firsts):
+        return "head alone"
+    n_params, n_tokens = SMALLEST
+    is_large = all(cell.n_params >= 0.9 * n_params and cell.n_tokens >= 0.9 * n_tokens for cell in firsts)
+    return "paper" if is_large else "small"
 
 
 @dataclass(frozen=True)
@@ -83,6 +106,11 @@ class Verdict:
         """The fewest and the most seeds of an optimizer in a group."""
         counts = [len(cells) for group in self.groups for cells in group.cells.values()]
         return min(counts), max(counts)
+
+    @property
+    def reach(self) -> str:
+        """What its groups can show of the paper's result: a key of ``WORDS``."""
+        return reach_of(self.groups)
 
 
 def _is_untestable(study: StudyResults, group: Group, metric: Metric) -> bool:
@@ -128,8 +156,8 @@ def _judge(study: StudyResults, card: Scorecard, scores: dict[str, Score], adam:
         kept = sum(study.bold(group, loss.metric) != adam for group in there)
     holds, total = sum(scores[name].wins[coupled_adam] for name in CLAIMED), len(CLAIMED) * len(groups)
     level = 0 if not holds else 2 if holds == total and loss is not None and kept == len(longest) else 1
-    generated = any(group.first.study.data.source.kind == "synthetic" for group in groups)
-    word, tone = ((SEEN if generated else WORDS)[level], TONES[level]) if tested else (CONSISTENT[level], "open")
+    word = (WORDS if tested else UNTESTED)[reach_of(groups)][level]
+    tone = TONES[level] if tested else "open"
     if sum(scores[name].untestable for name in CLAIMED) == total:
         word, tone = NOT_JUDGED, "open"
     return Verdict(card.table, adam, coupled_adam, word, tone, holds, total, groups, loss, kept, len(longest))

@@ -13,19 +13,22 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from planned import Planned
 
 from coupled_adam_bench.report.contents import study_files
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.report.manifest import write_manifest
+from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare
-from coupled_adam_bench.statistics.scores import Verdict, scorecards, verdicts
+from coupled_adam_bench.statistics.scores import TONES, UNTESTED, WORDS, Verdict, reach_of, scorecards, verdicts
 from coupled_adam_bench.study import versions
 from coupled_adam_bench.study.catalog.tables import SETUP_TABLES, TABLE_ENDINGS
-from coupled_adam_bench.study.config import parse_any_study, parse_study
+from coupled_adam_bench.study.config import load_study, parse_any_study, parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 
+ROOT = Path(__file__).parents[3]
 VOID = {"meta", "img", "br", "hr", "input", "link"}
 
 
@@ -158,6 +161,23 @@ def test_verdict_words(study: StudyResults) -> None:
     single = claimed & (tests["table"] == "table2")
     some = tests.assign(bold=tests["bold"] & ~(single & (tests.index == tests.index[single][0])))
     assert word(some, "table2") == "Partly consistent with the paper (not tested)"
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "reach"),
+    [
+        ("paper_small", "table1", "paper"),
+        ("paper_large", "table2", "paper"),
+        ("english", "table1", "small"),
+        ("regime_batch_98k", "batch_98k", "head alone"),
+        ("demo", "table1", "generated"),
+    ],
+)
+def test_a_verdict_s_word_knows_how_far_its_study_is_from_the_paper(name: str, table: str, reach: str) -> None:
+    study = load_study(ROOT / "workflow" / "config" / f"{name}.yaml")
+    plan = Planned(study, "data-0123456789").plan()  # their texts are not needed
+    assert reach_of(layout_of(plan).groups[table]) == reach
+    assert len(WORDS[reach]) == len(UNTESTED[reach]) == len(TONES)
 
 
 def test_the_verdict_looks_at_the_loss_that_the_claim_names(study: StudyResults) -> None:
