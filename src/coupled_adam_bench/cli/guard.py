@@ -6,18 +6,27 @@ the workflow that does this has the lock of the study's folder: there is no othe
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from coupled_adam_bench.cli.jobs import Jobs
 from coupled_adam_bench.data.check import META, data_is_damaged, mark_damaged
+from coupled_adam_bench.report.manifest import made_before
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import move_aside, read_json
+from coupled_adam_bench.store.files import ASIDE, move_aside
 from coupled_adam_bench.store.runs import cell_damage, finished_run, run_damage
 from coupled_adam_bench.store.stored import Measurement
 from coupled_adam_bench.study.tuning import read_choice
 
 _MADE_ANEW = "it is made anew when a job needs it"
+_SHOWN = 10
+"""How many of the places with one fault a sentence names."""
+
+
+def _first(names: Collection[str]) -> str:
+    """Return the first names and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join([*names][:_SHOWN]) + more
 
 
 def check_readable(folders: Iterable[Path]) -> None:
@@ -60,18 +69,20 @@ def _text(path: Path) -> str:
         return ""
 
 
-def remove_outdated(study_dir: Path, made_for: str) -> None:
-    """Remove the manifest of what was made from another plan or measured otherwise, so that all of it is made anew.
+def outdated_report(study_dir: Path, made_for: str) -> Iterator[str]:
+    """Remove the marker of a report that was made from another plan, measured otherwise, or edited; yield a sentence.
 
-    Snakemake notes such things in the working folder, and does not know what was run from another one.
+    The job then makes it anew. Snakemake notes plans in the working folder, and does not know what was run from
+    another one. The files stay until others are made.
     """
-    manifest = study_dir / "manifest.json"
-    try:
-        is_new = read_json(manifest)["made_for"] == made_for
-    except (ValueError, TypeError, KeyError):  # it is missing, damaged, or of an older version
-        is_new = False
-    if not is_new:
-        manifest.unlink(missing_ok=True)
+    before = made_before(study_dir)
+    if before.edited or before.made_for != made_for:
+        (study_dir / paths.REPORTED).unlink(missing_ok=True)
+    if before.edited:
+        yield (
+            f"{study_dir}: edited or damaged since the report was made: {_first(before.edited)}; all of it is made "
+            f"anew, and what differs is kept as NAME{ASIDE}1"
+        )
 
 
 def untrained(run_dir: Path) -> str | None:
