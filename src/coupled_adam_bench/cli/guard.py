@@ -7,7 +7,7 @@ the workflow that does this has the lock of the study's folder: there is no othe
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from coupled_adam_bench.report.manifest import made_before
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import ASIDE, move_aside
 from coupled_adam_bench.store.locks import LOCK
+from coupled_adam_bench.store.markup import first_of
 from coupled_adam_bench.store.runs import cell_damage, finished_run, run_damage
 from coupled_adam_bench.store.stored import Measurement
 from coupled_adam_bench.study.plan import Plan
@@ -24,14 +25,6 @@ from coupled_adam_bench.study.tuning import chosen_values, read_choice
 from coupled_adam_bench.tracking.importing import LOCK as IMPORT_LOCK
 
 _MADE_ANEW = "it is made anew when a job needs it"
-_SHOWN = 10
-"""How many of the places with one fault a sentence names."""
-
-
-def _first(names: Collection[str]) -> str:
-    """Return the first names and how many more there are."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join([*names][:_SHOWN]) + more
 
 
 def check_readable(folders: Iterable[Path]) -> None:
@@ -109,7 +102,7 @@ def check_places(plan: Plan) -> None:
     if found:
         places = [f"{path} ({_kind(path)})" for path in dict.fromkeys(found)]
         raise ValueError(
-            f"something else stands where a file or a folder of this study belongs: {_first(places)}; move or remove "
+            f"something else stands where a file or a folder of this study belongs: {first_of(places)}; move or remove "
             "it, and start again"
         )
 
@@ -153,7 +146,7 @@ def outdated_report(study_dir: Path, made_for: str) -> Iterator[str]:
         (study_dir / paths.REPORTED).unlink(missing_ok=True)
     if before.edited:
         yield (
-            f"{study_dir}: edited or damaged since the report was made: {_first(before.edited)}; all of it is made "
+            f"{study_dir}: edited or damaged since the report was made: {first_of(before.edited)}; all of it is made "
             f"anew, and what differs is kept as NAME{ASIDE}1"
         )
 
