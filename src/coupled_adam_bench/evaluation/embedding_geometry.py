@@ -129,8 +129,8 @@ def own_value(
         raise ValueError(f"{metric.path} fails ({type(error).__name__}: {error})") from error
     if not is_usable(number):
         raise ValueError(
-            f"{metric.path} returns {number:.4g}, not a finite number of at most {LARGEST:g} in size, whose variance "
-            "has room in a float; return its logarithm"
+            f"{metric.path} returns {number:.4g}, not a finite number of at most {LARGEST:g} in size, which "
+            "statistics need; return, for example, its logarithm"
         )
     return number
 
@@ -143,7 +143,9 @@ def try_metrics(study: Study) -> None:
         try:
             value, again = (own_value(metric, function, embeddings_VD, counts) for _ in range(2))
         except ValueError as error:
-            raise ValueError(f"evaluation.metrics.{index}.path: {error} on a matrix of 64 x 8 normal numbers") from None
+            raise ValueError(
+                f"evaluation.metrics.{index}.path: for a matrix of 64 x 8 normal numbers, {error}"
+            ) from None
         if value != again:
             raise ValueError(
                 f"evaluation.metrics.{index}.path: {metric.path} returns {value!r} and then {again!r} for the same "
