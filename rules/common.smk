@@ -12,7 +12,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
-from coupled_adam_bench.cli.guard import check_readable
+from coupled_adam_bench.cli.guard import check_places, check_readable
 from coupled_adam_bench.cli.jobs import Jobs, switch, watched
 from coupled_adam_bench.machine.gpu_leases import visible_gpus
 from coupled_adam_bench.results.groups import layout_of
@@ -70,6 +70,8 @@ with errors_of_users():
             *map(paths.run_dir, PLAN.trained),
         ]
     )
+    if workflow.is_main_process:
+        check_places(PLAN)
 
 # Everything that `snakemake --lint` finds is on purpose. No rule names an environment of its own: all run in the one that
 # Snakemake runs in (environment.yml). PYTHONSAFEPATH is set here, not asked for. The rules `plan` and `fetch` have no log:

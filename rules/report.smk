@@ -1,5 +1,6 @@
 # in:  the markers of all evaluations, and the run folders of the cells
-# out: results/<study>/: results.csv, tests.csv and the other statistics, tables/, figures/, manifest.json, report/index.html
+# out: results/<study>/: results.csv, tests.csv and the other statistics, tables/, figures/, manifest.json, report/index.html,
+#      and the marker report.done
 #      MLflow
 
 import time
@@ -44,8 +45,11 @@ MADE_FOR = digest(
 
 
 def captioned(files, caption, category="Results"):
-    """Mark outputs that people look at: `snakemake --report` shows them with a caption, in a category."""
-    return report(files, category=category, labels={"contents": caption})
+    """Mark outputs that people look at: `snakemake --report` shows them with a caption, in a category.
+
+    As they are marked with `update`, Snakemake leaves them alone before the job, and restores them if it fails.
+    """
+    return update(report(files, category=category, labels={"contents": caption}))
 
 
 # A parameter that is new each time: the plan is computed anew whenever it is asked for.
@@ -92,7 +96,8 @@ CHOSEN = [JOBS.choice(tuning) for tuning in PLAN.tunings if not PARTIAL or JOBS.
 REPORTED = [*DATA_MARKERS, *RUN_MARKERS, *CHOSEN]
 
 
-# The parameter makes all of it anew after a change of the plan, and the templates after one of theirs.
+# The parameter makes all of it anew after a change of the plan, and the templates after one of theirs. The command makes the
+# files beside and moves them in at its end. Until it has, the marker is missing, so that the next start makes them anew.
 rule report_of_study:
     """Write all that shows the results: statistics, tables, figures, the record behind them, and the page."""
     input:
@@ -105,8 +110,9 @@ rule report_of_study:
             TABLE_FILES, "A table of the study: means, standard deviations, and in bold what is better.", "Tables"
         ),
         captioned(FIGURE_FILES, "A figure of the study.", "Figures"),
-        manifest=captioned(STUDY_DIR / "manifest.json", "The record behind the numbers.", "Report"),
-        page=captioned(STUDY_DIR / "report" / "index.html", "The report of the study on one page.", "Report"),
+        captioned(STUDY_DIR / paths.MANIFEST, "The record behind the numbers.", "Report"),
+        captioned(STUDY_DIR / "report" / "index.html", "The report of the study on one page.", "Report"),
+        marker=STUDY_DIR / paths.REPORTED,
     log:
         STUDY_DIR / "logs" / "report.log",
     params:
@@ -119,13 +125,13 @@ rule report_of_study:
         )
 
 
-# What was made from another plan has no manifest (rules/start.smk), so each of these targets asks for it. They ask for the
+# What was made from another plan has no marker (rules/start.smk), so each of these targets asks for it. They ask for the
 # choices too: Snakemake makes no missing file again for the sake of a report that is there.
 rule tables:
     """Target: results, tests and tables of the study."""
     input:
         CHOSEN,
-        rules.report_of_study.output.manifest,
+        rules.report_of_study.output.marker,
         TABLE_FILES,
 
 
@@ -133,7 +139,7 @@ rule figures:
     """Target: the figures of the study."""
     input:
         CHOSEN,
-        rules.report_of_study.output.manifest,
+        rules.report_of_study.output.marker,
         FIGURE_FILES,
 
 

@@ -34,6 +34,8 @@ _USUAL = re.compile(
     r"|Complete log|Elapsed time|SLURM run ID|Job \d+ has been submitted|Job rate limit|Waiting at most|None$"
     r"|RuleException:\nCalledProcessError"
 )
+# A warning for each file of a report that failed: the files are what they were (rules/report.smk).
+_RESTORED = re.compile(r"Restored previous version of|Cannot restore .*: no backup found")
 
 
 def check_arguments(arguments: list[str]) -> None:
@@ -85,6 +87,8 @@ class LogHandler(LogHandlerBase):
                 self._begin(facts[WORKFLOW])
             elif event == LogEvent.JOB_ERROR:
                 self._print_failure(record)
+            elif _RESTORED.match(str(record.msg)):
+                pass
             elif record.levelno >= logging.WARNING or (event is None and not _USUAL.match(str(record.msg))):
                 self._erase()
                 self._plain.emit(record)

@@ -355,8 +355,6 @@ CASES = {
     "a record of a run": "results/runs/*_coupled_adam_s1_*/run.json",
     "a history": "results/runs/*_adamw_s2_*/history.jsonl",
 }
-DERIVED = {"results.csv", "tests.csv", "paired.csv", "a table", "a figure", "the manifest"}
-"""What is made anew where it is missing or older than what it is made of; nobody looks whether it was edited."""
 LOST = {
     "power.csv": "results/tiny/power.csv",
     "another table": "results/tiny/tables/table1.html",
@@ -369,15 +367,17 @@ LOST = {
 
 @pytest.mark.fault(
     "results",
-    "One digit is changed in an evaluation, the record of a run or a history, or such a file, a CSV file of results, a "
-    "table, a figure, the manifest or the page is deleted.",
-    "A plain second start makes it anew from what it was made of, says so, and keeps a changed file beside it.",
+    "One digit is changed in an evaluation, the record of a run, a history, a CSV file of results, a table, a figure "
+    "or the manifest; other such files and the page are deleted.",
+    "A plain second start makes all anew from what they were made of, names what was changed, and keeps what it "
+    "replaces.",
 )
 def test_a_plain_second_start_mends(victim):
     folder = victim.folder
     found = {what: next(folder.glob(pattern)) for what, pattern in (CASES | LOST).items()}
-    lost = {what: path for what, path in found.items() if what in LOST or what in DERIVED}
-    changed = {what: path for what, path in found.items() if what not in lost}
+    lost = {what: path for what, path in found.items() if what in LOST}
+    changed = {what: path for what, path in found.items() if what in CASES}
+    shown = [path for what, path in changed.items() if MADE_BY[what] == "report_of_study"]
     try:
         for path in changed.values():
             text = path.read_text()
@@ -385,11 +385,14 @@ def test_a_plain_second_start_mends(victim):
             path.write_text(text[:place] + "9" + text[place + 1 :])
         for path in lost.values():
             path.unlink()
+        edited = {path: path.read_bytes() for path in shown}
         said = finish(folder)
         for what, path in changed.items():
-            assert str(path.relative_to(folder)) in said, what
+            assert str(path.relative_to(folder / "results/tiny" if path in shown else folder)) in said, what
         for what, path in (changed | lost).items():
             assert path.is_file(), what
+        for path, content in edited.items():
+            assert path.with_name(f"{path.name}.damaged-1").read_bytes() == content
         assert outputs(folder) == victim.tables
         assert "Nothing to be done" in snakemake(folder, "-n").stdout
     finally:
@@ -486,6 +489,40 @@ def test_results_made_for_other_settings(victim):
             write(folder, study)
             finish(folder, "tables")
             assert outputs(folder) == tables
+    finally:
+        victim.restore()
+
+
+@pytest.mark.fault(
+    "results",
+    "The report of a finished study fails, as with a template that raises.",
+    "The last good results are there, byte for byte; the next good start makes them anew.",
+)
+def test_a_report_that_fails_leaves_the_last_one(victim, tmp_path):
+    folder, home = victim.folder, tmp_path / "home"
+    for name in ("rules", "templates", "workflow", "profiles"):
+        shutil.copytree(ROOT / name, home / name)
+    shutil.copy2(ROOT / "Snakefile", home)
+    page = home / "templates/html/report.html.j2"
+    arguments = ["report", "--snakefile", str(home / "Snakefile")]
+    shown = [path for path in victim.results() if path.parent.name in ("tiny", "tables", "figures", "report")]
+    shown = [path for path in shown if path.name not in ("plan.json", "mlflow.json", "report.done")]
+    before = {path: path.read_bytes() for path in shown}
+    assert len(before) > 60
+    try:
+        text = page.read_text()
+        page.write_text("{{ nothing.there }}" + text)
+        result = snakemake(folder, *arguments)
+        assert result.returncode != 0
+        assert "Error in rule report_of_study" in result.stdout and "'nothing' is undefined" in result.stdout
+        assert "Restored" not in result.stdout and "Removing output" not in result.stdout
+        assert {path: path.read_bytes() for path in before if path.exists()} == before
+        page.write_text(text)
+        times = {path: path.stat().st_mtime_ns for path in before}
+        finish(folder, *arguments)
+        assert {path: path.read_bytes() for path in before} == before
+        assert all(path.stat().st_mtime_ns > times[path] for path in before)
+        assert "Nothing to be done" in snakemake(folder, *arguments, "-n").stdout
     finally:
         victim.restore()
 

@@ -6,16 +6,23 @@ the workflow that does this has the lock of the study's folder: there is no othe
 """
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from coupled_adam_bench.cli.jobs import Jobs
-from coupled_adam_bench.data.check import META, data_is_damaged, mark_damaged
+from coupled_adam_bench.data.check import META, TREES, data_is_damaged, mark_damaged
+from coupled_adam_bench.report.manifest import made_before
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import move_aside, read_json
+from coupled_adam_bench.store.files import ASIDE, move_aside
+from coupled_adam_bench.store.locks import LOCK
+from coupled_adam_bench.store.markup import first_of
 from coupled_adam_bench.store.runs import cell_damage, finished_run, run_damage
 from coupled_adam_bench.store.stored import Measurement
-from coupled_adam_bench.study.tuning import read_choice
+from coupled_adam_bench.study.plan import Plan
+from coupled_adam_bench.study.tuning import chosen_values, read_choice
+from coupled_adam_bench.tracking.importing import LOCK as IMPORT_LOCK
 
 _MADE_ANEW = "it is made anew when a job needs it"
 
@@ -30,6 +37,74 @@ def check_readable(folders: Iterable[Path]) -> None:
                 f"{folder}: you may not read this folder. Where a group works in one results folder, its owner types "
                 f"`chmod -R g+rwX {paths.RESULTS}`, and each user types `umask 002` before a start"
             )
+
+
+_OF_FILES = {
+    ".bin", ".csv", ".damaged", ".db", ".done", ".html", ".json", ".jsonl", ".lock", ".log", ".md", ".npy", ".npz",
+    ".pdf", ".safetensors", ".svg", ".tex", ".tsv", ".txt",
+}  # fmt: skip
+"""The endings of our files, which no folder of ours has."""
+_OF_STUDY = ("data", "training", "evaluation", paths.TUNING, "logs", "tables", "figures", "report")
+_OF_RUN = ("checkpoints", "model", "evaluations")
+_KINDS = {stat.S_IFREG: "a file", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+
+
+def _kind(path: Path) -> str:
+    """Return what stands at a path, in words."""
+    if not path.exists():
+        return "a link to nothing"
+    return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "a device")
+
+
+def _no_files(folder: Path) -> Iterator[Path]:
+    """Yield what stands in a folder of ours in the place of a file and is none, without opening anything."""
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:  # it is missing, no folder, or of somebody else
+        return
+    for entry in entries:
+        path = Path(entry.path)
+        if ASIDE in entry.name or entry.is_file(follow_symlinks=False) or path.is_file():
+            continue
+        if path.is_dir() and path.suffix not in _OF_FILES and entry.name != LOCK:
+            yield from () if path.is_symlink() else _no_files(path)
+        elif os.path.lexists(path):  # not a temporary file that has just got its name
+            yield path
+
+
+def _misplaced(folder: Path, subfolders: Iterable[str] = ()) -> Iterator[Path]:
+    """Yield what stands where this folder, its subfolders or a file in them belongs, and is none."""
+    for path in (folder, *(folder / name for name in subfolders)):
+        if os.path.lexists(path) and not path.is_dir():
+            yield path
+    yield from _no_files(folder)
+
+
+def check_places(plan: Plan) -> None:
+    """Raise ``ValueError`` that names whatever stands where a file or folder of a study belongs, and is none.
+
+    It may be a folder in the place of a file, a file in that of a folder, a link to nothing, a pipe or a socket. This
+    comes before anything there is read, since to open a pipe may take for ever.
+    """
+    results, study_dir = paths.RESULTS, paths.study_dir(plan.name)
+    found = [file for file in (paths.MLFLOW_DB, results / IMPORT_LOCK) if os.path.lexists(file) and not file.is_file()]
+    for folder in (results, paths.RUNS, *{path.parent for path in map(paths.data_dir, plan.data_ids)}):
+        found += [folder] if os.path.lexists(folder) and not folder.is_dir() else []
+    found += _misplaced(paths.GPU_LEASES)
+    found += _misplaced(study_dir, _OF_STUDY)
+    for data_id in plan.data_ids:
+        found += _misplaced(paths.data_dir(data_id), TREES)
+    if not found:  # a choice can be read, and a damaged one is set aside later
+        with suppress(ValueError):
+            plan = plan.with_choices(chosen_values(plan.tunings.values(), study_dir / paths.TUNING))
+    for folder in (*map(paths.run_dir, plan.trained), *map(paths.trunk_dir, plan.trunks)):
+        found += _misplaced(folder, _OF_RUN)
+    if found:
+        places = [f"{path} ({_kind(path)})" for path in dict.fromkeys(found)]
+        raise ValueError(
+            f"something else stands where a file or a folder of this study belongs: {first_of(places)}; move or remove "
+            "it, and start again"
+        )
 
 
 def remove_stale_locks(snakemake_dir: Path, study_dir: Path, left_by: str) -> str | None:
@@ -60,18 +135,20 @@ def _text(path: Path) -> str:
         return ""
 
 
-def remove_outdated(study_dir: Path, made_for: str) -> None:
-    """Remove the manifest of what was made from another plan or measured otherwise, so that all of it is made anew.
+def outdated_report(study_dir: Path, made_for: str) -> Iterator[str]:
+    """Remove the marker of a report that was made from another plan, measured otherwise, or edited; yield a sentence.
 
-    Snakemake notes such things in the working folder, and does not know what was run from another one.
+    The job then makes it anew. Snakemake notes plans in the working folder, and does not know what was run from
+    another one. The files stay until others are made.
     """
-    manifest = study_dir / "manifest.json"
-    try:
-        is_new = read_json(manifest)["made_for"] == made_for
-    except (ValueError, TypeError, KeyError):  # it is missing, damaged, or of an older version
-        is_new = False
-    if not is_new:
-        manifest.unlink(missing_ok=True)
+    before = made_before(study_dir)
+    if before.edited or before.made_for != made_for:
+        (study_dir / paths.REPORTED).unlink(missing_ok=True)
+    if before.edited:
+        yield (
+            f"{study_dir}: edited or damaged since the report was made: {first_of(before.edited)}; all of it is made "
+            f"anew, and what differs is kept as NAME{ASIDE}1"
+        )
 
 
 def untrained(run_dir: Path) -> str | None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
-from coupled_adam_bench.cli.guard import remove_outdated, remove_stale_locks, set_aside_damage
+from coupled_adam_bench.cli.guard import outdated_report, remove_stale_locks, set_aside_damage
 from coupled_adam_bench.cli.jobs import Jobs
 from coupled_adam_bench.cli.status import Part, Workflow
 from coupled_adam_bench.machine.device import check_threads
@@ -30,7 +30,7 @@ TRAINING_RULES = {"train_cells", "train_trunk"}
 def mend(jobs: Jobs, made_for: str, left_by: str) -> Iterator[str]:
     """Set aside the files that differ from what was written, and remove the locks of a killed run; yield sentences."""
     yield from set_aside_damage(jobs)
-    remove_outdated(jobs.study_dir, made_for)
+    yield from outdated_report(jobs.study_dir, made_for)
     if not_imported(jobs.study_dir):
         (jobs.study_dir / IMPORT_SUMMARY).unlink()
     if said := remove_stale_locks(Path(".snakemake"), jobs.study_dir, left_by):

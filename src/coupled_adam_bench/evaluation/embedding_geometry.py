@@ -35,7 +35,7 @@ from coupled_adam_bench.evaluation.word_similarity import (
     word_similarity_rows,
 )
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.stored import Evaluation, Evaluator, ResultRow, row
+from coupled_adam_bench.store.stored import LARGEST, Evaluation, Evaluator, ResultRow, is_usable, row
 from coupled_adam_bench.study.architectures import ARCHITECTURES
 from coupled_adam_bench.study.catalog.names import HEAD
 from coupled_adam_bench.study.cells import Cell
@@ -117,7 +117,8 @@ def own_value(
 ) -> float:
     """Return the value of a metric for a matrix (vocabulary, width).
 
-    ``ValueError`` with the metric's path if the function fails, changes the matrix, or returns no finite number or NaN.
+    ``ValueError`` with the metric's path if the function fails, changes the matrix, or returns what statistics cannot
+    use: neither NaN nor a finite number of at most ``LARGEST`` in size.
     """
     takes_counts = "unigram_counts" in inspect.signature(function).parameters
     given = embeddings_VD.view()
@@ -126,8 +127,11 @@ def own_value(
         number = float(function(given, unigram_counts=unigram_counts) if takes_counts else function(given))
     except Exception as error:  # the function is the user's
         raise ValueError(f"{metric.path} fails ({type(error).__name__}: {error})") from error
-    if math.isinf(number):
-        raise ValueError(f"{metric.path} returns {number}, not a finite number")
+    if not is_usable(number):
+        raise ValueError(
+            f"{metric.path} returns {number:.4g}, not a finite number of at most {LARGEST:g} in size, which "
+            "statistics need; return, for example, its logarithm"
+        )
     return number
 
 
@@ -139,7 +143,9 @@ def try_metrics(study: Study) -> None:
         try:
             value, again = (own_value(metric, function, embeddings_VD, counts) for _ in range(2))
         except ValueError as error:
-            raise ValueError(f"evaluation.metrics.{index}.path: {error} on a matrix of 64 x 8 normal numbers") from None
+            raise ValueError(
+                f"evaluation.metrics.{index}.path: for a matrix of 64 x 8 normal numbers, {error}"
+            ) from None
         if value != again:
             raise ValueError(
                 f"evaluation.metrics.{index}.path: {metric.path} returns {value!r} and then {again!r} for the same "

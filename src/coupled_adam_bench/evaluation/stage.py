@@ -18,6 +18,7 @@ from coupled_adam_bench.store.stored import (
     Evaluator,
     Measurement,
     beside,
+    is_usable,
     measurement_of,
     named,
     row,
@@ -97,15 +98,15 @@ def _is_pending(measurement: Measurement, cell_id: str) -> bool:
 
 
 def _write(measurement: Measurement, cell_id: str, evaluation: Evaluation, **facts: Any) -> None:
-    """Write a cell's evaluation; ``ValueError`` for numbers that no model can have.
+    """Write a cell's evaluation; ``ValueError`` for other metrics than the stage declares, or impossible numbers.
 
-    A number that is not finite, as of a model whose weights are huge, is recorded as NaN with that reason. The files
-    beside the record come first, and it has their checksums.
+    A number that statistics cannot use, as of a model whose weights are huge, is recorded as NaN with that reason. The
+    files beside the record come first, and it has their checksums.
     """
     model_sha256 = measurement.model_sha256(cell_id)
     results, reasons = list(evaluation.results), list(evaluation.undefined)
     for index, found in enumerate(results):
-        if math.isinf(found["value"]) or (math.isnan(found["value"]) and not evaluation.undefined):
+        if not is_usable(found["value"]) or (math.isnan(found["value"]) and not evaluation.undefined):
             reasons.append(f"{found['task']} {found['metric']} of this model is {found['value']}")
             results[index] = row(found["task"], found["metric"], math.nan, found["unit"])
     path = measurement.path(cell_id, model_sha256)
@@ -123,7 +124,7 @@ def _write(measurement: Measurement, cell_id: str, evaluation: Evaluation, **fac
     }
     if evaluation.files:
         record["files"] = {name: hashlib.sha256(contents).hexdigest() for name, contents in evaluation.files.items()}
-    if problem := wrong_row(results):
+    if problem := measurement.undeclared(results) or wrong_row(results):
         raise ValueError(problem)
     for name, contents in evaluation.files.items():
         write_bytes(beside(path, name), contents)

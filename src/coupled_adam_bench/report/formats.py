@@ -8,6 +8,8 @@ from coupled_adam_bench.statistics.t_test import Sample
 
 MISSING = "-"
 _MINUS = "\u2212"
+_LONGEST = 1e12
+"""From here on a number is printed in scientific notation, such as 1.234e+50: its digits would fill a line."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,14 @@ class Shorthand:
 
 
 def fixed(value: float, digits: int) -> str:
-    """Return a number with ``digits`` decimals, a true minus sign and no minus zero; ``-`` for what is not finite."""
+    """Return a number with ``digits`` decimals, a true minus sign and no minus zero; ``-`` for what is not finite.
+
+    A number of 13 digits and more has four significant ones, such as ``1.234e+50``.
+    """
     if not math.isfinite(value):
         return MISSING
+    if abs(value) >= _LONGEST:
+        return significant(value, 4)
     text = f"{value:.{digits}f}"
     negative = text.startswith("-") and float(text) != 0
     return (_MINUS if negative else "") + text.removeprefix("-")
@@ -40,11 +47,14 @@ def shorthand(sample: Sample, digits: int) -> Shorthand:
     """Return ``0.123 (4)``: the mean, and the standard deviation in units of its last digit.
 
     A standard deviation of several such units shows as many, ``2.97 (12)`` is 2.97 +- 0.12; less than half a unit
-    shows ``(0)``. A single value has no parentheses, and a missing one is ``-``.
+    shows ``(0)``. A single value has no parentheses, and a missing one is ``-``. Where one of the two is too long,
+    both are in scientific notation, and the standard deviation is the number itself: ``1.234e+50 (2.1e+48)``.
     """
     mean = fixed(sample.mean, digits)
     if mean == MISSING or sample.n < 2:
         return Shorthand(mean)
+    if max(abs(sample.mean), sample.sd) >= _LONGEST:
+        return Shorthand(significant(sample.mean, 4), f"({significant(sample.sd, 2)})")
     units = f"{sample.sd:.{digits}f}".replace(".", "").lstrip("0") or "0"
     return Shorthand(mean, f"({units})")
 

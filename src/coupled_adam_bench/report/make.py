@@ -1,20 +1,24 @@
-"""The reporting of a study in one go: results, statistics, tables, figures, the record behind them, and the page."""
+"""The reporting of a study in one go: results, statistics, tables, figures, the record behind them, and the page.
+
+All of it is made in a folder beside, and moved to its place at the end. So a report that fails leaves the last one.
+"""
 
 import base64
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from markupsafe import Markup
 
+from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.report.contents import sections, statistics_of
 from coupled_adam_bench.report.figures import FIGURE_ENDINGS as FIGURE_ENDINGS
 from coupled_adam_bench.report.figures import figures_of, write_figures
 from coupled_adam_bench.report.formats import plural
-from coupled_adam_bench.report.manifest import write_manifest
+from coupled_adam_bench.report.manifest import made_before, manifest_of, write_manifest
 from coupled_adam_bench.report.render import html_environment, write_tables
 from coupled_adam_bench.results.collect import collect, read_results
 from coupled_adam_bench.results.groups import layout_of
@@ -24,7 +28,8 @@ from coupled_adam_bench.statistics.compare import STATISTIC as TESTS
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import write_text
+from coupled_adam_bench.store.files import move_aside, remove, sha256_file, write_text
+from coupled_adam_bench.store.locks import folder_lock
 from coupled_adam_bench.study.plan import Plan
 
 Only = Literal["tables", "figures"]
@@ -40,6 +45,8 @@ class Places:
     runs: Path = paths.RUNS
     results: Path | None = None
     """The file of results that were collected before, for a reader who has no runs."""
+    out: Path | None = None
+    """The folder in which files are made, by default that of the study."""
 
 
 def material_of(plan: Plan, places: Places, partial: bool = False) -> Material:
@@ -48,10 +55,10 @@ def material_of(plan: Plan, places: Places, partial: bool = False) -> Material:
     What is not evaluated yet is NaN if ``partial``, and ``ValueError`` otherwise.
     """
     results = collect(plan, places.runs, partial) if places.results is None else read_results(places.results)
-    write_csv(results, places.study_dir / "results.csv")
+    write_csv(results, (places.out or places.study_dir) / "results.csv")
     layout = layout_of(plan)
     tests = compare(StudyResults(layout, results))
-    return Material(StudyResults(layout, results, tests), places.runs, places.study_dir)
+    return Material(StudyResults(layout, results, tests), places.runs, places.study_dir, places.out)
 
 
 def _figure(path: Path) -> str:
@@ -80,8 +87,8 @@ def write_page(out: Path, templates_dir: Path, template: str, figures: Mapping[s
 
 
 def write_report(material: Material, templates_dir: Path) -> None:
-    """Write ``report/index.html`` from the material of a study, whose figures and manifest are in its folder."""
-    plan, folder = material.plan, material.study_dir
+    """Write ``report/index.html`` from the material of a study, whose figures are in its folder ``out``."""
+    plan, folder = material.plan, material.out
     shown = [(section, list(section.blocks(material))) for section in sections()]
     write_page(
         folder / "report" / "index.html",
@@ -96,6 +103,35 @@ def write_report(material: Material, templates_dir: Path) -> None:
     )
 
 
+_BESIDE = ".report"
+"""The folder in that of the study in which a report is made."""
+
+
+def move_in(made: Path, study_dir: Path, is_whole: bool) -> None:
+    """Move the files of a report from where they were ``made`` to their places, the manifest last.
+
+    A file there that somebody has edited is kept under another name. A ``whole`` report also takes away what belonged
+    to the one before and not to this one.
+    """
+    before = made_before(study_dir)
+    new = [path.relative_to(made).as_posix() for path in sorted(made.rglob("*")) if path.is_file()]
+    obsolete = before.files.keys() - {*new} if is_whole else set()
+    # Until the manifest is in its place, some files are not those that it has: a start then makes the report anew.
+    (study_dir / paths.REPORTED).unlink(missing_ok=True)
+    for name in before.edited:
+        place = study_dir / name
+        is_as_made = name in new and sha256_file(made / name) == sha256_file(place)
+        if (name in new or name in obsolete) and not is_as_made:
+            say(f"{place}: edited since it was made; kept as {move_aside(place).name}")
+    for name in sorted(new, key=lambda name: name == paths.MANIFEST):
+        (study_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).replace(study_dir / name)
+    for name in obsolete:
+        (study_dir / name).unlink(missing_ok=True)
+    if is_whole:
+        write_text(study_dir / paths.REPORTED, "")
+
+
 def report(
     plan: Plan,
     places: Places,
@@ -107,15 +143,31 @@ def report(
     """Write everything that shows a study's results, or ``only`` its tables or its figures.
 
     ``made_for`` is a hash of what the results show, which the manifest notes. The figures are written with ``endings``.
+    The files come to their places when all are made: before that, and after an error, the last ones are there.
     """
     folder = places.study_dir
+    with folder_lock(folder, ".report.lock", f"{folder}: waits for the process that makes its report"):
+        made = folder / _BESIDE
+        remove(made)  # of a process that was killed
+        made.mkdir()
+        try:
+            _make(plan, replace(places, out=made), only, partial, made_for, endings)
+            move_in(made, folder, is_whole=only is None)
+        finally:
+            remove(made)
+
+
+def _make(
+    plan: Plan, places: Places, only: Only | None, partial: bool, made_for: str, endings: Collection[str]
+) -> None:
     material = material_of(plan, places, partial)
     for statistic in statistics_of(plan) if only != "tables" else [TESTS]:
         material.write(statistic)
     if only != "figures":
-        write_tables(material.study, folder / "tables", places.templates)
+        write_tables(material.study, material.out / "tables", places.templates)
     if only != "tables":
-        write_figures(material, folder / "figures", endings)
+        write_figures(material, material.out / "figures", endings)
     if only is None:
-        write_manifest(plan, folder, places.runs.parent, made_for)
+        material.manifest = manifest_of(plan, places.study_dir, places.runs.parent, made_for)
         write_report(material, places.templates)
+        write_manifest(material.manifest, material.out)

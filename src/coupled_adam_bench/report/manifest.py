@@ -1,14 +1,19 @@
-"""Writes ``manifest.json``, the record of the code, the data and the runs behind a study's numbers."""
+"""Writes ``manifest.json``, the record of the code, the data and the runs behind a study's numbers.
+
+It has the checksums of the files that show them. Each start of the workflow compares these, so this module is light.
+"""
 
 import importlib.metadata
 import platform
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.machine.process import git_revision
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import ASIDE, read_sealed, sha256_file, write_json
+from coupled_adam_bench.store.files import read_json, read_sealed, seal, sha256_file, write_json
 from coupled_adam_bench.store.runs import read_run
 from coupled_adam_bench.study import versions
 from coupled_adam_bench.study.catalog.stages import STAGES
@@ -16,7 +21,9 @@ from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.stated import read_record
 
-_HASHED = ("*.csv", "tables/*", "figures/*")
+_HASHED = ("*.csv", "tables/*", "figures/*", "report/*")
+_SEAL = "seal"
+"""The key of the manifest's own checksum; ``sha256`` has those of the files."""
 
 
 def _versions() -> dict[str, str]:
@@ -62,14 +69,12 @@ def _data(data_id: str, meta: Path) -> dict[str, Any]:
     return {"id": data_id, "meta": read_sealed(meta) if meta.is_file() else None}
 
 
-def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESULTS, made_for: str = "") -> None:
-    """Write ``manifest.json`` of a study whose results, tests, tables and figures lie in ``study_dir``.
+def manifest_of(plan: Plan, study_dir: Path, results_root: Path = paths.RESULTS, made_for: str = "") -> dict[str, Any]:
+    """Return the manifest of a study before its files are made.
 
     ``results_root`` is the folder of ``runs`` and ``data``. Runs and data that are not there are noted as such.
-    ``made_for`` is a hash of what the results show.
+    ``made_for`` is a hash of what the results show. ``ValueError`` for the damaged record of a run.
     """
-    found = [path for pattern in _HASHED for path in sorted(study_dir.glob(pattern))]
-    files = [path for path in found if not path.name.startswith(".") and ASIDE not in path.name]
     manifest = {
         "study": plan.name,
         "title": plan.title,
@@ -83,7 +88,7 @@ def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESUL
         "git_revision": git_revision(),
         "packages": _versions(),
         "platform": platform.platform(),
-        "sha256": {path.relative_to(study_dir).as_posix(): sha256_file(path) for path in files},
+        "sha256": {},
         "data": [_data(data_id, paths.data_dir(data_id, results_root) / "meta.json") for data_id in plan.data_ids],
         "cells": [_cell(cell, paths.run_dir(cell.id, results_root)) for cell in plan.cells.values()],
     }
@@ -91,4 +96,49 @@ def write_manifest(plan: Plan, study_dir: Path, results_root: Path = paths.RESUL
         manifest["tuning_cells"] = [
             _cell(cell, paths.run_dir(cell.id, results_root)) for cell in plan.tuning_cells.values()
         ]
-    write_json(study_dir / "manifest.json", manifest)
+    return manifest
+
+
+def _shown(folder: Path) -> dict[str, Path]:
+    """Return the files of results in a folder by their names in the manifest."""
+    found = [path for pattern in _HASHED for path in sorted(folder.glob(pattern))]
+    return {path.relative_to(folder).as_posix(): path for path in found if path.is_file()}
+
+
+def write_manifest(manifest: dict[str, Any], folder: Path) -> None:
+    """Write ``manifest.json`` into the folder of the files that were made, with their checksums and its own."""
+    checksums = {name: sha256_file(path) for name, path in _shown(folder).items()}
+    manifest = {**manifest, "sha256": checksums}
+    write_json(folder / paths.MANIFEST, {**manifest, _SEAL: seal({"manifest": manifest})})
+
+
+@dataclass(frozen=True)
+class MadeBefore:
+    """What a manifest says of the files in its folder.
+
+    ``files`` has its files that are there, by name. ``edited`` names those that are not as they were written; the
+    manifest itself may be one.
+    """
+
+    made_for: str | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
+    edited: tuple[str, ...] = ()
+
+
+def made_before(study_dir: Path) -> MadeBefore:
+    """Compare the files of a study with its manifest; nothing is known where it is missing or of an older version."""
+    path = study_dir / paths.MANIFEST
+    if not path.is_file():
+        return MadeBefore()
+    try:
+        manifest = read_json(path)
+        own = manifest.pop(_SEAL, None)
+        made_for, checksums = manifest["made_for"], dict(manifest["sha256"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return MadeBefore(edited=(paths.MANIFEST,))
+    if own is None:
+        return MadeBefore()
+    edited = [] if own == seal({"manifest": manifest}) else [paths.MANIFEST]
+    files = {name: file for name, file in _shown(study_dir).items() if name in checksums}
+    edited += [name for name, file in files.items() if sha256_file(file) != checksums[name]]
+    return MadeBefore(made_for, files, tuple(edited))

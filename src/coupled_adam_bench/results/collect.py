@@ -8,7 +8,7 @@ from pandas import DataFrame
 from coupled_adam_bench.results.tidy import read_csv, typed_frame
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import await_files
-from coupled_adam_bench.store.stored import Measurement, measured_cells
+from coupled_adam_bench.store.stored import LARGEST, Measurement, is_usable, measured_cells
 from coupled_adam_bench.study.catalog.metrics import RESULT_COLUMNS
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan
@@ -29,17 +29,12 @@ def _measured(cell: Cell, measurements: list[Measurement], partial: bool) -> tup
     What the stages always measure is NaN in a cell that has not all.
     """
     there = [measurement for measurement in measurements if not partial or measurement.is_there(cell.id)]
-    records = [measurement.read(cell.id) for measurement in there]
+    records = [measurement.read_whole(cell.id) for measurement in there]
     whole = there == measurements and all(record["status"] != "diverged" for record in records)
     rows = [row for record in records for row in record["results"]]
     found: Found = {(row["task"], row["metric"]): (row["value"], row["unit"]) for row in rows}
     for measurement in measurements:
         for task, name, unit in measurement.columns:
-            if whole and (task, name) not in found:
-                raise ValueError(
-                    f"{measurement.find(cell.id)}: no {task} {name}; delete this file and start again: it is measured "
-                    "anew"
-                )
             found.setdefault((task, name), (float("nan"), unit))
     return found, whole
 
@@ -79,5 +74,13 @@ def results_frame(plan: Plan, rows: Iterable[tuple[Cell, str, str, float, str]])
 
 
 def read_results(path: Path) -> DataFrame:
-    """Read ``results.csv``; ``ValueError`` for a wrong column, a value of the wrong type or a duplicate row."""
-    return read_csv(path, TYPES, _KEY)
+    """Read ``results.csv``; ``ValueError`` for a wrong column, a value that cannot be used or a duplicate row."""
+    results = read_csv(path, TYPES, _KEY)
+    unusable = results[~results["value"].map(is_usable)]
+    if len(unusable):
+        first = unusable.iloc[0]
+        raise ValueError(
+            f"{path}: {len(unusable)} values are not numbers of at most {LARGEST:g} in size, such as the "
+            f"{first['task']} {first['metric']} of {first['cell']}, {first['value']:.4g}; use NaN for a missing one"
+        )
+    return results

@@ -67,19 +67,25 @@ class Placed:
 
 
 class Material:
-    """What statistics and sections are made of: a study's results, its runs, and the statistics made so far."""
+    """What statistics and sections are made of: a study's results, its runs, and the statistics made so far.
 
-    def __init__(self, study: StudyResults, runs: Path = paths.RUNS, study_dir: Path | None = None) -> None:
+    Files are written into the folder ``out``, by default that of the study.
+    """
+
+    def __init__(
+        self, study: StudyResults, runs: Path = paths.RUNS, study_dir: Path | None = None, out: Path | None = None
+    ) -> None:
         self.study = study
         self.plan = study.plan
         self.runs = runs
         self.study_dir = study_dir or paths.study_dir(study.plan.name)
+        self.out = out or self.study_dir
         self._frames: dict[str, DataFrame] = {}
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The record behind the numbers, ``manifest.json``."""
-        manifest: dict[str, Any] = read_json(self.study_dir / "manifest.json")
+        manifest: dict[str, Any] = read_json(self.out / paths.MANIFEST)
         return manifest
 
     def frame(self, statistic: Statistic) -> DataFrame:
@@ -104,4 +110,4 @@ class Material:
 
     def write(self, statistic: Statistic) -> None:
         """Write the file of a statistic, atomically and in full precision."""
-        write_csv(self.frame(statistic), self.study_dir / statistic.file)
+        write_csv(self.frame(statistic), self.out / statistic.file)

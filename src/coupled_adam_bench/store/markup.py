@@ -1,6 +1,7 @@
-"""Plain text as LaTeX, and as a cell of a CSV file. Light."""
+"""Plain text as LaTeX, as a cell of a CSV file, and in sentences. Light."""
 
 import re
+from collections.abc import Collection
 
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "[": "{[}", "]": "{]}", "&": r"\&", "%": r"\%", "$": r"\$",
@@ -16,6 +17,12 @@ def latex_escape(text: str) -> str:
     Letters that pdflatex does not know pass through: they need XeLaTeX or LuaLaTeX.
     """
     return _LATEX_PATTERN.sub(lambda match: _LATEX.get(match[0], " "), text)
+
+
+def first_of(names: Collection[str], shown: int = 10) -> str:
+    """Return the first names and how many more there are, for a sentence."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join([*names][:shown]) + more
 
 
 def csv_cell(text: str) -> str:

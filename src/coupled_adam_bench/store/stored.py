@@ -8,13 +8,14 @@ study never finds those of another.
 import importlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest, read_sealed, sha256_file
+from coupled_adam_bench.store.markup import first_of
 from coupled_adam_bench.store.runs import read_run
 from coupled_adam_bench.study.catalog.metrics import METRICS, columns_of
 from coupled_adam_bench.study.catalog.stages import OWN_METRICS_STAGE, Stage
@@ -24,6 +25,13 @@ from coupled_adam_bench.study.plan import Plan
 
 ResultRow = dict[str, Any]
 """One row of results: its task, metric, value and unit."""
+LARGEST = 1e70
+"""The largest size of a number of results: Welch's test takes the fourth power of a deviation, which must be finite."""
+
+
+def is_usable(value: float) -> bool:
+    """Tell whether statistics can use a number: NaN stands for one that is missing, others are at most ``LARGEST``."""
+    return math.isnan(value) or abs(value) <= LARGEST
 
 
 @dataclass(frozen=True)
@@ -126,10 +134,36 @@ class Measurement:
         }
         return read_evaluation(self.path(cell_id, model_sha256), expected)
 
+    def read_whole(self, cell_id: str) -> dict[str, Any]:
+        """Return a cell's evaluation as :meth:`read`; ``ValueError`` too if it has other metrics than are declared.
+
+        What a diverged cell lacks is NaN, whether its file has rows or not.
+        """
+        record = self.read(cell_id)
+        if record["status"] != "diverged" and (problem := self.undeclared(record["results"])):
+            raise ValueError(f"{self.find(cell_id)}: {problem}")
+        return record
+
+    def undeclared(self, rows: Sequence[ResultRow]) -> str | None:
+        """Return how the rows of a cell differ from what the stage declares, or ``None``.
+
+        They have each of its columns once, in its unit, and none of another stage. Further rows are the stage's own.
+        """
+        units = {(row["task"], row["metric"]): row["unit"] for row in rows}
+        lacking = [f"{task} {metric}" for task, metric, unit in self.columns if units.get((task, metric)) != unit]
+        if lacking:
+            return f"{self.stage.name} declares {first_of(lacking)}, and did not measure it, or in another unit"
+        columns_of_others = {
+            (metric.task, metric.name) for metric in METRICS.values() if metric.stage != self.stage.name
+        }
+        if foreign := sorted(columns_of_others & units.keys()):
+            return f"{self.stage.name} measured {', '.join(map(' '.join, foreign))}, which another stage declares"
+        return None if len(units) == len(rows) else f"{self.stage.name} measured one metric of a task twice"
+
     def damage(self, cell_id: str) -> str | None:
         """Return what is wrong with a cell's evaluation as one line, or ``None``."""
         try:
-            self.read(cell_id)
+            self.read_whole(cell_id)
         except (ValueError, OSError) as error:
             return str(error)
         return None
@@ -146,7 +180,17 @@ def read_evaluation(path: Path, expected: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{path}: {key} is {record.get(key)!r:.200}, not {value!r:.200}")
     for name, sha256 in record.get("files", {}).items():
         _check_file(beside(path, name), sha256)
+    if problem := _unusable(record["results"]):
+        raise ValueError(f"{path}: {problem}")
     return record
+
+
+def _unusable(rows: Iterable[ResultRow]) -> str | None:
+    """Return which number of an evaluation statistics cannot use, or ``None``."""
+    for found in rows:
+        if not is_usable(found["value"]):
+            return f"{found['task']} {found['metric']} is {found['value']:.4g}, above {LARGEST:g} in size"
+    return None
 
 
 def beside(evaluation: Path, name: str) -> Path:

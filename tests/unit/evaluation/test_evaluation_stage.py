@@ -19,6 +19,7 @@ from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json, read_sealed, sha256_file, write_sealed
+from coupled_adam_bench.store.stored import measurement_of, row
 from coupled_adam_bench.study.catalog.metrics import columns_of
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.config import parse_study
@@ -292,6 +293,57 @@ def test_an_impossible_number_is_never_written(part, value, capsys, monkeypatch)
     assert run_stage(STAGES["embeddings"], part.of([bad, good]), DONE) == 1
     assert not files_of(bad, "embeddings") and files_of(good, "embeddings")
     assert f"embeddings: {bad}: FAILED: ValueError: embeddings isotropy is {value!r}" in capsys.readouterr().err
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "A stage declares a metric and does not measure it, measures it in another unit or twice, or measures one that "
+    "another stage declares.",
+    "Each cell fails where it is evaluated, with a sentence that names the metric, and nothing is written.",
+)
+def test_a_stage_measures_what_it_declares(part, capsys):
+    stage = replace(STAGES["embeddings"], columns=(("embeddings", "foo", "1"), ("test", "bar", "nat")))
+    assert run_stage(stage, part.of([*part.cells]), DONE) == 1
+    said = "FAILED: ValueError: embeddings declares embeddings foo, test bar, and did not measure it, or in another"
+    assert capsys.readouterr().err.count(said) == 2
+    assert not any(files_of(cell_id, "embeddings") for cell_id in part.cells)
+    measurement = measurement_of(STAGES["embeddings"], part.study, part.data_id)
+    rows = [row(*column[:2], 0.5, column[2]) for column in measurement.columns]
+    assert measurement.undeclared([*rows, row("mine", "own", 1.0)]) is None
+    assert measurement.undeclared([{**rows[0], "unit": "mm"}, *rows[1:]]).startswith("embeddings declares embeddings ")
+    assert measurement.undeclared([*rows, rows[0]]) == "embeddings measured one metric of a task twice"
+    assert measurement.undeclared([*rows, row("test", "loss", 3.0)]) == (
+        "embeddings measured test loss, which another stage declares"
+    )
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "A number of a model is finite, and so large that its variance is not.",
+    "It is NaN, with what it was as the reason; one that an older version wrote is measured anew.",
+)
+def test_a_number_that_statistics_cannot_use(part, monkeypatch):
+    from coupled_adam_bench.evaluation import embedding_geometry
+
+    right = embedding_geometry.embedding_geometry
+
+    def large(*arguments):
+        found = right(*arguments)
+        return replace(found, metrics=found.metrics | {"mean_norm": 1e200})
+
+    monkeypatch.setattr(embedding_geometry, "embedding_geometry", large)
+    cell_id = next(iter(part.cells))
+    assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
+    file = file_of(cell_id, "embeddings")
+    record = read_sealed(file)
+    assert math.isnan(values_in(file)["embeddings", "mean_norm"])
+    assert "embeddings mean_norm of this model is 1e+200" in record["reason"]
+    measurement = measurement_of(STAGES["embeddings"], part.study, part.data_id)
+    assert measurement.damage(cell_id) is None
+    for found in record["results"]:
+        found["value"] = 1e200 if found["metric"] == "mean_norm" else found["value"]
+    write_sealed(file, record)
+    assert measurement.damage(cell_id) == f"{file}: embeddings mean_norm is 1e+200, above 1e+70 in size"
 
 
 @pytest.mark.fault(

@@ -32,6 +32,9 @@ def nothing(embeddings):
 def endless(embeddings):
     return float("inf")
 
+def partition(embeddings):
+    return float(np.exp(600 + np.linalg.norm(embeddings, axis=1).max()))
+
 def changes(embeddings):
     embeddings[:] = 0
     return 0.0
@@ -116,13 +119,17 @@ def test_nan_has_its_reason(own):
 
 @pytest.mark.fault(
     "evaluation",
-    "A study's own metric fails, returns infinity, writes into the matrix, or draws random numbers.",
+    "A study's own metric fails, returns infinity or 1e262, writes into the matrix, or draws random numbers.",
     "It is refused before the first job with its place in the study.",
 )
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("endless", "returns inf, not a finite number"),
+        ("endless", "returns inf, not a finite number of at most 1e+70 in size"),
+        (
+            "partition",
+            "e+262, not a finite number of at most 1e+70 in size, which statistics need; return, for example, its logarithm",
+        ),
         ("changes", "fails (ValueError: assignment destination is read-only"),
         ("fails", "fails (RuntimeError: no)"),
         ("draws", "a metric is a pure function"),

@@ -18,12 +18,13 @@ def contents(fake: Any, path: Path) -> bytes:
 def test_a_study_in_parts_has_the_results_of_the_whole(fake: Any, fake_in_parts: Any) -> None:
     assert len(fake_in_parts.plan.studies) == 3
     folders = (fake.study_dir, fake_in_parts.study_dir)
-    files = ((path.relative_to(folder) for path in folder.rglob("*.*")) for folder in folders)
+    files = ((path.relative_to(folder) for path in folder.rglob("[!.]*.*")) for folder in folders)
     whole, parts = ({path for path in found if path.suffix != ".pdf"} for found in files)
     assert whole == parts
     manifests = [json.loads((folder / "manifest.json").read_text()) for folder in folders]
     assert [study["study"] for study in manifests[1].pop("studies")] == ["table1", "table2", "table7"]
     assert len(manifests[0].pop("studies")) == 1
+    assert len({manifest.pop("seal") for manifest in manifests}) == 2
     named = [{name for name in manifest.pop("sha256") if not name.endswith(".pdf")} for manifest in manifests]
     assert named[0] == named[1]
     assert manifests[0] == manifests[1]

@@ -18,7 +18,7 @@ from planned import Planned
 from coupled_adam_bench.report.contents import study_files
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.make import Places, report
-from coupled_adam_bench.report.manifest import write_manifest
+from coupled_adam_bench.report.manifest import manifest_of
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare
@@ -256,7 +256,7 @@ def test_manifest(fake: Any) -> None:
     assert manifest["packages"]["numpy"] == version("numpy")
     assert "ruff" not in manifest["packages"]
     n_figures = len(figures_of(fake.plan))
-    assert len(manifest["sha256"]) == 10 + 3 * len(TABLE_ENDINGS) + len(SETUP_TABLES) + 3 * n_figures
+    assert len(manifest["sha256"]) == 11 + 3 * len(TABLE_ENDINGS) + len(SETUP_TABLES) + 3 * n_figures
     for name, digest in manifest["sha256"].items():
         assert hashlib.sha256((fake.study_dir / name).read_bytes()).hexdigest() == digest
     assert [cell["cell"] for cell in manifest["cells"]] == list(fake.plan.cells)
@@ -277,7 +277,7 @@ def test_runs_that_are_not_there_are_said_to_be_missing(tiny_plan: Plan, tmp_pat
     broken.parent.mkdir(parents=True)
     broken.write_text("{}")
     with pytest.raises(ValueError, match=r"run\.json: its contents do not match"):
-        write_manifest(tiny_plan, study_dir, tmp_path)
+        manifest_of(tiny_plan, study_dir, tmp_path)
 
 
 def test_what_the_study_takes_is_in_the_page(page: str) -> None:

@@ -15,7 +15,7 @@ import yaml
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.report.contents import statistics_of
 from coupled_adam_bench.report.make import Places, material_of
-from coupled_adam_bench.report.manifest import write_manifest
+from coupled_adam_bench.report.manifest import manifest_of, write_manifest
 from coupled_adam_bench.report.render import write_tables
 from coupled_adam_bench.store.files import read_json, write_json
 from coupled_adam_bench.study.plan import load_plan
@@ -60,7 +60,7 @@ def report(results: Path | None = None) -> None:
         if statistic.file in STATISTICS:
             material.write(statistic)
     write_tables(material.study, STUDY / "tables", places.templates)
-    write_manifest(plan, STUDY)
+    write_manifest(manifest_of(plan, STUDY), STUDY)
 
 
 def settings_of(tiny_study: Any, **changes: Any) -> dict[str, Any]:
