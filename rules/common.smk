@@ -8,10 +8,12 @@ import shlex
 import sys
 from pathlib import Path
 
+from snakemake.cli import get_argument_parser
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
+from coupled_adam_bench.cli.arguments import check_given_once
 from coupled_adam_bench.cli.guard import check_readable
 from coupled_adam_bench.cli.jobs import Jobs, switch, watched
 from coupled_adam_bench.machine.gpu_leases import visible_gpus
@@ -59,6 +61,8 @@ def read_plan():
 
 
 with errors_of_users():
+    if workflow.is_main_process:
+        check_given_once(get_argument_parser(), sys.argv[1:])
     # With `--config partial=true` the tables are made from the evaluations that are there, and nothing is trained.
     PARTIAL = switch(config, "partial")
     PLAN = read_plan()

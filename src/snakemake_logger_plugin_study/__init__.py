@@ -13,8 +13,6 @@ import re
 import shutil
 import sys
 import time
-from itertools import takewhile
-from pathlib import Path
 from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING, TextIO
 
@@ -36,17 +34,16 @@ _USUAL = re.compile(
 )
 
 
-def check_arguments(arguments: list[str]) -> None:
-    """Raise Snakemake's error for what stands behind ``--configfile`` and is no file, such as a target."""
+def _check_files() -> None:
+    """Raise Snakemake's error for studies that are no files, before Snakemake itself reads them."""
     from snakemake.exceptions import CliException
 
-    for option in {"--configfile", "--configfiles"} & {*arguments}:
-        for name in takewhile(lambda word: word[:1] != "-", arguments[arguments.index(option) + 1 :]):
-            if not Path(name).exists():
-                raise CliException(
-                    f"{name}: no such file. Snakemake takes all that follows {option} for studies, so targets stand "
-                    f"first: snakemake TARGET --cores all {option} STUDY"
-                )
+    from coupled_adam_bench.cli.arguments import check_files
+
+    try:
+        check_files(sys.argv)
+    except ValueError as error:
+        raise CliException(str(error)) from None
 
 
 class LogHandler(LogHandlerBase):
@@ -73,7 +70,7 @@ class LogHandler(LogHandlerBase):
         self._lock = RLock()
         self._over = Event()
         self._is_terminal = self.stream.isatty()
-        check_arguments(sys.argv)
+        _check_files()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Follow an event, and print what is to be seen."""

@@ -132,6 +132,21 @@ def test_the_switch_partial(tmp_path, tiny_study):
     assert "must be true or false" in result.stdout
 
 
+@pytest.mark.fault(
+    "settings",
+    "`--config` is given twice, without our profile and its logger.",
+    "The start is refused with what to type; nothing is written.",
+)
+def test_a_second_config(tmp_path, tiny_study):
+    write(tmp_path, tiny_study())
+    twice = ["--config", "protocol=official", "--config", "study=mine", "--workflow-profile", "none"]
+    result = snakemake(tmp_path, "-n", *twice)
+    assert result.returncode != 0
+    assert "type it once: --config protocol=official study=mine" in result.stdout
+    assert "Traceback" not in result.stdout
+    assert not (tmp_path / "results").exists()
+
+
 def test_jobs_ask_for_what_their_cells_need(tmp_path, tiny_study):
     settings = small(tiny_study())
     large = {"name": "large", "n_layer": 12, "n_head": 12, "d_model": 768, "learning_rate": 0.01}
