@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from finished import HOSTILE, ROOT, SNAKEMAKE, draws, outputs, small, write
+from finished import HOSTILE, ROOT, SNAKEMAKE, copied, draws, outputs, small, write
 from starts import begin, finish, snakemake, start
 
 NIGHTLY = pytest.mark.nightly
@@ -202,7 +202,7 @@ def test_a_killed_job_says_that_memory_was_short(tmp_path, tiny_study):
 )
 @pytest.mark.parametrize("n_orders", [1, pytest.param(3, marks=NIGHTLY)])
 def test_two_studies_over_the_same_cells_in_any_order(n_orders, finished, finished_twice, tmp_path):
-    copy = Path(shutil.copytree(finished_twice, tmp_path / "copy", symlinks=True))
+    copy = copied(finished_twice, tmp_path / "copy")
     alone = outputs(finished)
     others = outputs(copy, "other")
     assert others["results.csv"].replace(b"other,", b"tiny,") != alone["results.csv"]
@@ -275,7 +275,7 @@ class Victim:
 
 @pytest.fixture(scope="module")
 def victim(finished, tmp_path_factory) -> Victim:
-    return Victim(Path(shutil.copytree(finished, tmp_path_factory.mktemp("damaged") / "copy", symlinks=True)))
+    return Victim(copied(finished, tmp_path_factory.mktemp("damaged") / "copy"))
 
 
 @pytest.mark.fault(
