@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from coupled_adam_bench.study.config.base import Line, PathText, Settings, duplicates
+from coupled_adam_bench.study.config.base import Line, Settings, UserPath, duplicates
 from coupled_adam_bench.study.config.data import Paths
 from coupled_adam_bench.study.config.errors import validate
 from coupled_adam_bench.study.config.execution import Budget, Execution, StatisticsSettings
@@ -33,7 +33,7 @@ class Composite(Settings):
     """Execution settings that replace those of every combined study."""
     budget: Budget = Budget()
     """Budget settings that replace those of every combined study."""
-    stated: PathText | None = None
+    stated: UserPath | None = None
     """A file that states what this study will test; those of the combined studies belong to their own folders."""
     statistics: StatisticsSettings = StatisticsSettings()
     """Settings of statistics that replace those of every combined study."""

@@ -16,8 +16,8 @@ from coupled_adam_bench.study.config.base import (
     MAX_COUNT,
     NAME_LENGTH,
     Line,
-    PathText,
     Settings,
+    UserPath,
     duplicates,
 )
 from coupled_adam_bench.study.config.data import CONTINUATION_WORDS, Data, Paths
@@ -71,7 +71,7 @@ class Study(Settings):
     evaluation: EvaluationSettings = EvaluationSettings()
     execution: Execution = Execution()
     budget: Budget = Budget()
-    stated: PathText | None = None
+    stated: UserPath | None = None
     """A file that states the study's hypotheses and seeds before its first run; see
     ``study/stated.py``. It changes no run, and its SHA-256 goes into the manifest."""
     statistics: StatisticsSettings = StatisticsSettings()
