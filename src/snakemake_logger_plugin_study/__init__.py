@@ -34,14 +34,14 @@ _USUAL = re.compile(
 )
 
 
-def _check_files() -> None:
-    """Raise Snakemake's error for studies that are no files, before Snakemake itself reads them."""
+def _check_studies() -> None:
+    """Raise Snakemake's error for studies that Snakemake cannot read, before it does."""
     from snakemake.exceptions import CliException
 
-    from coupled_adam_bench.cli.arguments import check_files
+    from coupled_adam_bench.cli.arguments import check_studies
 
     try:
-        check_files(sys.argv)
+        check_studies(sys.argv)
     except ValueError as error:
         raise CliException(str(error)) from None
 
@@ -70,7 +70,7 @@ class LogHandler(LogHandlerBase):
         self._lock = RLock()
         self._over = Event()
         self._is_terminal = self.stream.isatty()
-        _check_files()
+        _check_studies()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Follow an event, and print what is to be seen."""

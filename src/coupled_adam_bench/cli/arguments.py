@@ -7,9 +7,15 @@ from collections.abc import Iterator
 from itertools import chain, takewhile
 from pathlib import Path
 
+from coupled_adam_bench.study.config.reading import NestingError, read_study_file
 
-def check_files(arguments: list[str]) -> None:
-    """Raise ``ValueError`` for what stands behind ``--configfile`` and is no file, such as a target."""
+
+def check_studies(arguments: list[str]) -> None:
+    """Raise ``ValueError`` for what stands behind ``--configfile`` and is no file, such as a target.
+
+    A file that contains itself, or has thousands of levels, is refused too, since Snakemake cannot read it. All else
+    about a study is found by the workflow.
+    """
     for option in {"--configfile", "--configfiles"} & {*arguments}:
         for name in takewhile(lambda word: word[:1] != "-", arguments[arguments.index(option) + 1 :]):
             if not Path(name).exists():
@@ -17,6 +23,12 @@ def check_files(arguments: list[str]) -> None:
                     f"{name}: no such file. Snakemake takes all that follows {option} for studies, so targets stand "
                     f"first: snakemake TARGET --cores all {option} STUDY"
                 )
+            try:
+                read_study_file(Path(name))
+            except NestingError:
+                raise
+            except ValueError:
+                continue
 
 
 def check_given_once(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
