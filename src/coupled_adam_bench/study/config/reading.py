@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from coupled_adam_bench.study.config.errors import for_each
+
 _AS_THEY_LOOK = re.compile(
     r"[-+]?(0|[1-9][0-9_]*)|[-+]?([0-9_]*\.[0-9_]*([eE][-+]?[0-9]+)?|\.inf|\.nan)|(?i:true|false|null)|~|<<|"
 )
@@ -31,7 +33,7 @@ class _StrictLoader(yaml.SafeLoader):
         """The anchors of the lists and mappings that are being read, from the outermost on."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent) and event.anchor in self._open:
             raise NestingError(f"line {line}: *{event.anchor} stands within &{event.anchor}, which so contains itself")
@@ -118,11 +120,4 @@ def read_study_file(path: Path) -> Any:
 
 def check_files(files: Iterable[Path]) -> None:
     """Read studies' files as :func:`read_study_file`; the ``ValueError`` has a line for each that is wrong."""
-    problems = []
-    for file in files:
-        try:
-            read_study_file(file)
-        except ValueError as error:
-            problems.append(str(error))
-    if problems:
-        raise ValueError("\n".join(problems))
+    for_each(read_study_file, files)
