@@ -8,10 +8,12 @@ import shlex
 import sys
 from pathlib import Path
 
+from snakemake.cli import get_argument_parser
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
+from coupled_adam_bench.cli.arguments import check_given_once
 from coupled_adam_bench.cli.guard import check_places, check_readable
 from coupled_adam_bench.cli.jobs import Jobs, switch, watched
 from coupled_adam_bench.machine.gpu_leases import visible_gpus
@@ -21,7 +23,7 @@ from coupled_adam_bench.store.files import await_files, digest
 from coupled_adam_bench.study import versions
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.config import parse_any_study
-from coupled_adam_bench.study.config.reading import read_study_file
+from coupled_adam_bench.study.config.reading import check_files
 from coupled_adam_bench.study.plan import make_plan, read_plan_file
 from coupled_adam_bench.tools.estimate.speed import LONGEST_MINUTES
 
@@ -51,14 +53,16 @@ def read_plan():
         file = paths.plan_file(config["study"])
         await_files([file])
         return read_plan_file(file)
-    for file in [] if IMPORTED else workflow.configfiles:
-        read_study_file(Path(file))  # Snakemake keeps the last value of a key and says nothing
+    if not IMPORTED:
+        check_files(map(Path, workflow.configfiles))  # Snakemake keeps the last value of a key and says nothing
     # The studies of a composite are looked for beside its own file, then among the shipped ones.
     folders = [*(Path(file).parent for file in workflow.configfiles), ROOT / "workflow" / "config"]
     return make_plan(parse_any_study({key: value for key, value in config.items() if key != "partial"}), folders)
 
 
 with errors_of_users():
+    if workflow.is_main_process:
+        check_given_once(get_argument_parser(), sys.argv[1:])
     # With `--config partial=true` the tables are made from the evaluations that are there, and nothing is trained.
     PARTIAL = switch(config, "partial")
     PLAN = read_plan()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finished import HOSTILE, finish_in_hostile_folder, once, small, write
+from finished import HOSTILE, copied, finish_in_hostile_folder, once, small, write
 from forks import FOLDER, OWNER, STARTED, kill_started, python_of_workers
 from hypothesis import settings
 from planned import only, study_and_data
@@ -244,7 +244,7 @@ def finished_twice(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> 
     """A copy of the finished working folder, where a study ``other`` of its cells has run with settings of its own."""
 
     def make(folder: Path) -> None:
-        shutil.copytree(finished, folder / "copy", symlinks=True)
+        copied(finished, folder / "copy")
         write(folder / "copy", other_settings(), "other.yaml")
         finish(folder / "copy", "tables", study="other.yaml")
 
@@ -254,4 +254,4 @@ def finished_twice(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> 
 @pytest.fixture
 def copy(finished: Path, tmp_path: Path) -> Path:
     """A copy of the finished working folder, with its times of files, to change."""
-    return Path(shutil.copytree(finished, tmp_path / "copy", symlinks=True))
+    return copied(finished, tmp_path / "copy")

@@ -1,6 +1,7 @@
 """A small study that runs through real Snakemake once, for all tests and all workers of pytest-xdist."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from coupled_adam_bench.store.files import read_json, write_json
 from coupled_adam_bench.store.locks import FolderLock
+from coupled_adam_bench.store.paths import IMPORTED_FROM
 
 ROOT = Path(__file__).parents[1]
 SNAKEMAKE = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "Snakefile"), "--nocolor"]
@@ -64,6 +67,16 @@ def virtual_environment(home: Path) -> Path:
     here = [path for path in sys.path if path.endswith("site-packages")]
     (packages / "others.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in here))
     return home / ".venv/bin/python"
+
+
+def copied(folder: Path, to: Path) -> Path:
+    """Copy a working folder with its times of files, so that a start finds it as if it had always been there."""
+    shutil.copytree(folder, to, symlinks=True)
+    for path in to.glob("results/*/mlflow.json"):
+        times = path.stat()
+        write_json(path, read_json(path) | {IMPORTED_FROM: str((to / "results").resolve())})
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    return to
 
 
 def finish_in_hostile_folder(folder: Path, settings: dict[str, Any]) -> None:

@@ -13,8 +13,6 @@ import re
 import shutil
 import sys
 import time
-from itertools import takewhile
-from pathlib import Path
 from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING, TextIO
 
@@ -38,17 +36,16 @@ _USUAL = re.compile(
 _RESTORED = re.compile(r"Restored previous version of|Cannot restore .*: no backup found")
 
 
-def check_arguments(arguments: list[str]) -> None:
-    """Raise Snakemake's error for what stands behind ``--configfile`` and is no file, such as a target."""
+def _check_studies() -> None:
+    """Raise Snakemake's error for studies that Snakemake cannot read, before it does."""
     from snakemake.exceptions import CliException
 
-    for option in {"--configfile", "--configfiles"} & {*arguments}:
-        for name in takewhile(lambda word: word[:1] != "-", arguments[arguments.index(option) + 1 :]):
-            if not Path(name).exists():
-                raise CliException(
-                    f"{name}: no such file. Snakemake takes all that follows {option} for studies, so targets stand "
-                    f"first: snakemake TARGET --cores all {option} STUDY"
-                )
+    from coupled_adam_bench.cli.arguments import check_studies
+
+    try:
+        check_studies(sys.argv)
+    except ValueError as error:
+        raise CliException(str(error)) from None
 
 
 class LogHandler(LogHandlerBase):
@@ -75,7 +72,7 @@ class LogHandler(LogHandlerBase):
         self._lock = RLock()
         self._over = Event()
         self._is_terminal = self.stream.isatty()
-        check_arguments(sys.argv)
+        _check_studies()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Follow an event, and print what is to be seen."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from finished import HOSTILE, ROOT, SNAKEMAKE, draws, outputs, small, write
+from finished import HOSTILE, ROOT, SNAKEMAKE, copied, draws, outputs, small, write
 from starts import begin, finish, snakemake, start
 
 NIGHTLY = pytest.mark.nightly
@@ -132,6 +132,21 @@ def test_the_switch_partial(tmp_path, tiny_study):
     assert "must be true or false" in result.stdout
 
 
+@pytest.mark.fault(
+    "settings",
+    "`--config` is given twice, without our profile and its logger.",
+    "The start is refused with what to type; nothing is written.",
+)
+def test_a_second_config(tmp_path, tiny_study):
+    write(tmp_path, tiny_study())
+    twice = ["--config", "protocol=official", "--config", "study=mine", "--workflow-profile", "none"]
+    result = snakemake(tmp_path, "-n", *twice)
+    assert result.returncode != 0
+    assert "type it once: --config protocol=official study=mine" in result.stdout
+    assert "Traceback" not in result.stdout
+    assert not (tmp_path / "results").exists()
+
+
 def test_jobs_ask_for_what_their_cells_need(tmp_path, tiny_study):
     settings = small(tiny_study())
     large = {"name": "large", "n_layer": 12, "n_head": 12, "d_model": 768, "learning_rate": 0.01}
@@ -187,7 +202,7 @@ def test_a_killed_job_says_that_memory_was_short(tmp_path, tiny_study):
 )
 @pytest.mark.parametrize("n_orders", [1, pytest.param(3, marks=NIGHTLY)])
 def test_two_studies_over_the_same_cells_in_any_order(n_orders, finished, finished_twice, tmp_path):
-    copy = Path(shutil.copytree(finished_twice, tmp_path / "copy", symlinks=True))
+    copy = copied(finished_twice, tmp_path / "copy")
     alone = outputs(finished)
     others = outputs(copy, "other")
     assert others["results.csv"].replace(b"other,", b"tiny,") != alone["results.csv"]
@@ -260,7 +275,7 @@ class Victim:
 
 @pytest.fixture(scope="module")
 def victim(finished, tmp_path_factory) -> Victim:
-    return Victim(Path(shutil.copytree(finished, tmp_path_factory.mktemp("damaged") / "copy", symlinks=True)))
+    return Victim(copied(finished, tmp_path_factory.mktemp("damaged") / "copy"))
 
 
 @pytest.mark.fault(

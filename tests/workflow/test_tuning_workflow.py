@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import starts
 import yaml
+from finished import copied
 from starts import finish, snakemake
 
 from coupled_adam_bench.study.stated import read_record
@@ -54,7 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_study: Callable[...,
 
 @pytest.fixture
 def copy(finished: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished, tmp_path / "copy", symlinks=True))
+    return copied(finished, tmp_path / "copy")
 
 
 @TUNING

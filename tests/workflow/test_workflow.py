@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from finished import ROOT, outputs
+from finished import ROOT, copied, outputs
 from starts import jobs, snakemake
 
 from coupled_adam_bench.cli import main
@@ -106,6 +106,9 @@ def test_a_second_run_does_nothing(copy):
     assert jobs(snakemake(copy, "-n")) == {}
     result = snakemake(copy)
     assert "Nothing to be done" in result.stdout
+    # What MLflow's database names lies elsewhere from now on.
+    moved = copy.rename(copy.with_name("moved"))
+    assert jobs(snakemake(moved, "-n")) == {"track": 1}
 
 
 def test_execution_paths_and_labels_rerun_no_computation(copy):
@@ -530,7 +533,7 @@ def test_a_second_run_does_nothing_and_a_part_alone_finds_its_runs(composite):
 
 @COMPOSITE
 def test_a_changed_evaluation_of_one_part_reruns_no_other(composite, tmp_path):
-    folder = shutil.copytree(composite[0], tmp_path / "copy", symlinks=True)
+    folder = copied(composite[0], tmp_path / "copy")
     settings = yaml.safe_load((folder / "long.yaml").read_text())
     settings["evaluation"]["downstream"]["limit"] = 3
     (folder / "long.yaml").write_text(yaml.safe_dump(settings))

@@ -4,9 +4,10 @@ Modules with commands import a study's settings in their functions, so that ``--
 """
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from coupled_adam_bench.study.plan import Plan
@@ -17,6 +18,11 @@ Handler = Callable[[argparse.Namespace], int | None]
 
 class Command(argparse.ArgumentParser):
     """A subcommand, to which the options that several have are added by name."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # A shell puts the home in place of ~ in `--out ~/a`, but not in `--out=~/a`.
+        self.register("type", Path, lambda text: Path(os.path.expanduser(text)))  # noqa: PTH111
 
     def add_out(self, what: str) -> None:
         """Add the place of the output."""

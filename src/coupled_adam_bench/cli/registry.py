@@ -42,7 +42,7 @@ def add_commands(add: AddCommand) -> None:
     sub.add_argument("--again", type=int, default=1, metavar="K", help=what)
     sub.add_argument("--record", action="store_true", help="write what is found into checks.jsonl, for the page")
     what = "paths of studies with text, as 'paths={text: FOLDER}'"
-    sub.add_argument("--config", nargs="+", default=[], metavar="KEY=VALUE", help=what)
+    sub.add_argument("--config", action="extend", nargs="+", default=[], metavar="KEY=VALUE", help=what)
     sub.add_argument("--out", type=Path, default="registry.html", help="the page (default: %(default)s)")
     sub.add_argument("--registry", type=Path, default="registry", help="default: %(default)s")
     sub.add_device()

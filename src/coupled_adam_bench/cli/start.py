@@ -15,7 +15,7 @@ from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, seal, write_sealed
 from coupled_adam_bench.store.locks import FolderLock
-from coupled_adam_bench.store.paths import IMPORT_SUMMARY, not_imported
+from coupled_adam_bench.store.paths import IMPORT_SUMMARY, imported_elsewhere, not_imported
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.plan import PLAN_SHA256
 from coupled_adam_bench.study.stated import note_stated
@@ -31,7 +31,7 @@ def mend(jobs: Jobs, made_for: str, left_by: str) -> Iterator[str]:
     """Set aside the files that differ from what was written, and remove the locks of a killed run; yield sentences."""
     yield from set_aside_damage(jobs)
     yield from outdated_report(jobs.study_dir, made_for)
-    if not_imported(jobs.study_dir):
+    if not_imported(jobs.study_dir) or imported_elsewhere(jobs.study_dir):
         (jobs.study_dir / IMPORT_SUMMARY).unlink()
     if said := remove_stale_locks(Path(".snakemake"), jobs.study_dir, left_by):
         yield said

@@ -148,7 +148,7 @@ def add_commands(stage: AddCommand) -> None:
     sub = stage("measure", _measure, summary, plan=False)
     sub.add_argument("models", nargs="+", metavar="MODEL", help="the folder of a model, or its name on the hub")
     what = "text files, for the counts of tokens (default: those of the data of a cell)"
-    sub.add_argument("--text", nargs="+", type=Path, default=[], help=what)
+    sub.add_argument("--text", action="extend", nargs="+", type=Path, default=[], help=what)
     lists = "a list of word pairs, or a folder with the paper's lists"
     sub.add_argument("--word-similarity", type=Path, help=f"{lists} (default: what fetch has written, if it is there)")
     sub.add_argument("--json", type=Path, help="where to write all numbers, spectra and curves")
@@ -160,13 +160,20 @@ def add_commands(stage: AddCommand) -> None:
     sub = stage("verify", _verify, summary, plan=False)
     sub.add_argument("manifest", type=Path, help="results/<study>/manifest.json")
     which = sub.add_mutually_exclusive_group(required=True)
-    which.add_argument("--cells", nargs="+", help="cell ids")
+    which.add_argument("--cells", action="extend", nargs="+", help="cell ids")
     which.add_argument("--sample", type=positive, metavar="K", help="K of the trained cells, drawn at random")
     sub.add_argument("--sample-seed", type=int, default=0, help="seed of that draw (default: %(default)s)")
     sub.add_argument("--folder", type=Path, help="where to train, and go on later (default: a temporary folder)")
-    sub.add_argument("--tolerance", nargs="+", default=[], metavar="METRIC=NUMBER", help="in place of the default's")
     sub.add_argument(
-        "--config", nargs="+", default=[], metavar="KEY=VALUE", help="the study's paths, as 'paths={text: FOLDER}'"
+        "--tolerance", action="extend", nargs="+", default=[], metavar="METRIC=NUMBER", help="in place of the default's"
+    )
+    sub.add_argument(
+        "--config",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="the study's paths, as 'paths={text: FOLDER}'",
     )
     sub.add_argument("--threads", type=positive, help="threads of training and evaluation (default: the study's)")
     what = "trainings of a cell whose numbers lie off, to measure how far rounding moves them (default: %(default)s)"

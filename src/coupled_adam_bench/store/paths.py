@@ -9,6 +9,8 @@ RUNS = RESULTS / "runs"
 GPU_LEASES = RESULTS / ".gpus"
 """The locks of the GPUs that jobs on this machine use."""
 MLFLOW_DB = RESULTS / "mlflow.db"
+MLFLOW_ARTIFACTS = RESULTS / "mlflow-artifacts"
+"""The folder with the files of MLflow's runs, of which a database keeps the absolute path."""
 IMPORT_SUMMARY = "mlflow.json"
 """The file in the folder of a study that says what the last import into MLflow did."""
 MANIFEST = "manifest.json"
@@ -17,6 +19,8 @@ REPORTED = "report.done"
 """The marker in the folder of a study that what it shows is made."""
 NOT_IMPORTED = "not_imported"
 """The key of that summary with the reason why a server did not take the import."""
+IMPORTED_FROM = "results"
+"""The key of that summary with the folder whose files a database names; a server has copies of its own."""
 HISTORY = "history.jsonl"
 WEIGHTS = "model.safetensors"
 TUNING = "tuning"
@@ -60,6 +64,23 @@ def not_imported(study_dir: Path) -> str | None:
     except (ValueError, AttributeError):  # there is none, or it is damaged
         return None
     return reason
+
+
+def is_elsewhere(kept: Path, here: Path) -> bool:
+    """Tell whether an absolute path that a file has kept is another folder than ``here``."""
+    try:
+        return not here.samefile(kept)
+    except OSError:  # one of them is not there
+        return kept != here.resolve()
+
+
+def imported_elsewhere(study_dir: Path) -> bool:
+    """Tell whether the results have been moved or copied since their last import into MLflow's database."""
+    try:
+        kept = read_json(study_dir / IMPORT_SUMMARY).get(IMPORTED_FROM)
+    except (ValueError, AttributeError):  # there is none, or it is damaged
+        return False
+    return kept is not None and is_elsewhere(Path(kept), study_dir.parent)
 
 
 class RunFiles:

@@ -2,9 +2,9 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from coupled_adam_bench.study.config import (
     Study,
     parse_study,
 )
-from coupled_adam_bench.study.config.errors import validate
+from coupled_adam_bench.study.config.errors import for_each, validate
 from coupled_adam_bench.study.config.tune import Values
-from coupled_adam_bench.study.inputs import with_code
+from coupled_adam_bench.study.inputs import tokenizer_file, with_code
 from coupled_adam_bench.study.labels import check_labels
 from coupled_adam_bench.study.stated import Stated, check_stated, read_stated
 from coupled_adam_bench.study.tuning import Tuning, chosen_values, fill_slot, tune_block
@@ -238,9 +238,21 @@ def make_plan(study: Study | Composite, folders: Sequence[Path] = ()) -> Plan:
 
     The text files and the tokenizer of the data must be in place. Own optimizers have their code in the plan.
     """
-    studies = tuple(map(with_code, study.load_parts(folders) if isinstance(study, Composite) else (study,)))
-    stated = None if study.stated is None else read_stated(study.stated)
-    return _plan(study.name, study.title, [(one, data_digest(one)) for one in studies], stated)
+    parts = study.load_parts(folders) if isinstance(study, Composite) else (study,)
+    readings: list[Callable[[], Any]] = [partial(_with_inputs, part) for part in parts]
+    if study.stated is not None:
+        readings.append(partial(read_stated, study.stated))
+    found = for_each(lambda read: read(), readings)
+    return _plan(study.name, study.title, found[: len(parts)], next(iter(found[len(parts) :]), None))
+
+
+def _with_inputs(study: Study) -> tuple[Study, str]:
+    """Return a study with the code of its own optimizers, and the hash of its data."""
+    readings: list[Callable[[], Any]] = [partial(with_code, study), partial(data_digest, study)]
+    if study.paths.tokenizer is not None and study.data.tokenizer == "file":
+        readings.append(partial(tokenizer_file, study.paths.tokenizer))  # named beside text that is missing
+    complete, digest, *_ = for_each(lambda read: read(), readings)
+    return complete, digest
 
 
 def plan_from_json(values: Any, origin: str) -> Plan:

@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -29,10 +29,20 @@ from coupled_adam_bench.store.stored import Measurement, beside, measured_cells
 from coupled_adam_bench.study.cells import Cell, readable_count
 from coupled_adam_bench.study.config import CustomSettings
 from coupled_adam_bench.study.plan import Plan, load_plan
-from coupled_adam_bench.tracking.place import FIRST_ANSWER, is_database, masked, mlflow_at, open_client, tracking_uri
+from coupled_adam_bench.tracking.place import (
+    FIRST_ANSWER,
+    TrackingError,
+    is_database,
+    is_left_behind,
+    local_path,
+    masked,
+    mlflow_at,
+    open_client,
+    tracking_uri,
+)
 
 if TYPE_CHECKING:
-    from mlflow.entities import Metric, Run
+    from mlflow.entities import Experiment, Metric, Run
     from mlflow.tracking import MlflowClient
 
 CELL = "coupled_adam_bench.cell"
@@ -43,6 +53,10 @@ _STATE = "coupled_adam_bench.state"
 """The tag with a hash of all that an import has brought, which is written last."""
 _TRAINING = "coupled_adam_bench.training"
 """The tag with a hash of the first row of the history, which another training of the cell does not have."""
+_SUPERSEDED = "coupled_adam_bench.superseded"
+"""The tag of a run whose cell was trained anew."""
+_PARENT = "mlflow.parentRunId"
+"""MLflow's tag with the run under which its list shows another one."""
 _LAST_STEP = "coupled_adam_bench.last_step"
 """The tag with the last step of the history that is imported."""
 _NAMES = {
@@ -130,9 +144,10 @@ def import_study(
 
     ``uri`` is a server or a database (default: :func:`tracking_uri`), ``experiment`` a name (default: the study's).
     ``study_dir`` has the tables, figures and report, if they are written. A cell trained anew gets a new run; its old
-    one is marked and deleted. Returns the experiment's name and id, and how many cells were ``created``, ``updated``,
-    ``unchanged``, ``superseded`` (created again) and ``waiting`` (not yet in training). Raises ``TrackingError`` for a
-    broken file, and within seconds for a server that does not answer.
+    one is marked and deleted. What was deleted in MLflow, or left behind when the results were moved, comes anew.
+    Returns the experiment's name and id, the results' folder if a database names files in it, and how many cells were
+    ``created``, ``updated``, ``unchanged``, ``superseded`` (created again) and ``waiting`` (not yet in training).
+    Raises ``TrackingError`` for a broken file, and within seconds for a server that does not answer.
     """
     uri, name = uri or tracking_uri(), experiment or plan.name
     counts = dict.fromkeys(("created", "updated", "unchanged", "superseded", "waiting"), 0)
@@ -140,28 +155,55 @@ def import_study(
     with mlflow_at(uri), folder_lock(runs.parent, LOCK, waiting):
         client = open_client(uri)
         experiment_id = _experiment(client, uri, name, plan, runs.parent)
-        known = {run.data.tags[CELL]: run for run in _runs(client, experiment_id, f"tags.`{CELL}` != ''")}
+        of_cells = _runs(client, experiment_id, f"tags.`{CELL}` != ''")
+        known = {run.data.tags[CELL]: run for run in of_cells if _SUPERSEDED not in run.data.tags}
         parent = _parent(client, experiment_id, plan)
         for cell, measurements in measured_cells(plan, runs):
-            source = read_source(runs / cell.id, measurements)
+            source = _source(runs / cell.id, measurements)
             outcomes = _import(client, parent, plan, cell, source, known.get(cell.id)) if source else ["waiting"]
             for outcome in outcomes:
                 counts[outcome] += 1
         if study_dir is not None:
             _update_parent(client, parent, study_dir)
-    return {"experiment": name, "experiment_id": experiment_id, **counts}
+    results = str(runs.parent.resolve()) if is_database(uri) else None
+    return {"experiment": name, "experiment_id": experiment_id, paths.IMPORTED_FROM: results, **counts}
 
 
 def _experiment(client: "MlflowClient", uri: str, name: str, plan: Plan, results: Path) -> str:
-    """Return the id of the experiment, which is created if there is none."""
+    """Return the id of the experiment, which is created if there is none, or if the one of this name was deleted."""
+    here = (results / paths.MLFLOW_ARTIFACTS.name).resolve()
     with environment(FIRST_ANSWER):
         experiment = client.get_experiment_by_name(name)
+    if experiment is not None and experiment.lifecycle_stage == "deleted":
+        _free_name(client, experiment)
+        experiment = None
     if experiment is not None:
+        if is_database(uri) and is_left_behind(experiment.artifact_location, here):
+            raise TrackingError(
+                f"MLflow at {masked(uri, uri)}: the experiment {name!r} has its files in "
+                f"{local_path(experiment.artifact_location)}, where another project keeps them, or this one did; "
+                f"rename the experiment in MLflow, and one is made with its files in {here}"
+            )
         return str(experiment.experiment_id)
     # Artifacts of a database lie with the results, not in ./mlruns; a server knows its own place.
-    location = (results / "mlflow-artifacts" / name).resolve().as_uri() if is_database(uri) else None
+    location = (here / name).as_uri() if is_database(uri) else None
     tags = {"mlflow.note.content": plan.title or plan.name}
     return str(client.create_experiment(name, artifact_location=location, tags=tags))
+
+
+def _free_name(client: "MlflowClient", deleted: "Experiment") -> None:
+    """Rename a deleted experiment: MLflow makes none of the same name while it is kept, and renames no deleted one."""
+    client.restore_experiment(deleted.experiment_id)
+    client.rename_experiment(deleted.experiment_id, f"{deleted.name} (deleted, {deleted.experiment_id})")
+    client.delete_experiment(deleted.experiment_id)
+
+
+def _source(folder: Path, measurements: list[Measurement]) -> Source | None:
+    """Return what there is of a cell as :func:`read_source`; ``TrackingError`` for a broken file says what mends it."""
+    try:
+        return read_source(folder, measurements)
+    except ValueError as error:
+        raise TrackingError(f"{error}; start again, which makes it anew and imports the rest") from None
 
 
 def _runs(client: "MlflowClient", experiment_id: str, which: str) -> "list[Run]":
@@ -182,7 +224,7 @@ def _update_parent(client: "MlflowClient", parent: "Run", study_dir: Path) -> No
     found = {path.relative_to(study_dir).as_posix(): path for glob in _OF_STUDY for path in study_dir.glob(glob)}
     files = {name: path for name, path in sorted(found.items()) if path.is_file()}
     state, run_id = digest({name: sha256_file(path) for name, path in files.items()}), parent.info.run_id
-    if not files or parent.data.tags.get(_STATE) == state:
+    if not files or (parent.data.tags.get(_STATE) == state and _has_files(parent.info.artifact_uri, files)):
         return
     for name, value in _means(study_dir):
         client.log_metric(run_id, name, value)
@@ -208,17 +250,22 @@ def _import(
     """Bring the run of one cell up to date and return what was done."""
     training, outcomes = digest(repr(source.history[:1])), []
     if run is not None and run.data.tags.get(_TRAINING, training) != training:
-        client.set_tag(run.info.run_id, "coupled_adam_bench.superseded", "true")
+        client.set_tag(run.info.run_id, _SUPERSEDED, "true")
         client.delete_run(run.info.run_id)
-        for model in _models(client, run):
-            client.delete_logged_model(model.model_id)
         outcomes, run = ["superseded"], None
     if run is None:
-        tags = tags_of(cell, plan) | {_TRAINING: training, "mlflow.parentRunId": parent.info.run_id}
+        # The models of its runs before, one that was deleted in MLflow too, would stand beside the one of this run.
+        for model in _models(client, parent, f"tags.`{CELL}` = '{cell.id}'"):
+            client.delete_logged_model(model.model_id)
+        tags = tags_of(cell, plan) | {_TRAINING: training, _PARENT: parent.info.run_id}
         run = client.create_run(parent.info.experiment_id, source.times()[0], tags, run_name(cell))
         outcomes.append("created")
-    elif run.data.tags.get(_STATE) == source.state():
-        return ["unchanged"]
+    elif run.data.tags.get(_PARENT) != parent.info.run_id:  # the run of the study was deleted, and made anew
+        client.set_tag(run.info.run_id, _PARENT, parent.info.run_id)
+        outcomes.append("updated")
+    has_all = run.data.tags.get(_STATE) == source.state() and _has_files(run.info.artifact_uri, source.artifacts())
+    if has_all:
+        return outcomes or ["unchanged"]
     _update(client, run, cell, source)
     return outcomes or ["updated"]
 
@@ -263,9 +310,15 @@ def _update(client: "MlflowClient", run: "Run", cell: Cell, source: Source) -> N
     client.log_batch(run_id, params=params, tags=[RunTag(name, value) for name, value in tags.items()])
 
 
-def _models(client: "MlflowClient", run: "Run") -> list[Any]:
-    """Return the models of a run: one, or none."""
-    return list(client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run.info.run_id}'"))
+def _models(client: "MlflowClient", run: "Run", which: str) -> list[Any]:
+    """Return the models in the experiment of a run that a filter of MLflow finds."""
+    return list(client.search_logged_models([run.info.experiment_id], which))
+
+
+def _has_files(place: str, names: Iterable[str]) -> bool:
+    """Tell whether the files of an import are where it put them; a server is believed, since it takes a request."""
+    folder = local_path(place)
+    return folder is None or all((folder / name).exists() for name in names)
 
 
 def _link_model(client: "MlflowClient", run: "Run", cell: Cell, source: Source) -> Any:
@@ -274,8 +327,10 @@ def _link_model(client: "MlflowClient", run: "Run", cell: Cell, source: Source) 
 
     assert source.run is not None
     files, sha256 = paths.RunFiles(source.folder), source.run["model_sha256"]
-    for model in _models(client, run):
-        if model.status == LoggedModelStatus.READY and model.tags["sha256"] == sha256:
+    shown = [path for path in (files.model / name for name in _OF_MODEL) if path.exists()]
+    for model in _models(client, run, f"source_run_id = '{run.info.run_id}'"):
+        is_whole = model.status == LoggedModelStatus.READY and model.tags["sha256"] == sha256
+        if is_whole and _has_files(model.artifact_location, (path.name for path in shown)):
             return model
         client.delete_logged_model(model.model_id)
     model = client.create_logged_model(
@@ -286,7 +341,7 @@ def _link_model(client: "MlflowClient", run: "Run", cell: Cell, source: Source) 
         params=tags_to_group_by(cell),
         model_type=cell.model.architecture,
     )
-    for path in filter(Path.exists, (files.model / name for name in _OF_MODEL)):
+    for path in shown:
         client.log_model_artifact(model.model_id, str(path))
     client.log_outputs(run.info.run_id, [LoggedModelOutput(model.model_id, step=cell.steps)])
     return client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)

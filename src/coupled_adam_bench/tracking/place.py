@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlparse
 
 from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.machine.progress import say
@@ -28,6 +28,14 @@ _DEFAULTS = {
 """What MLflow reads from the environment, where the user has not set it."""
 _OF_THE_DISK = tuple(f"SQLITE_{name}" for name in ("BUSY", "LOCKED", "FULL", "IOERR", "READONLY", "CANTOPEN"))
 """How SQLite's names of errors begin that come from what is around a file, such as a full disk."""
+_PLACES = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
+"""The columns of MLflow's tables that hold absolute paths, which nothing else in MLflow can change."""
 FIRST_ANSWER = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 
 
@@ -50,6 +58,20 @@ def tracking_uri() -> str:
 def is_database(uri: str) -> bool:
     """Tell whether a URI is that of a database, such as SQLite or PostgreSQL, and not of an MLflow server."""
     return "sql" in uri.partition(":")[0]
+
+
+def local_path(uri: str) -> Path | None:
+    """Return the path of a URI of MLflow's that stands for a file here, None for one of a server."""
+    parts = urlparse(uri)
+    return Path(unquote(parts.path)) if parts.scheme in ("", "file") else None
+
+
+def is_left_behind(location: str, here: Path) -> bool:
+    """Tell whether an experiment has a folder like the ones that are made here, but in another folder than ``here``."""
+    place = local_path(location)
+    if place is None or place.parent.name != paths.MLFLOW_ARTIFACTS.name:
+        return False
+    return paths.is_elsewhere(place.parent, here)
 
 
 def masked(text: str, uri: str) -> str:
@@ -77,15 +99,52 @@ def mlflow_at(uri: str) -> Iterator[None]:
     try:
         with environment({name: os.environ.get(name, value) for name, value in _DEFAULTS.items()}):
             yield
+    except TrackingError:
+        raise
     except Exception as error:
         cause = _first_cause(error)
         words = " ".join(str(cause).split())[:300] or type(cause).__name__
         raise TrackingError(
-            f"MLflow at {masked(uri, uri)}: {masked(words, uri)}. The results are complete without it; mend it, or "
-            f"unset MLFLOW_TRACKING_URI to use {paths.MLFLOW_DB}"
+            f"MLflow at {masked(uri, uri)}: {masked(words, uri)}. The results are complete without it; "
+            f"{_advice(uri, cause)}"
         ) from None
     finally:
         logging.disable(disabled)
+
+
+def is_own(uri: str) -> bool:
+    """Tell whether a URI is that of ``results/mlflow.db``, which this program makes, and may set aside."""
+    return uri == f"sqlite:///{paths.MLFLOW_DB.resolve()}"
+
+
+def _is_of_the_disk(cause: BaseException) -> bool:
+    name = getattr(cause, "sqlite_errorname", "")
+    return isinstance(cause, OSError) or name.startswith(_OF_THE_DISK)
+
+
+def _advice(uri: str, cause: BaseException) -> str:
+    """Return what to do about an error of MLflow's, which depends on whose place it is."""
+    if not is_own(uri):
+        given = os.environ.get("MLFLOW_TRACKING_URI") == uri
+        return f"mend it, or {'unset MLFLOW_TRACKING_URI' if given else 'give no --uri'} to use {paths.MLFLOW_DB}"
+    if _is_of_the_disk(cause):
+        return "mend that, and start again"
+    return f"delete {paths.MLFLOW_DB} and start again, which makes it anew from the results"
+
+
+def _bring_along(database: Path) -> None:
+    """Let a database that was moved or copied with its project name the files beside it, not those it came from."""
+    here = paths.MLFLOW_ARTIFACTS.resolve()
+    with closing(sqlite3.connect(database, timeout=20)) as connection, connection:
+        found = connection.execute("SELECT artifact_location FROM experiments").fetchall()
+        left_behind = {location for (location,) in found if is_left_behind(location, here)}
+        for old in {location.rpartition("/")[0] for location in left_behind}:
+            for table, column in _PLACES:
+                connection.execute(
+                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
+                    (f"{here.as_uri()}/", len(old) + 2, len(old) + 1, f"{old}/"),
+                )
+            say(f"{paths.MLFLOW_DB} came from {local_path(old)}: its files are looked for in {here} from now on")
 
 
 def open_client(uri: str) -> "MlflowClient":
@@ -96,19 +155,21 @@ def open_client(uri: str) -> "MlflowClient":
         import mlflow.store.db.utils
 
         mlflow.store.db.utils.MAX_RETRY_COUNT = 4  # 10, MLflow's own, take two minutes
-    own = paths.MLFLOW_DB.resolve()
-    if uri != f"sqlite:///{own}":
+    if not is_own(uri):
         return MlflowClient(uri)
+    own = paths.MLFLOW_DB.resolve()
     try:
         if own.exists():
             with closing(sqlite3.connect(own, timeout=20)) as connection:
                 (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
-            return MlflowClient(uri)
+            client = MlflowClient(uri)
+            _bring_along(own)
+            return client
     except Exception as error:
         reason = _first_cause(error)
-        if isinstance(reason, OSError) or getattr(reason, "sqlite_errorname", "").startswith(_OF_THE_DISK):
+        if _is_of_the_disk(reason):
             raise
         aside = move_aside(own)
         for suffix in ("-journal", "-wal", "-shm"):  # a new database beside an old journal would be damaged

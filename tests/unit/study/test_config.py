@@ -279,7 +279,7 @@ def test_a_table_of_the_paper_has_the_columns_that_the_study_measures():
     ],
 )
 def test_a_run_that_never_reaches_its_learning_rate(changes, expected):
-    (line,) = errors(study(**changes))
+    line = errors(study(**changes))[0]
     assert line.startswith(expected)
 
 
@@ -335,6 +335,23 @@ def test_all_wrong_settings_are_listed_at_once():
     lines = errors(study(training__beta1=2, training__eps="x", grid__0__seeds=["a", "b"], titel="x"))
     assert [line.split(":")[0] for line in lines] == [
         "training.beta1", "training.eps", "grid.0.seeds.0", "grid.0.seeds.1", "titel",
+    ]  # fmt: skip
+
+
+@pytest.mark.fault(
+    "settings",
+    "Several settings do not go with others, in several sections.",
+    "Each has its line.",
+)
+def test_all_that_does_not_go_together_is_listed_at_once():
+    source = {"name": "a", "source": {"kind": "files"}, "tokenizer": "file", "vocab_size": 300}
+    given = study(data=source, grid__0__models=["other"], grid__0__seeds=[1, 1], execution__train_processes=5)
+    assert [line.split(":")[0] for line in errors(given)] == [
+        "grid.0.models", "grid.0.seeds", "execution.train_processes", "paths.text", "paths.tokenizer",
+    ]  # fmt: skip
+    wrong = OWN_TABLE | {"columns": ["loss", "nothing", "loss"]}
+    assert [line.split(":")[0] for line in errors(study(data=source, tables={"mine": wrong}))] == [
+        "tables.mine.columns", "tables.mine.columns", "tables.mine", "paths.text", "paths.tokenizer",
     ]  # fmt: skip
 
 

@@ -234,6 +234,26 @@ def test_a_part_made_of_parts_is_refused(write: Any, plan_of: Make, tmp_path: Pa
         plan_of("a", "b")
 
 
+@pytest.mark.fault(
+    "settings",
+    "Text, tokenizers and stated plans of several studies are missing.",
+    "Each is named at once, and once.",
+)
+def test_all_files_that_are_missing_are_named(write: Any, plan_of: Make, tmp_path: Path) -> None:
+    source = {"name": "a", "source": {"kind": "files"}, "tokenizer": "file", "vocab_size": 64}
+    nothing = {"word_similarity": [], "downstream": None}
+    for name in "abc":
+        paths = {"text": str(tmp_path / f"text-{name}"), "tokenizer": str(tmp_path / "t.json")}
+        write(name, data=source, evaluation=nothing, paths=paths)
+    with pytest.raises(ValueError) as raised:
+        plan_of("a", "b", "c", stated=str(tmp_path / "stated.yaml"))
+    lines = str(raised.value).splitlines()
+    for name in "abc":
+        assert sum(line.startswith(f"paths.text: '{tmp_path}/text-{name}' matches no text") for line in lines) == 1
+    assert sum(line.startswith(f"paths.tokenizer: {tmp_path}/t.json does not exist") for line in lines) >= 1
+    assert any("stated.yaml: no such file" in line for line in lines)
+
+
 def test_wrong_settings_of_all_parts_are_listed_with_their_files(write: Any, plan_of: Make, tmp_path: Path) -> None:
     write("a", training__momentum=1)
     write("b", grid__0__seeds=[-1], titel="x")

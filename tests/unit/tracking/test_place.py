@@ -15,7 +15,6 @@ from urllib.parse import quote
 import pytest
 from forks import python
 
-from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.locks import folder_lock
 from coupled_adam_bench.tracking import place
 from coupled_adam_bench.tracking.importing import LOCK, import_study
@@ -28,27 +27,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(SRC)}
 TRACK = ["-m", "coupled_adam_bench", "track", "--plan", "results/plan.json", "--out", "results/mlflow.json"]
 
 
-@pytest.fixture(autouse=True)
-def _study(tmp_path, monkeypatch, tiny_plan, stored):
-    """A working folder with six cells of five rows each, and no database."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.chdir(tmp_path)
-    write_sealed(Path("results/plan.json"), tiny_plan.to_json())
-    files = stored(tiny_plan, Path("results/runs"))
-    for cell in tiny_plan.cells:
-        history = Path("results/runs", cell, "history.jsonl")
-        history.parent.mkdir(parents=True)
-        history.write_text("".join(f'{{"step": {step}, "loss": {4 / step}, "time": {step}}}\n' for step in range(1, 6)))
-        files.run(cell, environment={"git_revision": "0123abc"})
-        files.evaluation(cell, "test_loss", [("test", "loss", 2.5, "nat/token")])
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
-    """An MLflow database without runs, made once: that takes seconds, and MLflow remembers what it has opened."""
-    database = tmp_path_factory.mktemp("whole") / "mlflow.db"
-    place.open_client(f"sqlite:///{database}")
-    return database
+pytestmark = pytest.mark.usefixtures("tracked")
 
 
 def query(sql: str) -> list[tuple]:

@@ -1,5 +1,6 @@
 """The types and the base classes that all sections of a study use."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -88,8 +89,43 @@ Label = Annotated[str, Field(max_length=100), AfterValidator(_one_line), AfterVa
 """A name as tables and figures print it."""
 Term = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_one_line)]
 """A name that comes from elsewhere, such as that of a dataset, a task or a field of a file."""
-PathText = Annotated[str, Field(min_length=1, max_length=4096)]
-"""A path on this machine, or a pattern of paths."""
+
+
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})")
+
+
+def _expanded(path: str) -> str:
+    """Return a path with the user's home in place of ``~`` and with the values of the variables that it names.
+
+    It is whole then, so a plan has the same path for every job, wherever it runs, and expands to itself.
+    """
+    for variable in _VARIABLE.finditer(path):
+        if not os.environ.get(variable[1] or variable[2]):
+            raise ValueError(
+                f"the variable {variable[0]} is not set, or is empty; set it, or write the folder itself, and give a "
+                "folder with a dollar sign in its name through a link"
+            )
+    # Path would drop what a pattern may end in.
+    full = os.path.expanduser(os.path.expandvars(path))  # noqa: PTH111
+    if full.startswith("~"):
+        user = full.partition("/")[0]
+        raise ValueError(f"{user} is the home of no user here; write the folder itself, or ./{user}")
+    if _VARIABLE.search(full):
+        raise ValueError(f"stands for {full}, which has a dollar sign in it; give a link to that folder")
+    return full
+
+
+def _below(name: str) -> str:
+    if name.startswith("~") or "$" in name:
+        raise ValueError("must be the name of a file in that folder: neither ~ nor a variable begins there")
+    return name
+
+
+UserPath = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_expanded)]
+"""A path on this machine, or a pattern of paths, as a user types it: ``~``, ``~user``, ``$NAME`` and ``${NAME}``
+stand for what a shell takes them for."""
+PathBelow = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_below)]
+"""The path of a file in a folder that another setting names."""
 
 
 def _dotted_path(path: str) -> str:

@@ -6,9 +6,9 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from coupled_adam_bench.study.config.base import Line, PathText, Settings, duplicates
+from coupled_adam_bench.study.config.base import Line, Settings, UserPath, duplicates
 from coupled_adam_bench.study.config.data import Paths
-from coupled_adam_bench.study.config.errors import validate
+from coupled_adam_bench.study.config.errors import for_each, validate
 from coupled_adam_bench.study.config.execution import Budget, Execution, StatisticsSettings
 from coupled_adam_bench.study.config.protocols import Protocol
 from coupled_adam_bench.study.config.reading import read_study_file
@@ -33,7 +33,7 @@ class Composite(Settings):
     """Execution settings that replace those of every combined study."""
     budget: Budget = Budget()
     """Budget settings that replace those of every combined study."""
-    stated: PathText | None = None
+    stated: UserPath | None = None
     """A file that states what this study will test; those of the combined studies belong to their own folders."""
     statistics: StatisticsSettings = StatisticsSettings()
     """Settings of statistics that replace those of every combined study."""
@@ -54,15 +54,7 @@ class Composite(Settings):
 
         Raises a ``ValueError`` that lists what is wrong with any of them.
         """
-        studies, problems = [], []
-        for name in self.studies:
-            try:
-                studies.append(self._load_study(name, folders))
-            except ValueError as error:
-                problems.append(str(error))
-        if problems:
-            raise ValueError("\n".join(problems))
-        return tuple(studies)
+        return tuple(for_each(lambda name: self._load_study(name, folders), self.studies))
 
     def _load_study(self, name: str, folders: Sequence[Path]) -> Study:
         files = [path for folder in folders if (path := folder / f"{name}.yaml").is_file()]

@@ -4,26 +4,29 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from coupled_adam_bench.study.config.base import Count, LaterSettings, Name, PathText, Seed, Settings, Term, as_list
+from coupled_adam_bench.study.config.base import Count, LaterSettings, Name, Seed, Settings, Term, UserPath, as_list
 from coupled_adam_bench.study.presets import HUB_PLACES, HUB_PRESETS, Place
 
 
 class Paths(Settings):
-    """Locations of files on this machine. A cell's id depends on the contents of the files, not on their paths."""
+    """Locations of files on this machine. A cell's id depends on the contents of the files, not on their paths.
+
+    Each may begin with ``~`` and have variables of the environment, such as ``$SCRATCH/text``.
+    """
 
     text: Annotated[
-        tuple[PathText, ...], BeforeValidator(as_list, json_schema_input_type=PathText | tuple[PathText, ...])
+        tuple[UserPath, ...], BeforeValidator(as_list, json_schema_input_type=UserPath | tuple[UserPath, ...])
     ] = ()
     """Folders, files or globs of text for the source ``files``: .txt, .jsonl or .parquet, plain, .gz, .xz or .zst. For
     the source ``bins``, the folder of its files."""
-    tokenizer: PathText | None = None
+    tokenizer: UserPath | None = None
     """A ``tokenizer.json`` or its folder; by default GPT-2's, from ``hub_mirror`` or from the Hugging Face hub."""
-    word_similarity: PathText = "data/word_similarity"
+    word_similarity: UserPath = "data/word_similarity"
     """Folder of the word-similarity sets."""
-    hub_mirror: PathText | None = None
+    hub_mirror: UserPath | None = None
     """Folder that the target ``fetch`` fills and that jobs read in place of the Hugging Face hub: downstream tasks as
     ``<org>/<dataset>/<config>/<split>.jsonl``, which must be there, the corpus, and GPT-2's tokenizer."""
-    tasks: PathText | None = None
+    tasks: UserPath | None = None
     """Folder with more lm-eval task YAML files. A `!function` in such a file runs Python code when the task is loaded,
     so use only files that you trust."""
 

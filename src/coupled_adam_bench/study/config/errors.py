@@ -2,7 +2,7 @@
 
 import difflib
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -30,6 +30,8 @@ _SHORT.maxstring = _SHORT.maxlong = 100
 
 Location = tuple[int | str, ...]
 Section = TypeVar("Section", bound=BaseModel)
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def validate(model: type[Section], values: Any, origin: str) -> Section:
@@ -41,11 +43,26 @@ def validate(model: type[Section], values: Any, origin: str) -> Section:
         raise ValueError("\n  ".join([f"{origin}: {len(lines)} invalid setting(s)", *lines])) from None
 
 
+def for_each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Return what a function makes of each item; a ``ValueError`` has what it said of all those that it refused."""
+    results: list[Result] = []
+    problems: list[str] = []
+    for item in items:
+        try:
+            results.append(function(item))
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise ValueError("\n".join(dict.fromkeys(problems)))
+    return results
+
+
 def describe_errors(error: ValidationError, root: type[BaseModel], values: Any) -> list[str]:
     """Return a line for every field of ``values`` that ``root`` refused, such as ``grid.0.seeds: must be a list``."""
     problems = [(_field_location(problem, values), problem) for problem in error.errors(include_url=False)]
-    messages: dict[str, list[str]] = {}
-    given: dict[str, str] = {}
+    # By field and, where one validator has found several things, by what it has found.
+    messages: dict[tuple[str, str], list[str]] = {}
+    given: dict[tuple[str, str], str] = {}
     for location, problem in problems:
         # When a list has wrong entries, pydantic also reports the list as too short, or as no literal of its union.
         has_inner = any(len(other) > len(location) and other[: len(location)] == location for other, _ in problems)
@@ -53,11 +70,15 @@ def describe_errors(error: ValidationError, root: type[BaseModel], values: Any) 
             continue
         name, message = ".".join(map(str, location)), _message(problem, root)
         if problem["type"] == "value_error" and not _is_scalar(problem["input"]):
-            # The validator of a whole section raised it, and its messages begin with the name of a field.
-            name, _, message = f"{name}.{message}".removeprefix(".").partition(": ")
-        messages.setdefault(name or "(whole study)", []).append(message)
-        given[name or "(whole study)"] = _given(problem)
-    return [f"{name}: {', or '.join(texts)}{given[name]}" for name, texts in messages.items()]
+            # The validator of a whole section raised it, and each line begins with the name of a field.
+            for line in message.splitlines():
+                field, _, text = f"{name}.{line}".removeprefix(".").partition(": ")
+                messages[field, text], given[field, text] = [text], ""
+            continue
+        key = (name or "(whole study)", "")
+        messages.setdefault(key, []).append(message)
+        given[key] = _given(problem)
+    return [f"{key[0]}: {', or '.join(texts)}{given[key]}" for key, texts in messages.items()]
 
 
 def _is_scalar(value: Any) -> bool:

@@ -15,7 +15,7 @@ from coupled_adam_bench.study.config.base import (
     Label,
     Line,
     Name,
-    PathText,
+    PathBelow,
     Settings,
     Term,
     duplicates,
@@ -67,7 +67,7 @@ class WordSimilaritySet(Settings):
     """A list of word pairs with human ratings, in a file of the folder ``paths.word_similarity``."""
 
     name: Name
-    file: PathText
+    file: PathBelow
     columns: tuple[Column, Column, Column] = (0, 1, 2)
     """Columns of the first word, the second word and the rating, counted from 0."""
     strip_pos: bool = False

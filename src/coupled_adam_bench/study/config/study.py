@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from fractions import Fraction
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -16,8 +16,8 @@ from coupled_adam_bench.study.config.base import (
     MAX_COUNT,
     NAME_LENGTH,
     Line,
-    PathText,
     Settings,
+    UserPath,
     duplicates,
 )
 from coupled_adam_bench.study.config.data import CONTINUATION_WORDS, Data, Paths
@@ -71,7 +71,7 @@ class Study(Settings):
     evaluation: EvaluationSettings = EvaluationSettings()
     execution: Execution = Execution()
     budget: Budget = Budget()
-    stated: PathText | None = None
+    stated: UserPath | None = None
     """A file that states the study's hypotheses and seeds before its first run; see
     ``study/stated.py``. It changes no run, and its SHA-256 goes into the manifest."""
     statistics: StatisticsSettings = StatisticsSettings()
@@ -124,16 +124,13 @@ class Study(Settings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        for message in chain(
-            self._table_errors(),
-            self._grid_errors(),
-            self._tuning_errors(),
-            self._cap_errors(),
-            self._key_errors(),
-            self._source_errors(),
-            self._contexts_errors(),
-        ):
-            raise ValueError(message)
+        of_tables, of_grid = list(self._table_errors()), []
+        if not of_tables:  # without which no block can be looked at
+            of_grid = list(self._grid_errors())
+        if not of_tables and not of_grid:
+            of_grid = [*self._tuning_errors(), *self._cap_errors(), *self._key_errors()]
+        if problems := [*of_tables, *of_grid, *self._source_errors(), *self._contexts_errors()]:
+            raise ValueError("\n".join(problems))
         return self
 
     def _table_errors(self) -> Iterator[str]:
@@ -173,7 +170,7 @@ class Study(Settings):
                     f"{', '.join(model.name for model in one)} is the embedding; give one optimizer{remedy}"
                 )
             for position, count in enumerate(block.steps(batch_tokens)):
-                if problem := self._run_error(count):
+                if count and (problem := self._run_error(count)):
                     yield f"grid.{index}.tokens.{position}: {problem}"
         if self.training.batch_sequences % self.execution.processes:
             yield (
@@ -215,7 +212,7 @@ class Study(Settings):
                     f"{place}.seeds: {', '.join(map(str, shared))} is a seed of the grid too; what is compared must "
                     "not have been trained to choose: take other seeds"
                 )
-            if (steps := tune.steps(batch_tokens)) is not None and (problem := self._run_error(steps)):
+            if (steps := tune.steps(batch_tokens)) and (problem := self._run_error(steps)):
                 yield f"{place}.tokens: {problem}"
             if self.evaluation.test_loss.split == "val":
                 yield (
