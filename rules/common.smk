@@ -30,11 +30,13 @@ from coupled_adam_bench.tools.estimate.speed import LONGEST_MINUTES
 ROOT = Path(str(workflow.current_basedir)).parent
 IMPORTED = not workflow.modifier.is_main_snakefile()
 
-# No Python that a job starts takes a user's `random.py` in the working folder for its own, and all read UTF-8.
-os.environ |= {"PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
+# No Python that a job starts takes a user's `random.py` in the working folder for its own.
+os.environ["PYTHONSAFEPATH"] = "1"
 # Jobs have the environment of this process. A workflow that imports this one keeps its own, and our jobs look themselves.
-if not IMPORTED and (cleared := surroundings.clear()):
-    logger.warning(surroundings.describe(cleared))
+if not IMPORTED:
+    os.environ["PYTHONUTF8"] = "1"
+    if cleared := surroundings.clear():
+        logger.warning(surroundings.describe(cleared))
 # Runs are no outputs of rules (rules/train.smk), so no storage plugin would carry them.
 if SharedFSUsage.INPUT_OUTPUT not in workflow.storage_settings.shared_fs_usage:
     raise WorkflowError("all jobs must see one folder `results`, on a shared file system: see docs/import.md")
