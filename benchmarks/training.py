@@ -32,6 +32,7 @@ from gpu_checks.reference import Step, reference_step
 
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.machine.device import pick_device
+from coupled_adam_bench.machine.surroundings import LAUNCHER
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.training.distributed import open_group
@@ -164,7 +165,7 @@ class Workers:
         command = [sys.executable, __file__, "--worker", json.dumps(setting), str(folder)]
         self.processes = []
         for rank in range(processes):
-            group = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_PORT": port}
+            group = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_PORT": port, LAUNCHER: 100}
             variables = environment | {"MASTER_ADDR": "127.0.0.1"} | {name: str(n) for name, n in group.items()}
             self.processes.append(
                 subprocess.Popen(command, env=variables, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

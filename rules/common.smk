@@ -16,6 +16,7 @@ from snakemake_interface_executor_plugins.settings import SharedFSUsage
 from coupled_adam_bench.cli.arguments import check_given_once
 from coupled_adam_bench.cli.guard import check_places, check_readable
 from coupled_adam_bench.cli.jobs import Jobs, switch, watched
+from coupled_adam_bench.machine import surroundings
 from coupled_adam_bench.machine.gpu_leases import visible_gpus
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.store import paths
@@ -27,12 +28,17 @@ from coupled_adam_bench.study.config.reading import check_files
 from coupled_adam_bench.study.plan import make_plan, read_plan_file
 from coupled_adam_bench.tools.estimate.speed import LONGEST_MINUTES
 
-# No Python that a job starts takes a user's `random.py` in the working folder for its own.
-os.environ["PYTHONSAFEPATH"] = "1"
-
 # The folder of this workflow, and whether another one has imported it with `module`.
 ROOT = Path(str(workflow.current_basedir)).parent
 IMPORTED = not workflow.modifier.is_main_snakefile()
+
+# No Python that a job starts takes a user's `random.py` in the working folder for its own.
+os.environ["PYTHONSAFEPATH"] = "1"
+# Jobs have the environment of this process. A workflow that imports this one keeps its own, and our jobs look themselves.
+if not IMPORTED:
+    os.environ["PYTHONUTF8"] = "1"
+    if cleared := surroundings.clear():
+        logger.warning(surroundings.describe(cleared))
 # Runs are no outputs of rules (rules/train.smk), so no storage plugin would carry them.
 if SharedFSUsage.INPUT_OUTPUT not in workflow.storage_settings.shared_fs_usage:
     raise WorkflowError("all jobs must see one folder `results`, on a shared file system: see docs/import.md")

@@ -1,16 +1,37 @@
 """Entry point of ``python -m coupled_adam_bench`` and of the command ``coupled-adam-bench``."""
 
 import atexit
+import codecs
 import gc
+import locale
 import os
 import sys
 from importlib.util import find_spec
 
-from coupled_adam_bench.machine.process import rarely_collected
+from coupled_adam_bench.machine import surroundings
+from coupled_adam_bench.machine.process import end_with_parent, rarely_collected
+
+
+def _look_around() -> None:
+    """Clear the variables that libraries would heed in place of the study, before any library is imported.
+
+    Python has read its own before this, so the process starts anew without them, and with UTF-8 for all text files.
+    """
+    if surroundings.is_launched():  # its launcher has done so
+        end_with_parent(float(os.environ[surroundings.LAUNCHER]))
+        return
+    if cleared := surroundings.clear():
+        print(surroundings.describe(cleared), file=sys.stderr, flush=True)
+    is_utf8 = codecs.lookup(locale.getpreferredencoding(do_setlocale=False)).name == "utf-8"
+    is_anew = os.environ.get("PYTHONUTF8") == "1"
+    os.environ["PYTHONUTF8"] = "1"
+    if any(name.startswith("PYTHON") for name in cleared) or not (is_utf8 or is_anew):
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def main() -> int:
     """Run one stage and return its exit status; 2 with a sentence if the packages of the pipeline are missing."""
+    _look_around()
     # A user's own `random.py` in the working folder is not Python's: own code is looked for last, here and by Python in
     # the processes that this one starts.
     here = os.getcwd()  # noqa: PTH109 (pathlib is not there yet)

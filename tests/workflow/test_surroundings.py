@@ -38,6 +38,35 @@ def test_a_study_that_is_edited_while_a_job_waits(copy):
     assert set(copy.glob("results/runs/*/evaluations/embeddings-*.json")) == evaluations, said
 
 
+# ---- what the shell has ----
+
+
+@pytest.mark.fault(
+    "settings",
+    "a notebook's kernel starts Snakemake, with the backend of its figures and the names of a launcher",
+    "one line says what is cleared, the jobs do not have it, and the report is the same",
+)
+def test_the_environment_of_a_notebook(copy, finished):
+    foreign = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "JPY_SESSION_NAME": "a.ipynb", "RANK": "0"}
+    (copy / "results/tiny/manifest.json").unlink()
+    # A whole start: the processes that the other tests fork have imported matplotlib before.
+    command = [*SNAKEMAKE, "report", "--cores", "1", "--configfile", "study.yaml"]
+    result = subprocess.run(
+        command,
+        cwd=copy,
+        env=os.environ | foreign,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stdout
+    said = "cleared from the environment of this run: MPLBACKEND (how matplotlib draws); RANK (which"
+    assert result.stdout.count(said) == 1
+    assert outputs(copy) == outputs(finished)
+    assert not [log for log in copy.glob("results/tiny/logs/*.log") if "cleared" in log.read_text()]
+
+
 # ---- what the machines do ----
 
 

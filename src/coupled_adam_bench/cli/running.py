@@ -1,7 +1,6 @@
 """The commands that make data, cells and evaluations."""
 
 import argparse
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from coupled_adam_bench.cli.command import AddCommand, Handler, plan_of
 from coupled_adam_bench.machine.process import rarely_collected
+from coupled_adam_bench.machine.surroundings import is_launched
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS, Stage
 
@@ -75,7 +75,7 @@ def _train_with(
         raise ValueError(f"--{option}: {', '.join(unknown)} not among the {option} of {arguments.plan}")
     execution = study_of(known[name] for name in names).execution
     device = _device(arguments, execution)
-    if execution.processes > 1 and "RANK" not in os.environ:  # not started by torchrun
+    if execution.processes > 1 and not is_launched():
         options = ["--plan", str(arguments.plan), f"--{option}", *names, "--device", device]
         cells = [known[name] for name in names]
         open_tokens(paths.data_dir(cells[0].data_id), "train")  # compares it once, while no process waits for another
@@ -104,8 +104,8 @@ def _train(arguments: argparse.Namespace) -> int:
     cells = plan_of(arguments).by_job_name
     if waiting := [name for name in arguments.cells if name in cells and not cells[name].is_chosen]:
         raise ValueError(f"--cells: {waiting[0]} waits for the choice of {cells[waiting[0]].tuning}; make it first")
-    # Not in processes that torchrun started: they decide together.
-    if "RANK" not in os.environ and all(
+    # Not in processes that were launched: they decide together.
+    if not is_launched() and all(
         name in cells and is_trained(cells[name], paths.run_dir(cells[name].id), paths.data_dir(cells[name].data_id))
         for name in arguments.cells
     ):

@@ -286,9 +286,9 @@ def _seed_generators() -> None:
 
 def _quiet() -> None:
     """Keep lm-eval and its libraries to errors and rare progress lines; must run before they are imported."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ.setdefault("TQDM_MININTERVAL", "60")
-    os.environ.setdefault("DISABLE_MULTIPROC", "1")  # else lm-eval forks for its bootstrap
+    os.environ["DISABLE_MULTIPROC"] = "1"  # else lm-eval forks for its bootstrap
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     import datasets
     import transformers

@@ -5,7 +5,9 @@ import platform
 import re
 from pathlib import Path
 
+from coupled_adam_bench.machine.gpu_leases import VISIBLE, named_gpus
 from coupled_adam_bench.machine.progress import say
+from coupled_adam_bench.machine.surroundings import instructions
 
 MAX_THREADS_PER_PROCESSOR = 4
 # Tokens whose logits are held at once. On a CPU, the products reach full speed and the logits stay in the cache (see
@@ -14,7 +16,7 @@ LOGITS_CHUNK = {"cpu": 256, "cuda": 4096}
 
 
 # The first version of NVIDIA's driver that runs programs of a major version of CUDA.
-_LEAST_DRIVER = {12: 525, 13: 580}
+_LEAST_DRIVER = {"12": 525, "13": 580}
 _BUILDS_FOR_CUDA_12 = "https://download.pytorch.org/whl/cu126"  # up to PyTorch 2.14; the last that runs on a V100
 _DRIVER = Path("/proc/driver/nvidia/version")
 _PROCESSOR = Path("/proc/cpuinfo")
@@ -34,38 +36,60 @@ def pick_device(device: str) -> str:
 
 
 def check_gpus(count: int) -> None:
-    """Raise ``ValueError`` if torch cannot use ``count`` GPUs here; it says what is there, and what to do."""
+    """Raise ``ValueError`` if torch cannot use ``count`` GPUs here; it says what is there, and what to do.
+
+    What the driver's files say explains a failure of torch and never decides: they are not there under WSL2 or gVisor,
+    and with CUDA's forward compatibility an older driver is good enough.
+    """
     import torch
 
-    driver = re.search(r"\b(\d+)\.[\d.]+", _DRIVER.read_text()) if _DRIVER.is_file() else None
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    old = next(filter(None, map(_too_old, range(seen))), None)
+    if seen >= count and old is None:
+        return
+    driver = _driver()
+    found = f"torch {torch.__version__}, CUDA {torch.version.cuda}, driver {driver}"
+    visible = os.environ.get(VISIBLE)
+    if visible is not None:
+        found += f", {VISIBLE}={visible!r}"
+    usable = seen if 0 < seen < count else "none"
+    raise ValueError(
+        f"execution.gpus: {count}, but torch can use {usable} here ({found}): {_cure(seen, old, driver)}. With "
+        "execution.gpus: 0 the study runs on the CPU"
+    )
+
+
+def _driver() -> str | None:
+    """Return the version of NVIDIA's driver, ``None`` where no file has it."""
+    found = re.search(r"\b\d+\.[\d.]+", _DRIVER.read_text()) if _DRIVER.is_file() else None
+    return found[0] if found else None
+
+
+def _cure(seen: int, old: str | None, driver: str | None) -> str:
+    """Return why torch sees too few GPUs or one that is too ``old``, and what to do."""
+    import torch
+
+    visible = os.environ.get(VISIBLE, "")
     older_build = f"or install a build for CUDA 12: pip install torch=={torch.__version__.partition('+')[0]} "
     older_build += f"--index-url {_BUILDS_FOR_CUDA_12}"
-    if torch.version.cuda is None:
-        cure = (
+    if old is not None:
+        return f"this build has no kernels for {old}, so use another GPU, {older_build}"
+    if torch.version.cuda is None and seen == 0:
+        return (
             "this torch is a build for CPUs, so install the default build for Linux (with conda, on a machine without "
             "a GPU: set CONDA_OVERRIDE_CUDA=13.0 before `conda env create`)"
         )
-    elif driver is None:
-        cure = "no driver of NVIDIA runs here, so start on a machine with GPUs"
-    elif (needed := _LEAST_DRIVER.get(int(torch.version.cuda.partition(".")[0]), 0)) > int(driver[1]):
-        cure = f"CUDA {torch.version.cuda} needs driver {needed} or newer, so update it, {older_build}"
-    elif seen == 0 and os.environ.keys() & {"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"}:
-        cure = "start the container with --nv"
-    elif seen < count:
-        cure = "ask for no more GPUs than there are; a container and CUDA_VISIBLE_DEVICES can hide some"
-    elif old := [name for name in map(_too_old, range(seen)) if name]:
-        cure = f"this build has no kernels for {old[0]}, so use another GPU, {older_build}"
-    else:
-        return
-    found = f"torch {torch.__version__}, CUDA {torch.version.cuda}, driver {driver and driver[0]}"
-    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        found += f", CUDA_VISIBLE_DEVICES={visible!r}"
-    usable = seen if 0 < seen < count else "none"
-    raise ValueError(
-        f"execution.gpus: {count}, but torch can use {usable} here ({found}): {cure}. With execution.gpus: 0 the study "
-        "runs on the CPU"
-    )
+    if visible and not named_gpus(visible):
+        return f"{VISIBLE} names no GPU that CUDA accepts, or one twice; name each GPU once, or unset it"
+    if seen == 0 and driver is None:
+        return "no driver of NVIDIA is to be seen here, so start on a machine with GPUs"
+    major = (torch.version.cuda or "").partition(".")[0]
+    needed = _LEAST_DRIVER.get(major, 0)
+    if seen == 0 and needed > int((driver or "0").partition(".")[0]):
+        return f"CUDA {torch.version.cuda} needs driver {needed} or newer, so update it, {older_build}"
+    if seen == 0 and os.environ.keys() & {"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"}:
+        return "start the container with --nv"
+    return f"ask for no more GPUs than there are; a container and {VISIBLE} can hide some"
 
 
 def _too_old(index: int) -> str | None:
@@ -78,13 +102,17 @@ def _too_old(index: int) -> str | None:
 
 
 def processor() -> str:
-    """Return the name of the processor and its vectors, which decide the order of sums and so how results round."""
+    """Return the name of the processor and its vectors, which decide the order of sums and so how results round.
+
+    Variables of the environment that choose among its instructions do so too, so they follow the name.
+    """
     lines = re.findall(r"(.*\S)\s*: (.*)", _PROCESSOR.read_text() if _PROCESSOR.is_file() else "")
     known: dict[str, str] = dict(reversed(lines))  # of the first of all processors
     flags = set(known.get("flags", known.get("Features", "")).split())
     vectors = [text for flag, text in _VECTORS.items() if flag in flags][:1]
     bf16 = " with bf16" if flags & {"avx512_bf16", "amx_bf16", "bf16"} else ""
-    return ", ".join([known.get("model name", platform.machine()), *vectors]) + bf16
+    name = ", ".join([known.get("model name", platform.machine()), *vectors]) + bf16
+    return ", ".join([name, *instructions()])
 
 
 def n_processors() -> int:

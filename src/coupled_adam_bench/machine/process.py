@@ -3,11 +3,15 @@
 import contextlib
 import gc
 import os
+import signal
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 _NEW_OBJECTS = 50_000
+_LOOK_SECONDS = 1.0
 
 
 @contextlib.contextmanager
@@ -38,6 +42,23 @@ def rarely_collected() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*usual)
+
+
+def end_with_parent(seconds: float) -> None:
+    """Ask this process to stop when its parent has ended, and kill it if it goes on for ``seconds`` after that.
+
+    A process that waits for another one in a collective operation of torch sees no signal, so a thread looks.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def git_revision() -> str | None:

@@ -19,7 +19,7 @@ from coupled_adam_bench.training.order import WindowOrder
 class Batches:
     """This process's share of each global batch, a pure function of seed, step and position.
 
-    Raises ``ValueError`` if the number of processes does not divide the batch, as when ``torchrun`` was used by hand.
+    Raises ``ValueError`` if the number of processes does not divide the batch.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """The processes that train one cell: their group, their agreements, and how they are started.
 
-They are started by ``torchrun`` or by :func:`launch`. A single process is a group of one and opens no connection.
+They are started by :func:`launch`, which marks them. Any other process is a group of one and opens no connection, even
+if its environment has the names of another launcher.
 """
 
 import contextlib
@@ -21,7 +22,9 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from coupled_adam_bench.machine.device import check_gpus, pick_device
+from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.machine.progress import say
+from coupled_adam_bench.machine.surroundings import LAUNCHER, is_launched
 from coupled_adam_bench.training.memory import STOP_SECONDS
 from coupled_adam_bench.training.stop_requests import RESUME_ME
 
@@ -141,9 +144,9 @@ def reading(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_group(device: str) -> Iterator[WorkerGroup]:
-    """Yield the group of the processes that ``torchrun`` started, or a group of one without ``torchrun``."""
+    """Yield the group of the processes that :func:`launch` started, or a group of one in any other process."""
     name = pick_device(device)
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if not is_launched():
         yield WorkerGroup(torch.device(name, 0) if name == "cuda" else torch.device(name))
         return
     local = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if name == "cuda" else torch.device("cpu")
@@ -198,24 +201,27 @@ class StopVote:
 def launch(processes: int, arguments: Sequence[str], stop_seconds: int = STOP_SECONDS) -> int:
     """Run ``python -m coupled_adam_bench ARGUMENTS`` in several processes, as torchrun does; return their status.
 
-    Processes that were asked to stop have ``stop_seconds`` for it, and are killed then. While a micro-batch does not
+    Processes that were asked to stop have ``stop_seconds`` for it, and are killed then; they stop too when this process
+    has ended. While a micro-batch does not
     fit, all are started again with half of it: they cannot agree on that themselves, since some already wait in a
     collective operation that another one will never enter.
     """
+    seconds = str(stop_seconds - _MARGIN_SECONDS)
     for halvings in itertools.count():
-        os.environ[_HALVINGS] = str(halvings)
-        if (status := _launch(processes, arguments, stop_seconds)) != TOO_LARGE:
+        settings = {LAUNCHER: seconds, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": seconds, _HALVINGS: str(halvings)}
+        with environment(settings):
+            status = _launch(processes, arguments)
+        if status != TOO_LARGE:
             break
         say(HALVED)
     return status
 
 
-def _launch(processes: int, arguments: Sequence[str], stop_seconds: int) -> int:
+def _launch(processes: int, arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(stop_seconds - _MARGIN_SECONDS))
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -192,6 +192,7 @@ class Run:
             "trunk_steps": self.trainer.state.trunk_steps,
             "data_sha256": {name: split.sha256 for name, split in self.trainer.meta.splits.items()},
             "train": {
+                "device": self.device.type,
                 "seconds": seconds,
                 "tokens_per_second": speed,
                 "mfu": self._mfu(speed) if speed else None,

@@ -74,7 +74,7 @@ def _set_up(device: torch.device, execution: Execution) -> None:
     else:
         torch.set_float32_matmul_precision("high")  # TF32 [C]
     if execution.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     with rarely_collected():  # it imports torch's compiler
         torch.use_deterministic_algorithms(execution.deterministic)
 

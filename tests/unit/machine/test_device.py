@@ -45,6 +45,20 @@ def test_gpus_that_can_be_used(machine):
     check_gpus(1)
 
 
+@pytest.mark.fault(
+    "cluster",
+    "torch can use a GPU, but no file names its driver (WSL2, gVisor), or an old one (NGC's forward compatibility)",
+    "the GPU is used: the driver's files only explain why torch finds none",
+)
+@pytest.mark.parametrize("driver", [None, 535])
+def test_torch_s_own_answer_counts_and_not_the_driver_s_file(driver, machine):
+    machine(driver, cuda="13.0", gpus=2)
+    check_gpus(2)
+    assert pick_device("cuda") == pick_device("auto") == "cuda"
+    with pytest.raises(ValueError, match=r"torch can use 2 here .*: ask for no more GPUs than there are"):
+        check_gpus(3)
+
+
 @pytest.mark.parametrize(
     ("settings", "variable", "count", "expected"),
     [
@@ -63,6 +77,8 @@ def test_gpus_that_can_be_used(machine):
             8,
             "2 here .*='0,1'.*: ask for no more",
         ),
+        ({"driver": 580}, ("CUDA_VISIBLE_DEVICES", "0,0"), 1, r"='0,0'\): CUDA_VISIBLE_DEVICES .* each GPU once"),
+        ({"driver": 580}, ("CUDA_VISIBLE_DEVICES", "-1"), 1, r"='-1'\): CUDA_VISIBLE_DEVICES names no GPU"),
         (
             {"driver": 580, "gpus": 1, "capability": (7, 0)},
             None,

@@ -6,9 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from coupled_adam_bench.machine import gpu_leases
-from coupled_adam_bench.machine.gpu_leases import VISIBLE, leased_gpus
+from coupled_adam_bench.machine.gpu_leases import VISIBLE, leased_gpus, named_gpus, visible_gpus
 
 
 @pytest.fixture
@@ -66,6 +67,50 @@ def test_gpus_that_the_user_has_chosen(visible, count, expected, machine, monkey
     with leased_gpus(count, machine):
         assert os.environ[VISIBLE] == expected
     assert os.environ[VISIBLE] == visible
+
+
+UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("0, 2,1", ["0", "2", "1"]),
+        ("0,0", []),
+        ("1gpu,+1", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("none", []),
+        ("", []),
+        ("0,-1,1", ["0"]),
+        ("01,x,2", ["1"]),
+        ("0,GPU-3", ["0"]),
+        (f"{UUID},GPU-3,1", [UUID, "GPU-3"]),
+        ("GPU-3,GPU-3", []),
+        (f"MIG-{UUID}/1/2,MIG-{UUID}/1/3,{UUID}", [f"MIG-{UUID}/1/2", f"MIG-{UUID}/1/3"]),
+    ],
+)
+def test_a_list_of_gpus_is_read_as_cuda_reads_it(value, expected, monkeypatch):
+    assert named_gpus(value) == expected
+    monkeypatch.setenv(VISIBLE, value)
+    assert visible_gpus() == expected
+    if "GPU" not in value:  # torch compares only the beginning of these
+        assert list(map(str, torch.cuda._parse_visible_devices())) == expected
+
+
+@pytest.mark.fault(
+    "settings",
+    "CUDA_VISIBLE_DEVICES names a GPU twice, or parts of GPUs by names with slashes",
+    "a GPU that is named twice is refused, since CUDA takes none then; parts are leased like GPUs",
+)
+@pytest.mark.parametrize(
+    ("visible", "count", "expected"), [("0,0", 2, "0,0"), (f"MIG-{UUID}/1/2,MIG-{UUID}/1/3", 1, f"MIG-{UUID}/1/2")]
+)
+def test_no_name_of_a_gpu_lets_a_job_wait_or_crash(visible, count, expected, machine, monkeypatch):
+    monkeypatch.setenv(VISIBLE, visible)
+    monkeypatch.setattr(gpu_leases, "time", SimpleNamespace(sleep=lambda _: pytest.fail("it waits for itself")))
+    with leased_gpus(count, machine):
+        assert os.environ[VISIBLE] == expected
 
 
 def test_more_gpus_than_there_are(machine):

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from cycler import cycler
 from matplotlib import rc_context
 
 from coupled_adam_bench.report import figures
@@ -18,7 +19,7 @@ from coupled_adam_bench.report.figures import (
     scaled_places,
     write_figures,
 )
-from coupled_adam_bench.report.figures.curves import differences, spectrum
+from coupled_adam_bench.report.figures.curves import differences, spectrum, write_spectra
 from coupled_adam_bench.report.figures.histories import draw_mean, geometry, training
 from coupled_adam_bench.report.figures.sizes import plane, scale
 from coupled_adam_bench.report.figures.style import RC
@@ -62,6 +63,31 @@ def test_all_figures_in_both_formats_the_same_bytes_again(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"training.{e}" for e in FIGURE_ENDINGS)
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (first / path.name).read_bytes()
+
+
+@pytest.mark.fault(
+    "results",
+    "a matplotlibrc in the working folder or the home changes fonts, lines, colours and layout",
+    "figures begin with matplotlib's own defaults: the same bytes",
+)
+def test_a_matplotlibrc_changes_no_figure(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = {
+        "font.family": "monospace",
+        "lines.linewidth": 9,
+        "savefig.bbox": "tight",
+        "axes.prop_cycle": cycler("color", ["r"]),
+        "text.usetex": True,
+        "figure.autolayout": True,
+        "axes.grid": True,
+    }
+    monkeypatch.setattr(figures, "figures_of", lambda plan: {"training": FIGURES["training"].caption})
+    shares = {"a label": {"singular_values": [0.5, 0.3, 0.2]}}
+    write_spectra(shares, tmp_path / "spectra.svg")
+    with rc_context(theirs):
+        write_figures(fake.material, tmp_path, ["svg"])
+        write_spectra(shares, tmp_path / "again.svg")
+    assert (tmp_path / "training.svg").read_bytes() == (fake.study_dir / "figures/training.svg").read_bytes()
+    assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "spectra.svg").read_bytes()
 
 
 @pytest.mark.usefixtures("no_pdf")

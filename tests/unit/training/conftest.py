@@ -11,6 +11,7 @@ import torch
 from forks import Fork
 from planned import only
 
+from coupled_adam_bench.machine.surroundings import LAUNCHER
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.cells import Cell
@@ -24,7 +25,7 @@ from coupled_adam_bench.training.trainer import Trainer
 class Nursery:
     """Starts commands as forks of one process that has our training imported; their warnings are errors.
 
-    The processes of a group get what torchrun would give them.
+    The processes of a group get what our launcher gives them.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,7 @@ class Nursery:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
-        group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(processes)}
+        group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(processes), LAUNCHER: "100"}
         command = ["-W", "error", "-m", "coupled_adam_bench", *argv]
         forks = []
         for rank in range(processes):

@@ -14,6 +14,7 @@ import torch
 from forks import python
 from planned import only
 
+from coupled_adam_bench.machine.surroundings import LAUNCHER
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.store.runs import read_history
@@ -157,7 +158,7 @@ def test_layers_compiled_for_two_processes_give_the_curve_and_checkpoints_of_pla
     ]
     folders, command = [str(workspace.folder) for workspace in compiled], alone.command(*alone.plan.cells)
     arguments = ["-c", COMPILED, *folders, *free_ports(2), *command]
-    group = os.environ | {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
+    group = os.environ | {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", LAUNCHER: "100"}
     environments = [group | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
     workers = [python("training", arguments, tmp_path, environment) for environment in environments]
     errors = [worker.communicate(timeout=300)[1] for worker in workers]

@@ -16,6 +16,7 @@ from forks import python
 from planned import only
 
 from coupled_adam_bench.machine import device
+from coupled_adam_bench.machine.surroundings import LAUNCHER
 from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -137,10 +138,24 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
 
     monkeypatch.setattr(device, "check_gpus", only_two)
     monkeypatch.setattr(distributed, "check_gpus", only_two)
+    monkeypatch.setenv(LAUNCHER, "100")
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(ValueError, match=r"execution\.gpus: 3, but torch can use 2"), open_group("cuda"):
         pass
+
+
+@pytest.mark.fault(
+    "training",
+    "the shell has RANK, WORLD_SIZE, MASTER_ADDR and the like of another launcher, or WORLD_SIZE alone",
+    "they are not taken for those of our launcher: the cell trains as without them",
+)
+@pytest.mark.parametrize("names", [("WORLD_SIZE",), ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")])
+def test_a_process_that_was_not_launched_is_alone(names, monkeypatch):
+    for name in names:
+        monkeypatch.setenv(name, "2")
+    with open_group("cpu") as group:
+        assert (group.rank, group.size) == (0, 1)
 
 
 def weights(folder: Path) -> bytes:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # rules read the declarations, and matplotlib and pandas take
 
 FIGURE_ENDINGS = ("svg", "pdf", "column.pdf")
 """The files of a figure: for both columns of an article and for the report, and for one column."""
-_DATES = {"svg": "Date", "pdf": "CreationDate"}
+DATES = {"svg": "Date", "pdf": "CreationDate"}
 
 
 @dataclass(frozen=True)
@@ -227,17 +227,15 @@ def drawn(material: "Material") -> "dict[str, Figure]":
 
 def write_figures(material: "Material", out_dir: Path, wanted: Collection[str] = FIGURE_ENDINGS) -> None:
     """Write every name in :func:`figures_of` with each ending that is ``wanted``, atomically and without a date."""
-    from matplotlib import rc_context
-
-    from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, say_no_data
+    from coupled_adam_bench.report.figures.style import IN_COLUMN, RC, drawing_with, say_no_data
 
     for settings, all_endings in ((RC, FIGURE_ENDINGS[:2]), (IN_COLUMN, FIGURE_ENDINGS[2:])):
         kinds = {ending: ending.rpartition(".")[2] for ending in all_endings if ending in wanted}
         if not kinds:
             continue
-        with rc_context(settings):
+        with drawing_with(settings):
             for name, figure in drawn(material).items():
                 say_no_data(figure.axes)
                 for ending, kind in kinds.items():
                     with atomic_path(out_dir / f"{name}.{ending}") as temporary:
-                        figure.savefig(temporary, format=kind, dpi=200, metadata={_DATES[kind]: None})
+                        figure.savefig(temporary, format=kind, dpi=200, metadata={DATES[kind]: None})

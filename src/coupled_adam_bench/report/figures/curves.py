@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from coupled_adam_bench.evaluation.kept import PairSimilarities, read_pair_similarities
-from coupled_adam_bench.report.figures import largest_size, plain
+from coupled_adam_bench.report.figures import DATES, largest_size, plain
 from coupled_adam_bench.report.figures.style import (
     RC,
     STYLES,
@@ -19,6 +18,7 @@ from coupled_adam_bench.report.figures.style import (
     add_legend,
     bars,
     curve,
+    drawing_with,
     optimizer_styles,
     panels,
     say_no_data,
@@ -150,8 +150,10 @@ def spectrum(material: Material) -> Figure:
 def write_spectra(details: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     """Draw matrices by their labels into a file, whose ending says its format: png, svg or pdf."""
     lines = [(label, STYLES[index % len(STYLES)], detail) for index, (label, detail) in enumerate(details.items())]
-    with rc_context(RC), atomic_path(path) as temporary:
-        _draw_spectra(lines).savefig(temporary, format=path.suffix.removeprefix("."), dpi=150)
+    kind = path.suffix.removeprefix(".")
+    no_date = {DATES[kind]: None} if kind in DATES else {}
+    with drawing_with(RC), atomic_path(path) as temporary:
+        _draw_spectra(lines).savefig(temporary, format=kind, dpi=150, metadata=no_date)
 
 
 _PARTS = 5  # of the pairs, by their rating: the scatter of single pairs hides the trend

@@ -1,9 +1,11 @@
 """What all figures share: colours and fonts, panels, legends, bars over seeds, and how a figure is saved."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from matplotlib import rcParams
+from matplotlib import style as matplotlib_style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -37,13 +39,15 @@ RC = {
     "axes.titlesize": "medium",
     "pdf.fonttype": 42,  # TrueType: conferences refuse Type 3, and editors cannot change its text
     "figure.figsize": (TEXT_INCHES, 3.2),
-    # Whatever the user's own matplotlibrc says: labels are no LaTeX, and figures say how they are laid out.
-    "text.usetex": False,
-    "figure.autolayout": False,
-    "figure.constrained_layout.use": False,
 }
 IN_COLUMN = RC | {"figure.figsize": (COLUMN_INCHES, 2.4), "font.size": 8}
 """The settings of a figure for one column."""
+
+
+def drawing_with(settings: Style) -> AbstractContextManager[None]:
+    """Let matplotlib draw with its own defaults and these ``settings``, whatever a matplotlibrc of the user has."""
+    context: AbstractContextManager[None] = matplotlib_style.context(dict(settings), after_reset=True)
+    return context
 
 
 def page_width() -> float:

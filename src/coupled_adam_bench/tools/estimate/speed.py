@@ -6,7 +6,7 @@ bandwidth, without overlap. Communication between GPUs is left out.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -130,6 +130,17 @@ class EndedRun:
     """Energy of the GPUs for the cell's own steps, None where it is not known."""
 
 
+def _is_on_gpu(run: Mapping[str, Any]) -> bool:
+    """Tell whether a GPU trained a run; ``environment.cuda`` does not, since it is that of torch's build.
+
+    Older records have no ``train.device``: in those, a GPU that we know has an MFU, and any other has its maker's name.
+    """
+    train = run["train"]
+    if "device" in train:
+        return bool(train["device"] == "cuda")
+    return train["mfu"] is not None or "NVIDIA" in run["environment"].get("device", "")
+
+
 def ended_run(run_dir: Path) -> EndedRun | None:
     """Return the cost of a run, None if it has not ended or its record cannot be read."""
     try:
@@ -144,7 +155,7 @@ def ended_run(run_dir: Path) -> EndedRun | None:
             train["processes"],
             train["tokens_per_second"],
             train["mfu"],
-            run["environment"]["cuda"] is not None,
+            _is_on_gpu(run),
             train["peak_memory_bytes"],
             None if joules is None else joules * own,
         )

@@ -17,7 +17,7 @@ from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.config import load_any_study, parse_any_study, parse_study
 from coupled_adam_bench.study.plan import Plan, load_plan, make_plan
 from coupled_adam_bench.tools.estimate.cell import own_parts, trunk_part
-from coupled_adam_bench.tools.estimate.speed import START_SECONDS, Speeds, estimated_mfu, train_minutes
+from coupled_adam_bench.tools.estimate.speed import START_SECONDS, Speeds, estimated_mfu, read_speeds, train_minutes
 from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
 from coupled_adam_bench.tools.estimate.text import count, describe, hours, size
 from coupled_adam_bench.training.memory import memory_of, train_mem_mb
@@ -46,6 +46,7 @@ def gpu_settings(tiny_study: Callable[..., dict[str, Any]], **changes: Any) -> d
 def measured(cell_id: str, **facts: Any) -> dict[str, Any]:
     """What the record of a finished run says, for ``stored``."""
     train = {"seconds": 90.0, "processes": 1, "tokens_per_second": 1000.0, "mfu": 0.25, "peak_memory_bytes": 10**9}
+    train |= {"device": "cuda"}
     return {"step": 60, "trunk_steps": 0, "train": train | facts, "environment": {"cuda": "13.0"}}
 
 
@@ -149,6 +150,36 @@ def test_one_gpu_takes_the_price_and_the_measured_speed_of_the_study(tiny_study,
     assert here["L40S"].hours == pytest.approx(after.hours_left)
     ratio = rented["H100"].hours / rented["L40S"].hours
     assert here["H100"].hours / here["L40S"].hours == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize(
+    ("device", "mfu", "name", "on_gpu"),
+    [
+        ("cpu", None, "AMD EPYC, AVX-512 with bf16", False),
+        ("cuda", None, "NVIDIA GeForce RTX 4090", True),
+        (None, None, "AMD EPYC, AVX2", False),  # records that do not say it
+        (None, 0.25, "Tesla V100-SXM2-32GB", True),
+        (None, None, "NVIDIA GeForce RTX 4090", True),
+    ],
+)
+def test_a_run_is_a_gpu_s_by_its_device_and_not_by_its_build_of_torch(
+    device, mfu, name, on_gpu, tiny_study, stored, tmp_path, monkeypatch
+):
+    plan = estimated(gpu_settings(tiny_study), tmp_path, monkeypatch).plan
+    cell, *_ = plan.cells.values()
+    on_gpus = cell.study.execution
+    on_cpu = on_gpus.model_copy(update={"gpus": 0})
+    record = measured(cell.id, mfu=mfu)
+    record["environment"]["device"] = name  # beside CUDA's version, which the default build has on every machine
+    record["train"] |= {"device": device}
+    if device is None:
+        del record["train"]["device"]
+    runs = tmp_path / "results" / "runs"
+    stored(plan, runs).run(cell.id, **record)
+    speeds = read_speeds([cell], runs)
+    same, other = (on_gpus, on_cpu) if on_gpu else (on_cpu, on_gpus)
+    assert speeds.tokens_per_second(cell, same) == (1000, "measured")
+    assert speeds.tokens_per_second(cell, other)[1] == "estimate"
 
 
 def test_a_study_without_gpus_rents_none(tiny_study, tmp_path, monkeypatch):
