@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -68,6 +68,8 @@ class Fault:
     """Bytes of the answer after which the connection is closed."""
     content: bytes | None = None
     """Sent in place of what was asked for."""
+    act: Callable[[BaseHTTPRequestHandler], None] | None = None
+    """Called in place of an answer."""
 
 
 class HubServer(ThreadingHTTPServer):
@@ -83,6 +85,10 @@ class HubServer(ThreadingHTTPServer):
         self.faults: list[Fault] = []
         self.log: list[tuple[str, str, int]] = []
         """Method, path and status of each request."""
+        self.n_ranged = 0
+        """Bytes of files that were sent because a range of them was asked for."""
+        self.on_request: Callable[[str], None] = lambda path: None
+        """Called with the path of each request before it is answered."""
         self._lock = threading.Lock()
 
     @property
@@ -153,6 +159,18 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             self.wfile.write(content)
 
+    def _send_file(self, content: bytes, headers: dict[str, str]) -> None:
+        """Send a file, or the range of its bytes that is asked for."""
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
+        if asked is None:
+            self._send(200, content, headers)
+            return
+        first, last = int(asked[1]), min(int(asked[2]), len(content) - 1)
+        part = content[first : last + 1]
+        self.server.n_ranged += len(part)
+        headers |= {"Content-Length": str(len(part)), "Content-Range": f"bytes {first}-{last}/{len(content)}"}
+        self._send(206, part, headers)
+
     def _json(self, value: Any, status: int = 200) -> None:
         self._send(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
@@ -164,15 +182,19 @@ class _Handler(BaseHTTPRequestHandler):
         self._path = unquote(urlsplit(self.path).path)
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
+        self.server.on_request(self._path)
         self._fault = self.server.take_fault(self.command, self._path)
-        if self._fault is not None and self._fault.status is not None:
+        if self._fault is not None and self._fault.act is not None:
+            self.close_connection = True
+            self._fault.act(self)
+        elif self._fault is not None and self._fault.status is not None:
             self._send(self._fault.status, b"{}", self._fault.headers)
         elif self._fault is not None and self._fault.content is not None:
             self._send(200, self._fault.content)
         elif (found := re.fullmatch(r"/store/([0-9a-f]{64})", self._path)) and (
             content := self.server.stored(found[1])
         ) is not None:
-            self._send(200, content, {"ETag": f'"{found[1]}"'})
+            self._send_file(content, {"ETag": f'"{found[1]}"'})
         elif self._path in self.server.files:
             self._send(200, self.server.files[self._path])
         elif found := re.fullmatch(
@@ -248,7 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         content, headers = files[path], {"X-Repo-Commit": commit}
         if len(content) < LFS_BYTES:
-            self._send(200, content, headers | {"ETag": f'"{hashlib.sha1(content).hexdigest()}"'})
+            self._send_file(content, headers | {"ETag": f'"{hashlib.sha1(content).hexdigest()}"'})
             return
         sha256 = hashlib.sha256(content).hexdigest()
         headers |= {"X-Linked-Size": str(len(content)), "X-Linked-ETag": f'"{sha256}"'}

@@ -84,7 +84,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     if arguments.figure is not None and arguments.figure.suffix not in _FIGURE_ENDINGS:
         raise ValueError(f"--figure: {arguments.figure} must end in {' or '.join(_FIGURE_ENDINGS)}")
     lists = model.read_word_lists(arguments.word_similarity, Path(Paths().word_similarity))
-    models, failed = compare.measure_models(arguments.models, lists, arguments.text)
+    models, failed = compare.measure_models(arguments.models, lists, arguments.text, arguments.tokenizer)
     if models:
         print(compare.table_of(models), end="")
         if arguments.json is not None:
@@ -146,11 +146,14 @@ def add_commands(stage: AddCommand) -> None:
         "measure the embeddings of any causal or masked language model; exit status 1 if one could not be measured"
     )
     sub = stage("measure", _measure, summary, plan=False)
-    sub.add_argument("models", nargs="+", metavar="MODEL", help="the folder of a model, or its name on the hub")
+    what = "the folder of a model, its name on the hub with @REVISION or without, or a matrix in a .npy file"
+    sub.add_argument("models", nargs="+", metavar="MODEL", help=what)
     what = "text files, for the counts of tokens (default: those of the data of a cell)"
     sub.add_argument("--text", action="extend", nargs="+", type=Path, default=[], help=what)
     lists = "a list of word pairs, or a folder with the paper's lists"
     sub.add_argument("--word-similarity", type=Path, help=f"{lists} (default: what fetch has written, if it is there)")
+    what = "tokenizer.json, or a folder with one, for the matrices in .npy files"
+    sub.add_argument("--tokenizer", type=Path, help=what)
     sub.add_argument("--json", type=Path, help="where to write all numbers, spectra and curves")
     sub.add_argument("--figure", type=Path, help=f"where to draw spectra and curves: {', '.join(_FIGURE_ENDINGS)}")
     summary = (

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from urllib.request import urlopen
 
 from coupled_adam_bench.data.documents import file_documents, text_bytes
-from coupled_adam_bench.data.hub import Listing, PlaceError, check_address, download, list_place
+from coupled_adam_bench.data.hub import Listing, PlaceError, download, list_place
 from coupled_adam_bench.data.sources import corpus_folder, open_corpus
-from coupled_adam_bench.data.tokenizers import download_gpt2, mirrored_gpt2, read_gpt2
+from coupled_adam_bench.data.tokenizers import GPT2_BYTES, download_gpt2, mirrored_gpt2, read_gpt2
+from coupled_adam_bench.data.transport import read_url
 from coupled_adam_bench.evaluation.settings import downstream_of
 from coupled_adam_bench.evaluation.task_files import HubData, find_tasks, hub_data
 from coupled_adam_bench.machine.progress import say
@@ -27,8 +27,9 @@ from coupled_adam_bench.study.config import HubSource, Study
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.presets import TASK_REVISIONS, WORD_LISTS, Home, Place, WordList
 
-_TOKENIZER_BYTES = 4 * 10**6
 _WORD_LIST_BYTES = 10**6
+_ARCHIVE_BYTES = 2**24
+_WORD_LIST_MINUTES = 2.0
 
 
 @dataclass
@@ -97,7 +98,7 @@ def _items(study: Study, bytes_per_token: float, missing: list[str]) -> list[Ite
     mirror = Path(study.paths.hub_mirror)
     gpt2 = mirrored_gpt2(study.paths.hub_mirror)
     if needs_gpt2 and not gpt2.is_file():
-        items.append(Item("GPT-2's tokenizer", gpt2, _TOKENIZER_BYTES, partial(_fetch_gpt2, gpt2, minutes)))
+        items.append(Item("GPT-2's tokenizer", gpt2, GPT2_BYTES, partial(_fetch_gpt2, gpt2, minutes)))
     if has_tasks:
         items += _task_data(study, mirror, missing)
     if isinstance(source, HubSource):
@@ -229,7 +230,7 @@ def _fetch_word_list(known: WordList, target: Path) -> None:
             content = _content(home)
             if (found := sha256(content).hexdigest()) != known.sha256:
                 raise ValueError(f"the SHA-256 is {found}")
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile, tarfile.TarError) as error:
+        except Exception as error:  # many types: of servers, of the client that asks them, of archives
             problems.append(f"{home.url} ({type(error).__name__}: {error})")
         else:
             write_bytes(target, content)
@@ -241,15 +242,16 @@ def _fetch_word_list(known: WordList, target: Path) -> None:
 
 
 def _content(home: Home) -> bytes:
-    """Return the file of a home, without its header."""
-    check_address(home.url)
-    with urlopen(home.url, timeout=60) as answer:
-        content: bytes = answer.read()
+    """Return the file of a home, without its header; ``ValueError`` for one that is larger than any list."""
+    content = read_url(home.url, _WORD_LIST_MINUTES, _ARCHIVE_BYTES)
     if home.member is not None and home.url.endswith(".zip"):
-        content = zipfile.ZipFile(io.BytesIO(content)).read(home.member)
+        with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(home.member) as stream:
+            content = stream.read(_WORD_LIST_BYTES + 1)
     elif home.member is not None:
         with tarfile.open(fileobj=io.BytesIO(content)) as files:
             member = files.extractfile(home.member)
             assert member is not None
-            content = member.read()
+            content = member.read(_WORD_LIST_BYTES + 1)
+    if len(content) > _WORD_LIST_BYTES:
+        raise ValueError(f"more than {_WORD_LIST_BYTES:,} bytes")
     return content.partition(b"\n")[2] if home.has_header else content

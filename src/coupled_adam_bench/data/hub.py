@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from coupled_adam_bench.data.documents import kind_of
+from coupled_adam_bench.data.transport import bounded, check_address
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import digest, sha256_file
 from coupled_adam_bench.study.inputs import PACKINGS
@@ -35,21 +35,12 @@ class HubAwayError(ValueError):
     """Says that the hub could not be reached for as long as a job waits."""
 
 
-def check_address(url: str) -> None:
-    """Raise ``ValueError`` for an address that is not of https and not of this machine."""
-    parts = urlsplit(url)
-    if parts.scheme != "https" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
-        raise ValueError(
-            f"{url}: not https, so anybody on the way could send something else; use an address that begins with "
-            "https:// (HF_ENDPOINT may also name a server on this machine)"
-        )
-
-
-def patiently(what: str, minutes: float, call: Callable[[], Result]) -> Result:
+def patiently(what: str, minutes: float, call: Callable[[], Result], most_bytes: int = 0) -> Result:
     """Return what ``call`` returns, and call it again after each error that passes; say so on stderr.
 
-    These are broken connections, HTTP 408, 425, 429 and 5xx. Raises ``HubAwayError`` after ``minutes`` of them, and at
-    once if the name of the server is not known. Errors that do not pass go through.
+    These are broken and stalled connections, HTTP 408, 425, 429 and 5xx. Raises ``HubAwayError`` after ``minutes`` of
+    them, and at once if the name of the server is not known. Errors that do not pass go through, such as that of a file
+    of more than ``most_bytes``.
     """
     from huggingface_hub import constants
     from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential
@@ -57,6 +48,10 @@ def patiently(what: str, minutes: float, call: Callable[[], Result]) -> Result:
     def say_so(state: RetryCallState) -> None:
         assert state.outcome is not None
         say(f"{what}: {_in_short(state.outcome.exception())}; trying again in {state.upcoming_sleep:.0f} s")
+
+    def bounded_call() -> Result:
+        with bounded(minutes, most_bytes):
+            return call()
 
     check_address(constants.ENDPOINT)
     retrying = Retrying(
@@ -67,7 +62,7 @@ def patiently(what: str, minutes: float, call: Callable[[], Result]) -> Result:
         reraise=True,
     )
     try:
-        return retrying(call)
+        return retrying(bounded_call)
     except Exception as error:
         if any(isinstance(cause, socket.gaierror) for cause in _causes(error)):
             given_up = "the name of the server is not known here"
@@ -269,7 +264,11 @@ def _data_files(place: Place, dataset: str, commit: str) -> list[str]:
 
 
 def _check_file(place: Place, path: Path) -> None:
-    """Raise ``PlaceError`` for a file that cannot be read, or that says that it is a part only."""
+    """Raise ``PlaceError`` for a file that cannot be read, that says that it is a part only, or leads elsewhere."""
+    if path.is_absolute() or ".." in path.parts:
+        raise PlaceError(
+            f"{name_of(place)}: {path} leads out of the folder of the data set", "set data.source.dataset to a copy"
+        )
     if kind_of(path) not in FORMATS:
         raise PlaceError(
             f"{name_of(place)}: {path} is none of {', '.join(FORMATS)}, plain or as {', '.join(PACKINGS)}",
@@ -303,6 +302,7 @@ def download(listing: Listing, file: HubFile, folder: Path, minutes: float) -> P
             lambda: hf_hub_download(
                 listing.dataset, file.path, repo_type="dataset", revision=listing.commit, local_dir=folder
             ),
+            most_bytes=file.bytes,
         )
     if problem := damage(target, file):
         target.unlink()

@@ -23,6 +23,8 @@ _UNKNOWN = "\u9f98"
 
 GPT2_REPOSITORY = "openai-community/gpt2"
 GPT2_REVISION = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
+GPT2_BYTES = 4 * 10**6
+"""More than its ``tokenizer.json`` has."""
 # SHA-256 of vocabulary and merges as JSON values, because the format of tokenizer.json differs between versions of the
 # libraries. It was computed from OpenAI's encoder.json and vocab.bpe, whose SHA-256 are
 # 196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783 and
@@ -76,7 +78,7 @@ def save_tokenizer(study: Study, words: list[str] | None, folder: Path, merges: 
     else:
         assert study.paths.tokenizer is not None
         file = tokenizer_file(study.paths.tokenizer)
-        tokenizer = _parse(file)
+        tokenizer = read_tokenizer(file)
         _check_unknown(file, tokenizer)
         _save(tokenizer, _end_of_text(file, tokenizer), folder)
     load_encoder.cache_clear()
@@ -149,7 +151,7 @@ def download_gpt2(minutes: float, folder: Path | None = None) -> Path:
         return hf_hub_download(GPT2_REPOSITORY, _TOKENIZER, revision=GPT2_REVISION, local_dir=folder)
 
     try:
-        return Path(patiently("GPT-2's tokenizer", minutes, get))
+        return Path(patiently("GPT-2's tokenizer", minutes, get, GPT2_BYTES))
     except (OSError, ValueError) as error:  # huggingface_hub's errors without a network, and its HTTP errors
         raise ValueError(
             f"data.tokenizer: could not download GPT-2's tokenizer.json from the Hugging Face hub ({error}); "
@@ -168,13 +170,28 @@ def _read_object(file: Path) -> dict[str, Any]:
     return values
 
 
-def _parse(file: Path) -> Tokenizer:
-    """Read a ``tokenizer.json`` without truncation, padding and post-processor, which would change documents."""
-    values = _read_object(file) | {"truncation": None, "padding": None, "post_processor": None}
+def read_tokenizer(file: Path) -> Tokenizer:
+    """Read anybody's ``tokenizer.json`` as :func:`whole_text` leaves it; ``ValueError`` if it cannot be read."""
+    return _parsed(_read_object(file), str(file))
+
+
+def whole_text(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer that turns a text into all its tokens, and always into the same.
+
+    Tokenizers keep truncation, padding and a post-processor from their training, which would cut a text, or add tokens
+    to it. The dropout of a BPE draws another split of each text.
+    """
+    return _parsed(json.loads(tokenizer.to_str()), "the tokenizer")
+
+
+def _parsed(values: dict[str, Any], name: str) -> Tokenizer:
+    values |= {"truncation": None, "padding": None, "post_processor": None}
+    if isinstance(values.get("model"), dict) and "dropout" in values["model"]:
+        values["model"]["dropout"] = None
     try:
         return Tokenizer.from_str(json.dumps(values))
     except Exception as error:  # the library raises no other type
-        raise ValueError(f"{file}: the library 'tokenizers' cannot read it: {error}") from None
+        raise ValueError(f"{name}: the library 'tokenizers' cannot read it: {error}") from None
 
 
 def _check_unknown(file: Path, tokenizer: Tokenizer) -> None:

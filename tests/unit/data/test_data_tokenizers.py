@@ -208,7 +208,7 @@ def test_a_file_that_is_no_tokenizer(content: str, kind: str, files_study: MakeS
         save_tokenizer(files_study("t.txt", tmp_path, tokenizer=kind), None, tmp_path / "out")
 
 
-def test_a_file_that_truncates_pads_and_adds_tokens(
+def test_a_file_that_truncates_pads_and_draws(
     small_gpt2: Path, files_study: MakeStudy, tmp_path: Path, sample: str
 ) -> None:
     plain = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json"))
@@ -217,7 +217,12 @@ def test_a_file_that_truncates_pads_and_adds_tokens(
     plain.enable_padding(length=8)
     (tmp_path / "in").mkdir()
     plain.save(str(tmp_path / "in" / "tokenizer.json"))
-    save_tokenizer(files_study("t.txt", tmp_path / "in"), None, tmp_path / "out")
+
+    def draw(values: dict[str, Any]) -> None:
+        values["model"]["dropout"] = 0.5
+
+    drawing = edit_json(tmp_path / "in" / "tokenizer.json", tmp_path / "drawing", draw)
+    save_tokenizer(files_study("t.txt", drawing), None, tmp_path / "out")
     assert load_encoder(tmp_path / "out").encode(sample).tolist() == expected
 
 

@@ -211,7 +211,7 @@ def test_what_fetch_refuses(hub: HubServer, here: Here) -> None:
     )
     assert re.search(
         r"pairs\.txt with the SHA-256 [0-9a-f]{64}: put it at sets/pairs\.txt yourself; tried .*pairs\.zip "
-        r"\(ValueError: the SHA-256 is .*pairs\.txt \(HTTPError: HTTP Error 404",
+        r"\(ValueError: the SHA-256 is .*pairs\.txt \(ValueError: HTTP 404",
         done.stderr,
     ), done.stderr
     assert "`fetch`" not in done.stderr

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from coupled_adam_bench.evaluation.pairs import Pair, read_pairs, set_files
+from coupled_adam_bench.evaluation.pairs import Pair, read_pairs, recognised_set, set_files
 from coupled_adam_bench.evaluation.word_similarity import (
     TokenPairs,
     set_correlations,
@@ -18,6 +18,7 @@ from coupled_adam_bench.evaluation.word_similarity import (
     word_vectors,
 )
 from coupled_adam_bench.study.config import WordSimilaritySet, parse_study
+from coupled_adam_bench.study.presets import PAPER_WORD_SIMILARITY
 
 SPEC = WordSimilaritySet(name="s", file="s.txt")
 
@@ -36,10 +37,37 @@ def write(tmp_path: Path, text: str) -> Path:
         ("\ufeffsun moon 4.5\ncat dog 7 9 9\n", SPEC),
         ("sun-n moon-n 4.5\ncat-n dog-n 7.000\n", SPEC.model_copy(update={"strip_pos": True})),
         ("4.5 sun x moon\n7 cat x dog\n", SPEC.model_copy(update={"columns": (1, 3, 0)})),
+        ("word1\tword2\tscore\nsun\tmoon\t4.5\ncat\tdog\t7\n", SPEC),
     ],
 )
 def test_read(tmp_path, text, spec):
     assert read_pairs(write(tmp_path, text), spec) == [Pair("sun", "moon", 4.5), Pair("cat", "dog", 7.0)]
+
+
+PUBLISHED = {
+    "MEN_dataset_lemma_form_full": ("men", "sun-n moon-n 4.500000\ncat-n dog-n 7.000000\n"),
+    "rw.txt": ("rw", "sun\tmoon\t4.5\t7\t7\t6\t1\ncat\tdog\t7\t10\t9\t6\t5\n"),
+    "SimLex-999.txt": (
+        "simlex999",
+        "word1\tword2\tPOS\tSimLex999\tconc(w1)\r\nsun\tmoon\tN\t4.5\t2.72\r\ncat\tdog\tN\t7\t1.75\r\n",
+    ),
+    "wordsim_similarity_goldstandard.txt": ("wordsim353-similarity", "sun\tmoon\t4.5\ncat\tdog\t7.00\n"),
+    "wordsim_relatedness_goldstandard.txt": ("wordsim353-relatedness", "sun\tmoon\t4.5\ncat\tdog\t7.00\n"),
+    "My list (v2).txt": ("My-list-v2", "sun moon 4.5\ncat dog 7\n"),
+}
+"""The name of the set, and two pairs in the form in which the authors publish theirs."""
+
+
+@pytest.mark.parametrize("file", PUBLISHED)
+def test_a_list_is_recognised_from_its_lines(tmp_path, file):
+    name, text = PUBLISHED[file]
+    path = tmp_path / file
+    path.write_bytes(text.encode())
+    spec = recognised_set(path)
+    assert (spec.name, spec.file) == (name, file)
+    assert read_pairs(path, spec) == [Pair("sun", "moon", 4.5), Pair("cat", "dog", 7.0)]
+    paper = {fields["file"]: WordSimilaritySet(**fields) for fields in PAPER_WORD_SIMILARITY}
+    assert spec == paper.get(file, spec)
 
 
 @pytest.mark.fault(
@@ -54,7 +82,8 @@ def test_read(tmp_path, text, spec):
         (b"caf\xe9 the 1\n", r"'s': .*s\.txt cannot be read as UTF-8"),
         ("", r"s\.txt has no pairs"),
         ("sun moon 1\ncat dog\n", r"s\.txt:2: 2 columns, 's' needs 3"),
-        ("word1 word2 score\nsun moon 1\n", r"s\.txt:1: rating 'score' is not a number; delete a header"),
+        ("word1 word2 score\n", r"s\.txt has no pairs"),
+        ("word1 word2 score\nsun moon high\n", r"s\.txt:2: rating 'high' is not a number"),
         ("sun moon 1\n\ncat dog nan\n", r"s\.txt:3: rating 'nan' is not a number"),
     ],
 )

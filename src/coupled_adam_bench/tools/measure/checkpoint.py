@@ -1,96 +1,26 @@
-"""Finds a model in a folder or on the hub, and its embedding matrices in safetensors; nothing else is read of it."""
+"""Finds the embedding matrices of a model among its stored tensors, by the names that transformers gives them.
+
+Which parameter is the embedding, under which names it is stored and which file is read are asked of transformers.
+"""
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from coupled_adam_bench.store.paths import WEIGHTS
+from coupled_adam_bench.tools.measure.place import Place
+from coupled_adam_bench.tools.measure.stored import Matrix, StoredMatrix, tensors_in
 
 INDEX = f"{WEIGHTS}.index.json"
 _PICKLED = "pytorch_model.bin"
-_FLOATS = ("F64", "F32", "F16", "BF16")
-_OTHER_NAMES = {"lm_head.weight": ("embed_out.weight",)}
-"""Names in checkpoints that transformers renames when it loads them: that of GPT-NeoX."""
-
-
-_SMALL = ("config.json", "*.index.json", "tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "*.model")
-"""The files of a model that say what it is, and those of its tokenizer."""
-
-FileOf = Callable[[str], Path | None]
-"""A function that returns the path of a file of a model by its name, None if there is none."""
-
-
-def open_place(name: str) -> tuple[Path, FileOf]:
-    """Return the folder of a model with its small files, and a function that gives the path of any of its files.
-
-    ``ValueError`` if there is neither such a folder nor such a model on the hub.
-    """
-    folder = Path(name)
-    if folder.is_dir():
-        return folder, lambda file: folder / file if (folder / file).is_file() else None
-    if folder.exists() or folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
-        raise ValueError(f"{name}: no such folder; give the folder of a model, or a name of the Hugging Face hub")
-    downloaded = _download(name, _SMALL)
-
-    def file_of(file: str) -> Path | None:
-        path = downloaded / file
-        if not path.is_file():
-            _download(name, (file,), revision=downloaded.name)  # the commit that the small files are of
-        return path if path.is_file() else None
-
-    return downloaded, file_of
-
-
-def _download(name: str, patterns: tuple[str, ...], revision: str | None = None) -> Path:
-    """Download the files of a model that match into the hub's cache; return the folder there."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
-    except (OSError, ValueError) as error:  # errors without a network, of HTTP, and of names that cannot be
-        raise ValueError(
-            f"{name}: no folder of this name, and not to be had from the Hugging Face hub ({error}); correct the name, "
-            "connect this machine, or set HF_TOKEN for a model whose terms must be accepted"
-        ) from None
-
-
-@dataclass(frozen=True)
-class StoredMatrix:
-    """A matrix in a file of safetensors."""
-
-    file: Path
-    name: str
-
-    def read(self) -> NDArray[np.float64]:
-        """Return the matrix (V, D) in float64.
-
-        ``ValueError`` if it is not stored as floats, or has a value that is not finite.
-        """
-        import torch
-
-        with _opened(self.file) as tensors:
-            if (dtype := tensors.get_slice(self.name).get_dtype()) not in _FLOATS:
-                raise ValueError(
-                    f"{self.file}: {self.name} is stored as {dtype}, not one of {', '.join(_FLOATS)}; "
-                    "give a checkpoint that is not quantized"
-                )
-            matrix_VD: NDArray[np.float64] = tensors.get_tensor(self.name).to(torch.float64).numpy()
-        if not (finite_V := np.isfinite(matrix_VD).all(axis=1)).all():
-            row = int(np.argmin(finite_V))
-            raise ValueError(f"{self.file}: {self.name} has a value that is not finite, first in row {row}")
-        return matrix_VD
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape that the file says."""
-        with _opened(self.file) as tensors:
-            return tuple(tensors.get_slice(self.name).get_shape())
+_CONFIG = "config.json"
+_MOST_JSON_BYTES = 2**26
+_PARTS = re.compile(r"layer|block|head|expert|label|depth|stage|group|codebook", re.IGNORECASE)
+"""Settings of a configuration that can be numbers of parts, for each of which an object is made."""
+_MOST_PARTS = 10**6
 
 
 @dataclass(frozen=True)
@@ -98,133 +28,233 @@ class Matrices:
     """The input and the output matrix of a model; ``head`` is None if it is tied, or not in the checkpoint."""
 
     architecture: str
-    embeddings: StoredMatrix
-    head: StoredMatrix | None
-    tied: bool
+    embeddings: Matrix
+    head: Matrix | None
+    tied: bool | None
+    """None for a matrix without a model."""
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What the architecture says of a matrix: its names, the likely first, and its shape."""
+    """What the architecture says of a matrix: the parameters that are this matrix, its own first, and its shape."""
 
-    names: tuple[str, ...]
+    parameters: tuple[str, ...]
     shape: tuple[int, ...]
 
 
-def find_matrices(folder: Path, file_of: FileOf) -> Matrices:
-    """Return where the matrices of the model in ``folder`` are.
+def find_matrices(place: Place) -> Matrices:
+    """Return where the matrices of the model at ``place`` are.
 
-    ``file_of`` returns the path of a file of the model by its name, None if there is none; it is asked for no more
-    files than are needed. ``ValueError`` for a model that is no language model, has only pickled weights, or whose
-    matrices are not there or have another shape than its configuration says.
+    ``ValueError`` for a model that is no language model, has only pickled weights, or whose matrices are not there or
+    have another shape than its configuration says.
     """
-    architecture, embeddings, head, tied = _architecture(folder)
-    locate = _locator(folder, file_of)
-    found = locate(embeddings)
-    if found is None:
-        raise ValueError(f"{folder}: {WEIGHTS} has no tensor {' or '.join(embeddings.names)}, its input embedding")
-    output = None if head is None else locate(head)
-    for wanted, tensor in ((embeddings, found), (head, output)):
-        if wanted is not None and tensor is not None and tensor.shape != wanted.shape:
-            raise ValueError(
-                f"{tensor.file}: {tensor.name} has the shape {tensor.shape}, but config.json says {wanted.shape}; "
-                "correct vocab_size and width there, or take another copy of the model"
-            )
-    if tied and output is not None and _equal(found, output):
-        output = None
-    return Matrices(architecture, found, output, tied and output is None)
+    config = _configuration(place)
+    names, tensor_of = _stored(place, getattr(config, "transformers_weights", None))
+    model = _skeleton(place, config, len(names))
+    loaded = _loaded_as(model, names)
+    try:
+        wanted = [_wanted(model, module) for module in (model.get_input_embeddings(), model.get_output_embeddings())]
+    except NotImplementedError:  # a class that has none
+        wanted = [None, None]
+    if wanted[0] is None:
+        raise ValueError(f"{place.name}: {type(model).__name__} has no embedding matrix of tokens")
+    embeddings, head = (None if each is None else _located(place, each, loaded, tensor_of) for each in wanted)
+    if embeddings is None:
+        raise ValueError(
+            f"{place.name}: no tensor {wanted[0].parameters[0]} in its safetensors, its input embedding; take another "
+            "copy of the model"
+        )
+    # Transformers ties only what is not stored twice, or stored twice with the same values.
+    tied = wanted[1] is not None and set(wanted[1].parameters) == set(wanted[0].parameters)
+    if tied and head is not None and (head == embeddings or head.equals(embeddings)):
+        head = None
+    return Matrices(type(model).__name__, embeddings, head, tied and head is None)
 
 
-def _architecture(folder: Path) -> tuple[str, _Wanted, _Wanted | None, bool]:
-    """Return the class of a model, its input and output matrix, and whether they are tied, without any weights."""
-    import torch
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, AutoConfig
+def _configuration(place: Place) -> Any:
+    """Return the configuration of a model; ``ValueError`` for one that transformers cannot use, or not in bounds."""
+    from transformers import AutoConfig
 
     try:
+        values = _read_object(place, _CONFIG)
+        for problem in _sizes_that_cannot_be(values):
+            raise ValueError(problem)
         # Another kind of attention could be code of the hub. No model computes anything here.
-        config = AutoConfig.from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True, attn_implementation="eager"
+        return AutoConfig.from_pretrained(
+            place.folder, trust_remote_code=False, local_files_only=True, attn_implementation="eager"
         )
     except Exception as error:  # many types: a missing file, unknown models, code of the checkpoint's own
-        raise ValueError(f"{folder}: config.json cannot be used ({type(error).__name__}: {error})") from None
-    mappings = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING)
-    classes = [mapping[type(config)] for mapping in mappings if type(config) in mapping]
-    if not classes:
-        raise ValueError(f"{folder}: {type(config).__name__} is not of a causal or masked language model")
-    # BERT's configuration fits both kinds; the checkpoint says which it is.
-    said = config.architectures if isinstance(config.architectures, list) else []
-    chosen = next((each for each in classes if each.__name__ in said), classes[0])
+        raise ValueError(f"{place.name}: {_CONFIG} cannot be used ({type(error).__name__}: {error})") from None
+
+
+def _read_object(place: Place, file: str) -> dict[str, Any]:
+    path = place.local(file)
+    if path is None:
+        raise ValueError("there is none")
+    if path.stat().st_size > _MOST_JSON_BYTES:
+        raise ValueError(f"it is larger than {_MOST_JSON_BYTES:,} bytes")
+    values = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(values, dict):
+        raise ValueError(f"it holds a {type(values).__name__}, not an object")
+    return values
+
+
+def _sizes_that_cannot_be(values: Mapping[str, Any]) -> Iterator[str]:
+    """Find in a configuration, and in those in it, numbers of parts that no machine could build."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _sizes_that_cannot_be(value)
+        elif isinstance(value, int | float) and _PARTS.search(key) and value > _MOST_PARTS:
+            yield f"{key} is {value}, and at most {_MOST_PARTS} can be"
+
+
+def _stored(place: Place, named: str | None) -> tuple[list[str], Callable[[str], StoredMatrix]]:
+    """Return the names of the stored tensors, and a function that finds one of them.
+
+    The files are tried in the order of transformers: what ``config.json`` names, one file, the index of several.
+    """
+    for file in (named, WEIGHTS, INDEX) if named else (WEIGHTS, INDEX):
+        if file.endswith(".index.json") and place.local(file) is not None:
+            return _of_shards(place, file)
+        if (found := place.weights(file)) is not None:
+            tensors = tensors_in(found)
+            return list(tensors), tensors.__getitem__
+    raise ValueError(
+        f"{place.name}: there is no {WEIGHTS} and no {INDEX}"
+        + (f"; {_PICKLED} can run code when it is read" if place.weights(_PICKLED) is not None else "")
+        + "; save the model with transformers' save_pretrained, which writes safetensors"
+    )
+
+
+def _of_shards(place: Place, index: str) -> tuple[list[str], Callable[[str], StoredMatrix]]:
     try:
-        with torch.device("meta"):
-            model = chosen(config)
+        weight_map: dict[str, str] = _read_object(place, index)["weight_map"]
+        if not all(isinstance(file, str) for file in weight_map.values()):
+            raise ValueError("a name of a file is no text")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{place.name}: {index} is not an index of safetensors ({error!r}); fetch it again") from None
+
+    def tensor_of(name: str) -> StoredMatrix:
+        shard = place.weights(weight_map[name])
+        if shard is None:
+            raise ValueError(f"{place.name}: {weight_map[name]} is missing, which has {name}; fetch it again")
+        tensors = tensors_in(shard)
+        if name not in tensors:
+            raise ValueError(f"{shard}: has no {name}, though {index} says so; fetch both again")
+        return tensors[name]
+
+    return list(weight_map), tensor_of
+
+
+def _skeleton(place: Place, config: Any, n_stored: int) -> Any:
+    """Return the model of a configuration without values; ``ValueError`` for one that is none of language."""
+    import torch
+
+    classes = _classes(config)
+    if not classes:
+        raise ValueError(f"{place.name}: {type(config).__name__} is not of a causal or masked language model")
+    chosen = classes[0]
+    try:
+        with torch.device("meta"), _at_most(10 * n_stored + 1000):
+            return chosen(config)
     except Exception as error:  # sizes below zero, too large, or that are no numbers
         raise ValueError(
-            f"{folder}: {chosen.__name__} cannot be as config.json says ({type(error).__name__}: {error}); "
+            f"{place.name}: {chosen.__name__} cannot be as {_CONFIG} says ({type(error).__name__}: {error}); "
             "take another copy of the model"
         ) from None
-    text_config = config.get_text_config()
-    prefix = f"{model.base_model_prefix}."
-    wanted: list[_Wanted | None] = []
-    for module in (model.get_input_embeddings(), model.get_output_embeddings()):
-        weight = getattr(module, "weight", None)
-        if weight is None or weight.ndim != 2:
-            wanted.append(None)
-            continue
-        name = next(name for name, each in model.named_modules() if each is module) + ".weight"
-        # A checkpoint of the model without its head has no prefix.
-        names = (name, *_OTHER_NAMES.get(name, ()), name.removeprefix(prefix), prefix + name)
-        wanted.append(_Wanted(tuple(dict.fromkeys(names)), tuple(weight.shape)))
-    embeddings, head = wanted
-    if embeddings is None:
-        raise ValueError(f"{folder}: {type(model).__name__} has no embedding matrix of tokens")
-    return type(model).__name__, embeddings, head, bool(getattr(text_config, "tie_word_embeddings", False))
 
 
-def _locator(folder: Path, file_of: FileOf) -> Callable[[_Wanted], StoredMatrix | None]:
-    """Return a function that finds a matrix in one file, or by the index in one of several."""
-    index = file_of(INDEX)
-    if index is not None:
-        try:
-            weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{index}: not an index of safetensors ({error!r}); fetch it again") from None
-    else:
-        file = file_of(WEIGHTS)
-        if file is None:
-            pickled = folder / _PICKLED
-            raise ValueError(
-                f"{folder}: there is no {WEIGHTS} and no {INDEX}"
-                + (f"; {pickled.name} can run code when it is read" if pickled.exists() else "")
-                + "; save the model with transformers' save_pretrained, which writes safetensors"
-            )
-        with _opened(file) as tensors:
-            weight_map = dict.fromkeys(tensors.keys(), WEIGHTS)
+def _classes(config: Any) -> list[Any]:
+    """Return the classes of causal and masked language models for a configuration, the likeliest first."""
+    import transformers
+    from transformers.models.auto import modeling_auto
 
-    def locate(wanted: _Wanted) -> StoredMatrix | None:
-        name = next((name for name in wanted.names if name in weight_map), None)
-        if name is None:
-            return None
-        file = file_of(weight_map[name])
-        if file is None:
-            raise ValueError(f"{folder}: {weight_map[name]} is missing, which has {name}; fetch it again")
-        return StoredMatrix(file, name)
-
-    return locate
+    mappings = (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_FOR_MASKED_LM_MAPPING)
+    names = (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+    known = {name for each in names for name in each.values() if isinstance(name, str)}
+    # BERT's configuration fits both kinds, and Mllama's text model is not found by its own; the checkpoint says which.
+    said = config.architectures if isinstance(config.architectures, list) else []
+    stated = [getattr(transformers, name) for name in said if isinstance(name, str) and name in known]
+    fitting = [each for each in stated if each.config_class is type(config)]
+    return fitting + [mapping[type(config)] for mapping in mappings if type(config) in mapping]
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    from safetensors import SafetensorError, safe_open
+def _at_most(n_modules: int) -> Iterator[None]:
+    """Raise ``ValueError`` if a model is built of more modules, as one with more layers than are stored would be."""
+    from torch.nn.modules.module import register_module_module_registration_hook
 
+    n_built = 0
+
+    def count(*_: object) -> None:
+        nonlocal n_built
+        n_built += 1
+        if n_built > n_modules:
+            raise ValueError(f"it has more than {n_modules:,} modules, far more than the weights are for")
+
+    hook = register_module_module_registration_hook(count)
     try:
-        with safe_open(file, framework="pt") as tensors:
-            yield tensors
-    except SafetensorError as error:
-        raise ValueError(f"{file}: not a whole file of safetensors ({error}); fetch it again") from None
+        yield
+    finally:
+        hook.remove()
 
 
-def _equal(first: StoredMatrix, second: StoredMatrix) -> bool:
-    """Tell whether two matrices have the same values."""
-    with _opened(first.file) as one, _opened(second.file) as other:
-        matrices = one.get_tensor(first.name), other.get_tensor(second.name)
-        return matrices[0].shape == matrices[1].shape and bool((matrices[0] == matrices[1]).all())
+def _wanted(model: Any, module: Any) -> _Wanted | None:
+    """Return what the weight of a module of the model is called; None for a module without a matrix."""
+    weight = getattr(module, "weight", None)
+    if weight is None or weight.ndim != 2:
+        return None
+    own = next(name for name, each in model.named_modules() if each is module) + ".weight"
+    same = [name for name, each in model.named_parameters(remove_duplicate=False) if each is weight]
+    return _Wanted(tuple(dict.fromkeys((own, *same))), tuple(weight.shape))
+
+
+def _loaded_as(model: Any, stored: Iterable[str]) -> dict[str, str | None]:
+    """Return for each parameter of a model the stored tensor that transformers loads into it.
+
+    None stands for a parameter that is computed from stored tensors. As in
+    ``convert_and_load_state_dict_in_model``, a name that the model has itself is not renamed to one that it has not.
+    """
+    try:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightConverter, dot_natural_key, rename_source_key
+    except ImportError:
+        raise ValueError("measure: transformers 5 or newer is needed, which can say how it names weights") from None
+
+    transforms = get_model_conversion_mapping(model)
+    converters = [each for each in transforms if isinstance(each, WeightConverter)]
+    renamings = [each for each in transforms if not isinstance(each, WeightConverter)]
+    parameters = model.state_dict()
+    prefix = model.base_model_prefix
+    loaded: dict[str, str | None] = {}
+    for name in sorted(stored, key=dot_natural_key):
+        renamed, computed = rename_source_key(name, renamings, converters, prefix, parameters)
+        if renamed not in parameters and name in parameters:
+            renamed, computed = rename_source_key(name, [], [], prefix, parameters)
+        loaded.setdefault(renamed, name if computed is None else None)
+    return loaded
+
+
+def _located(
+    place: Place, wanted: _Wanted, loaded: Mapping[str, str | None], tensor_of: Callable[[str], StoredMatrix]
+) -> StoredMatrix | None:
+    """Return the stored tensor of a matrix, None if there is none.
+
+    A matrix that is tied can be stored under the name of any of its parameters.
+    """
+    parameter = next((name for name in wanted.parameters if name in loaded), None)
+    if parameter is None:
+        return None
+    name = loaded[parameter]
+    if name is None:
+        raise ValueError(
+            f"{place.name}: {parameter} is computed while transformers loads it, and no stored tensor is this matrix; "
+            "write it with numpy.save from the loaded model, and measure that file"
+        )
+    tensor = tensor_of(name)
+    if tensor.shape != wanted.shape:
+        raise ValueError(
+            f"{tensor.file}: {tensor.name} has the shape {tensor.shape}, but {_CONFIG} says {wanted.shape}; "
+            "correct vocab_size and width there, or take another copy of the model"
+        )
+    return tensor

@@ -15,23 +15,34 @@ from coupled_adam_bench.store.stored import row
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.names import HEAD, SUBWORDS
 from coupled_adam_bench.tools.estimate.text import align
-from coupled_adam_bench.tools.measure.model import Measured, WordLists, measure_model
+from coupled_adam_bench.tools.measure.model import NUMPY_ENDING, Measured, WordLists, measure_model
 
 SHARED = "_shared"
 """Ending of the tasks over the pairs that all models have."""
 _MISSING = "-"
+_TIED = {True: "yes", False: "no", None: _MISSING}
 _EXPORTED = RunFiles(Path()).model.name
 _METRICS = [metric.name for metric in METRICS.values() if metric.task == EMBEDDINGS]
 _ENDS = ("", "_low", "_high")
 _KINDS = ((SUBWORDS, "of pieces"), (SHARED, "of shared pairs"))
 
 
-def measure_models(names: Sequence[str], lists: WordLists, text: list[Path]) -> tuple[list[Measured], int]:
-    """Measure models; return those that could be measured, and how many could not, whose errors go to stderr."""
+def measure_models(
+    names: Sequence[str], lists: WordLists, text: list[Path], tokenizer: Path | None = None
+) -> tuple[list[Measured], int]:
+    """Measure models; return those that could be measured, and how many could not, whose errors go to stderr.
+
+    ``tokenizer`` is that of the matrices of NumPy among them; ``ValueError`` if there are none.
+    """
+    if tokenizer is not None:
+        if not any(name.endswith(NUMPY_ENDING) for name in names):
+            raise ValueError(f"--tokenizer: only for matrices in {NUMPY_ENDING} files; a model has its own")
+        if not tokenizer.exists():
+            raise ValueError(f"--tokenizer: {tokenizer} does not exist; give a tokenizer.json, or a folder with one")
     found = []
     for name in dict.fromkeys(names):
         try:
-            found.append(measure_model(name, lists, text))
+            found.append(measure_model(name, lists, text, tokenizer))
         except (ValueError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
     if len(found) > 1:
@@ -67,7 +78,7 @@ def table_of(models: Sequence[Measured]) -> str:
     sets = list(dict.fromkeys(name for model in models for name in model.pairs))
     lines: list[tuple[str, list[str]]] = [
         ("architecture", [model.matrices.architecture for model in models]),
-        ("tied", ["yes" if model.matrices.tied else "no" for model in models]),
+        ("tied", [_TIED[model.matrices.tied] for model in models]),
         ("rows x width", [_shape(model, EMBEDDINGS) for model in models]),
         *((f"embeddings {name}", _values(models, EMBEDDINGS, name)) for name in _METRICS),
         ("head rows x width", [_shape(model, HEAD) for model in models]),

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from coupled_adam_bench.data.bins import UNIGRAM
 from coupled_adam_bench.data.check import WORD_PAIRS
+from coupled_adam_bench.data.tokenizers import read_tokenizer, whole_text
 from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDINGS, matrix_geometry, variant_rows
-from coupled_adam_bench.evaluation.pairs import Pair, read_pairs
+from coupled_adam_bench.evaluation.pairs import Pair, read_pairs, recognised_set
 from coupled_adam_bench.evaluation.word_similarity import (
     TokenPairs,
     similarities,
@@ -29,11 +30,15 @@ from coupled_adam_bench.store.stored import ResultRow
 from coupled_adam_bench.study.catalog.names import HEAD
 from coupled_adam_bench.study.config import WordSimilaritySet
 from coupled_adam_bench.study.presets import PAPER_WORD_SIMILARITY
-from coupled_adam_bench.tools.measure.checkpoint import Matrices, find_matrices, open_place
+from coupled_adam_bench.tools.measure.checkpoint import Matrices, find_matrices
+from coupled_adam_bench.tools.measure.place import Place, open_place
+from coupled_adam_bench.tools.measure.stored import NumpyMatrix
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+NUMPY_ENDING = ".npy"
+_TOKENIZER = "tokenizer.json"
 _OLDER_TOKENIZERS = ("vocab.*", "*.model")
 _BLOCK_CHARACTERS = 2**20
 
@@ -54,7 +59,7 @@ def read_word_lists(path: Path | None, default: Path) -> WordLists:
     Lists that are not there are named in ``missing``. ``ValueError`` for a path that does not exist, or a damaged list.
     """
     if path is not None and path.is_file():
-        spec = WordSimilaritySet(name=path.stem, file=path.name)
+        spec = recognised_set(path)
         return WordLists({spec.name: read_pairs(path, spec)}, [], are_given=True)
     folder = default if path is None else path
     if path is not None and not path.is_dir():
@@ -156,15 +161,21 @@ class Measured:
         }
 
 
-def measure_model(name: str, lists: WordLists, text: list[Path]) -> Measured:
-    """Measure the model of a folder or of the hub; ``ValueError`` with the name of one that cannot be measured.
+def measure_model(name: str, lists: WordLists, text: list[Path], given: Path | None = None) -> Measured:
+    """Measure the model of a folder or of the hub, or a matrix of NumPy, whose tokenizer can be ``given``.
 
     How often each token occurs is counted in ``text``, or without one known of a cell whose data are there; without
-    both, what needs it is left out. No more than one matrix is in memory.
+    both, what needs it is left out. No more than one matrix is in memory. ``ValueError`` with the name of what cannot
+    be measured.
     """
-    folder, file_of = open_place(name)
-    matrices, data = find_matrices(folder, file_of), data_of(folder)
-    tokenizer, n_vocab, reasons = _tokenizer(folder, matrices.embeddings.shape[0])
+    if name.endswith(NUMPY_ENDING):
+        matrices = Matrices("a matrix alone", NumpyMatrix(Path(name)), None, tied=None)
+        place = None if given is None else Place(str(given), given if given.is_dir() else given.parent, None)
+        file, data = _TOKENIZER if given is None or given.is_dir() else given.name, None
+    else:
+        place = open_place(name)
+        matrices, file, data = find_matrices(place), _TOKENIZER, data_of(place.folder)
+    tokenizer, n_vocab, reasons = _tokenizer(place, file, matrices.embeddings.shape[0])
     counts = None
     if text and tokenizer is not None and n_vocab is not None:
         counts, n_unknown = count_tokens(text, tokenizer, n_vocab)
@@ -181,7 +192,7 @@ def measure_model(name: str, lists: WordLists, text: list[Path]) -> Measured:
     del matrix_VD
     if matrices.head is not None:
         parts.append(matrix_geometry(HEAD, matrices.head.read(), counts, n_vocab, "both_signs"))
-    elif not matrices.tied:
+    elif matrices.tied is False:
         reasons.append(f"{HEAD}: the checkpoint has no output matrix")
     found.results = [row for part in parts for row in part.results]
     found.results += variant_rows(matrices.embeddings.read, [pairs for pairs, _ in found.pairs.values()], "both_signs")
@@ -207,28 +218,28 @@ def _word_similarity(
     return rows, lists.missing + reasons
 
 
-def _tokenizer(folder: Path, n_rows: int) -> tuple["Tokenizer | None", int | None, list[str]]:
+def _tokenizer(place: Place | None, file: str, n_rows: int) -> tuple["Tokenizer | None", int | None, list[str]]:
     """Return the tokenizer of a model and its number of tokens, or the reason why there is none that fits."""
-    from tokenizers import Tokenizer
-
-    file = folder / "tokenizer.json"
+    if place is None:
+        return None, None, ["word similarity: a matrix alone has no tokenizer; give --tokenizer"]
     try:
-        tokenizer = Tokenizer.from_file(str(file)) if file.is_file() else _converted(folder)
-    except Exception as error:  # the library raises bare Exceptions
-        return None, None, [f"word similarity: no tokenizer in {folder} can be read ({type(error).__name__}: {error})"]
+        path = place.local(file)
+        tokenizer = _converted(place) if path is None else read_tokenizer(path)
+    except Exception as error:  # the libraries raise bare Exceptions
+        problem = f"no tokenizer in {place.folder} can be read ({type(error).__name__}: {error})"
+        return None, None, [f"word similarity: {problem}"]
     n_vocab = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
     if n_vocab > n_rows:
         return None, None, [f"word similarity: the tokenizer has {n_vocab} tokens, the embedding only {n_rows} rows"]
     return tokenizer, n_vocab, []
 
 
-def _converted(folder: Path) -> "Tokenizer":
+def _converted(place: Place) -> "Tokenizer":
     """Return the tokenizer of a model that has older files than ``tokenizer.json``; ``ValueError`` without any."""
     # Without files, transformers returns a tokenizer of nothing and no error.
-    if not any(file for pattern in _OLDER_TOKENIZERS for file in folder.glob(pattern)):
+    if not any(place.local(file.name) for pattern in _OLDER_TOKENIZERS for file in place.folder.glob(pattern)):
         raise ValueError("there is none")
     from transformers import AutoTokenizer
 
-    loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    converted: Tokenizer = loaded.backend_tokenizer
-    return converted
+    loaded = AutoTokenizer.from_pretrained(place.folder, trust_remote_code=False, local_files_only=True)
+    return whole_text(loaded.backend_tokenizer)

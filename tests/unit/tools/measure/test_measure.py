@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hub_server import HubServer
+from every_class import language_models, small_model
+from hub_server import Fault, HubServer
 from safetensors.torch import load_file, save_file
 from small_models import FAMILIES, N_ROWS, WORDS, build, byte_level
 from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM
 
 from coupled_adam_bench.cli import main
 from coupled_adam_bench.embeddings.metrics import embedding_metrics
@@ -23,7 +26,8 @@ from coupled_adam_bench.evaluation.word_similarity import set_correlations, sing
 from coupled_adam_bench.report.figures.curves import _draw_spectra
 from coupled_adam_bench.report.figures.style import STYLES
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.tools.measure import compare
+from coupled_adam_bench.tools.measure import compare, stored
+from coupled_adam_bench.tools.measure.checkpoint import find_matrices
 from coupled_adam_bench.tools.measure.model import (
     Measured,
     WordLists,
@@ -31,6 +35,7 @@ from coupled_adam_bench.tools.measure.model import (
     measure_model,
     read_word_lists,
 )
+from coupled_adam_bench.tools.measure.place import open_place
 
 NO_LISTS = WordLists({}, ["no lists"])
 
@@ -155,6 +160,76 @@ def test_of_a_sharded_checkpoint_only_the_shards_of_the_matrices_are_read(saved,
         measured(tmp_path)
 
 
+def test_files_are_read_in_the_order_of_transformers(saved, tmp_path):
+    folder = shutil.copytree(saved("gpt2"), tmp_path / "both")
+    old = build("gpt2")
+    with torch.no_grad():
+        old.get_input_embeddings().weight.fill_(1.0)
+    old.save_pretrained(tmp_path / "old", max_shard_size="8KB")
+    for file in (tmp_path / "old").glob("model-*"):
+        shutil.copy(file, folder)
+    shutil.copy(tmp_path / "old" / "model.safetensors.index.json", folder)
+    loaded = AutoModelForCausalLM.from_pretrained(folder).get_input_embeddings().weight.detach().double().numpy()
+    np.testing.assert_array_equal(measured(folder).matrices.embeddings.read(), loaded)
+    assert measured(folder).value("embeddings", "isotropy") == measured(saved("gpt2")).value("embeddings", "isotropy")
+    # What config.json names is read before all others.
+    change_config(folder, transformers_weights="model.safetensors.index.json")
+    loaded = AutoModelForCausalLM.from_pretrained(folder).get_input_embeddings().weight.detach().double().numpy()
+    np.testing.assert_array_equal(measured(folder).matrices.embeddings.read(), loaded)
+    assert (loaded == 1.0).all()
+
+
+def test_a_tied_matrix_under_the_name_of_the_head(saved, tmp_path):
+    folder = shutil.copytree(saved("gpt2"), tmp_path / "head")
+    change_weights(folder, lambda weights: weights.update({"lm_head.weight": weights.pop("transformer.wte.weight")}))
+    found = measured(folder)
+    assert (found.matrices.tied, found.matrices.embeddings.name) == (True, "lm_head.weight")
+    assert found.value("embeddings", "isotropy") == measured(saved("gpt2")).value("embeddings", "isotropy")
+
+
+SOME_CLASSES = ("Gemma3ForConditionalGeneration", "NemotronHForCausalLM", "FuyuForCausalLM", "GPTNeoXForCausalLM")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*SOME_CLASSES, *(pytest.param(n, marks=pytest.mark.nightly) for n in language_models() if n not in SOME_CLASSES)],
+)
+def test_the_matrices_of_every_class_of_transformers(tmp_path, name):
+    try:
+        model = small_model(name)
+    except Exception as error:  # a configuration that cannot be made small by changing its sizes alone
+        assert name not in SOME_CLASSES
+        pytest.skip(f"{type(error).__name__}: {error}"[:200])
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path, dtype=torch.float32)
+    modules = (loaded.get_input_embeddings(), loaded.get_output_embeddings())
+    inputs, outputs = (getattr(module, "weight", None) for module in modules)
+    found = find_matrices(open_place(str(tmp_path)))
+    assert found.tied == (outputs is inputs)
+    np.testing.assert_array_equal(found.embeddings.read(), inputs.detach().double().numpy())
+    if outputs is None or outputs is inputs:
+        assert found.head is None
+    else:
+        np.testing.assert_array_equal(found.head.read(), outputs.detach().double().numpy())
+
+
+def test_a_tokenizer_that_cuts_pads_or_draws_is_used_without(saved, pairs_file, tmp_path):
+    folder = shutil.copytree(saved("gpt2"), tmp_path / "cutting")
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f" {word}" * 50 + "\n" for word in WORDS))
+    lists, file = read_word_lists(pairs_file, Path()), folder / "tokenizer.json"
+    whole = measure_model(str(folder), lists, [text])
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=16)
+    tokenizer.save(str(file))
+    values = json.loads(file.read_text())
+    values["model"]["dropout"] = 0.5
+    file.write_text(json.dumps(values))
+    assert measure_model(str(folder), lists, [text]).results == whole.results
+    assert whole.value("own", "n_pairs") == 28
+
+
 def test_a_checkpoint_without_the_prefix_of_the_head(saved, tmp_path):
     folder = shutil.copytree(saved("gpt2"), tmp_path / "base")
     weights = load_file(folder / "model.safetensors")
@@ -205,6 +280,33 @@ def pickle_only(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
+def index_of(folder: Path, value: object) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps(value))
+
+
+def shard(folder: Path, name: str) -> None:
+    index_of(folder, {"weight_map": {"transformer.wte.weight": name}})
+
+
+def link(folder: Path) -> None:
+    elsewhere = folder.parent / "elsewhere"
+    (folder / "model.safetensors").rename(elsewhere)
+    (folder / "model.safetensors").symlink_to(elsewhere)
+
+
+def change_header(folder: Path, length: int | None = None, replace: bytes | None = None, **entry: object) -> None:
+    """Change what the file of weights says of the embedding, of the length of its header, or all of its header."""
+    file = folder / "model.safetensors"
+    content = file.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["transformer.wte.weight"] |= entry
+    changed = json.dumps(header).encode() if replace is None else replace
+    stated = len(changed) if length is None else length
+    file.write_bytes(stated.to_bytes(8, "little") + changed + content[end:])
+
+
 DAMAGES = {
     "negative size": (lambda f: change_config(f, vocab_size=-4), "cannot be as config.json says"),
     "a size of words": (lambda f: change_config(f, n_embd="many"), "config.json"),
@@ -227,10 +329,24 @@ DAMAGES = {
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-10]),
         "not a whole file of safetensors",
     ),
-    "index": (
-        lambda f: (f / "model.safetensors.index.json").write_text("{}"),
-        r"index\.json: not an index of safetensors .*; fetch it again",
-    ),
+    "index": (lambda f: index_of(f, {}), r"index\.json is not an index of safetensors .*; fetch it again"),
+    "index of a list": (lambda f: index_of(f, []), r"it holds a list, not an object"),
+    "index of numbers": (lambda f: index_of(f, {"weight_map": {"a": 1}}), "a name of a file is no text"),
+    "shard above": (lambda f: shard(f, "../../out.safetensors"), "out.safetensors' leads out of the folder of the"),
+    "shard elsewhere": (lambda f: shard(f, "/etc/passwd"), "'/etc/passwd' leads out of the folder of the model"),
+    "shard of another": (lambda f: shard(f, "config.json"), "not a whole file of safetensors"),
+    "link": (link, "'model.safetensors' leads out of the folder of the model; put the file into"),
+    "config of a list": (lambda f: (f / "config.json").write_text("[]"), "it holds a list, not an object"),
+    "config of depth": (lambda f: (f / "config.json").write_text("[" * 10**5), "config.json cannot be used"),
+    "many layers": (lambda f: change_config(f, n_layer=10**9), "n_layer is 1000000000, and at most 1000000 can be"),
+    "more layers": (lambda f: change_config(f, n_layer=10**6), "more than 1,160 modules, far more than the weights"),
+    "many labels": (lambda f: change_config(f, num_labels=10**9), "num_labels is 1000000000, and at most"),
+    "header": (lambda f: change_header(f, length=2**62), r"its header of [0-9,]+ bytes cannot be in [0-9,]+ bytes"),
+    "short": (lambda f: (f / "model.safetensors").write_bytes(b"abc"), "not a whole file of safetensors"),
+    "rows": (lambda f: change_header(f, shape=[10**12, 16]), r"has 6,400 bytes, which is not \(1000000000000, 16\) of"),
+    "type": (lambda f: change_header(f, dtype="F64"), r"has 6,400 bytes, which is not \(100, 16\) of F64"),
+    "overlap": (lambda f: change_header(f, data_offsets=[0, 6400]), "is not behind the tensor before it"),
+    "no dictionary": (lambda f: change_header(f, replace=b"[1]"), "not a whole file of safetensors"),
 }
 
 
@@ -273,6 +389,18 @@ def test_a_tokenizer_that_does_not_fit_is_a_marked_gap(saved, pairs_file, tmp_pa
     assert expected in reason
     assert found.value("word_similarity", "r_bar") is None and found.value("embeddings", "isotropy") is not None
     assert reason in compare.table_of([found])
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "A matrix that is measured is larger than the memory of the machine.",
+    "It is refused with a sentence before it is read.",
+)
+def test_a_matrix_that_memory_cannot_hold(saved, monkeypatch):
+    sizes = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": N_ROWS * 16 * 8 - 1}
+    monkeypatch.setattr(stored.os, "sysconf", sizes.__getitem__)
+    with pytest.raises(ValueError, match=r"of the shape \(100, 16\) takes 0 GB in float64, and this machine has 0 GB"):
+        measured(saved("gpt2"))
 
 
 def test_counts_that_cannot_be(tmp_path):
@@ -321,33 +449,101 @@ def hub() -> Iterator[HubServer]:
     thread.join(timeout=10)
 
 
-def test_of_a_model_on_the_hub_only_the_needed_files_are_downloaded(saved, tmp_path, hub):
-    build("llama").save_pretrained(tmp_path / "model", max_shard_size="8KB")
+def measure_on_hub(hub: HubServer, home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, since the hub's library reads its address once."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("HF_HUB_OFFLINE", "HF_TOKEN")}
+    environment = kept | {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"} | variables
+    command = [sys.executable, "-m", "coupled_adam_bench", "measure", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("shards", [True, False])
+def test_of_a_model_on_the_hub_only_the_needed_bytes_are_sent(saved, tmp_path, hub, shards):
+    build("llama").save_pretrained(tmp_path / "model", max_shard_size="8KB" if shards else "1GB")
     files = {file.name: file.read_bytes() for file in (tmp_path / "model").iterdir()}
     files |= {"tokenizer.json": (saved("llama") / "tokenizer.json").read_bytes(), "pytorch_model.bin": b"x" * 2000}
-    hub.add("someone/llama", files)
-    index = json.loads(files["model.safetensors.index.json"])["weight_map"]
-    needed = {index["model.embed_tokens.weight"], index["lm_head.weight"]}
-    code = (
-        "import sys\nfrom coupled_adam_bench.tools.measure.checkpoint import open_place\n"
-        "folder, file_of = open_place('someone/llama')\n"
-        "assert all(file_of(name) for name in sys.argv[1:]) and file_of('none.safetensors') is None\n"
-        "print(folder)\n"
-    )
-    kept = {name: value for name, value in os.environ.items() if name not in ("HF_HUB_OFFLINE", "HF_TOKEN")}
-    environment = kept | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_TELEMETRY": "1"}
-    command = [sys.executable, "-c", code, *sorted(needed)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr
-    folder = Path(result.stdout.strip())
-    assert {file.name for file in folder.iterdir()} == {
-        "config.json", "model.safetensors.index.json", "tokenizer.json", *needed,
-    }  # fmt: skip
-    found, whole = measured(folder), measured(saved("llama"))
-    assert found.value("head", "isotropy") == whole.value("head", "isotropy")
-    command = [sys.executable, "-c", code.replace("someone/llama", "someone/nobody")]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert "someone/nobody: no folder of this name, and not to be had from the Hugging Face hub" in result.stderr
+    hub.add("someone/llama", files, branch="v2")
+    hub.add("someone/llama", {"config.json": b"{}"})
+    out = tmp_path / "out.json"
+    done = measure_on_hub(hub, tmp_path / "home", "someone/llama@v2", "someone/nobody", "--json", str(out))
+    assert "error: someone/nobody: no folder of this name, and not to be had from the Hugging Face hub" in done.stderr
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    (model,) = json.loads(out.read_text())["models"]
+    found = {(row["task"], row["metric"]): row["value"] for row in model["results"]}
+    whole = measured(saved("llama"))
+    for task in ("embeddings", "head"):
+        assert found[task, "isotropy"] == whole.value(task, "isotropy")
+    assert model["model"] == "someone/llama@v2"
+    matrices = 2 * N_ROWS * 16 * 4
+    headers = hub.n_ranged - matrices
+    assert 0 < headers < 5000 < sum(len(content) for name, content in files.items() if name.endswith(".safetensors"))
+    assert not [path for _, path, status in hub.log if path.endswith(".bin") and status == 200]
+    assert not [path for method, path, status in hub.log if "safetensors" in path and (method, status) == ("GET", 200)
+                and "resolve" in path and "index" not in path]  # fmt: skip
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "The hub sends all of a file of weights where a part is asked for, or fewer bytes, or a tensor of another size.",
+    "The model is refused with a sentence, and others are measured.",
+)
+def test_a_hub_that_sends_other_bytes_of_weights(saved, tmp_path, hub):
+    files = {file.name: file.read_bytes() for file in saved("llama").iterdir()}
+    for name in ("whole", "part", "fine"):
+        hub.add(f"org/{name}", files)
+    whole = files["model.safetensors"]
+    hub.faults.append(Fault("org/whole/resolve/.*safetensors", times=100, content=whole))
+    hub.faults.append(Fault("org/part/resolve/.*safetensors", times=100, content=whole[:5]))
+    out = tmp_path / "out.json"
+    done = measure_on_hub(hub, tmp_path / "home", "org/whole", "org/part", "org/fine", "--json", str(out))
+    assert [model["model"] for model in json.loads(out.read_text())["models"]] == ["org/fine"]
+    assert re.search(r"error: org/whole@\w+/model\.safetensors: the hub sends [0-9,]+ bytes where 8 are", done.stderr)
+    assert re.search(r"error: org/part@\w+/model\.safetensors: the hub sends 5 bytes where 8 are asked", done.stderr)
+    assert "Traceback" not in done.stderr
+    # What is in the cache is measured without the hub, but its weights are not there.
+    done = measure_on_hub(hub, tmp_path / "home", "org/fine", HF_HUB_OFFLINE="1")
+    assert "error: org/fine: " in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_matrix_of_numpy(saved, pairs_file, tmp_path, capsys):
+    matrix = build("gpt2").get_input_embeddings().weight.detach().numpy()
+    np.save(tmp_path / "wte.npy", matrix)
+    lists, whole = read_word_lists(pairs_file, Path()), measured(saved("gpt2"), read_word_lists(pairs_file, Path()))
+    alone = measured(tmp_path / "wte.npy", lists)
+    assert alone.value("embeddings", "isotropy") == whole.value("embeddings", "isotropy")
+    assert (alone.matrices.tied, alone.value("own", "n_pairs")) == (None, None)
+    assert "word similarity: a matrix alone has no tokenizer; give --tokenizer" in alone.undefined
+    for given in (saved("gpt2"), saved("gpt2") / "tokenizer.json"):
+        found = measure_model(str(tmp_path / "wte.npy"), lists, [], given)
+        assert found.value("word_similarity", "r_bar") == whole.value("word_similarity", "r_bar")
+    assert main(["measure", str(tmp_path / "wte.npy"), "--tokenizer", str(saved("gpt2"))]) == 0
+    assert "embeddings isotropy" in capsys.readouterr().out
+    assert main(["measure", str(saved("gpt2")), "--tokenizer", str(saved("gpt2"))]) == 2
+    assert "--tokenizer: only for matrices in .npy files; a model has its own" in capsys.readouterr().err
+
+
+MATRICES = {
+    "not there": (None, "not a whole file of numpy.save"),
+    "no numbers": (np.array([["a", "b"]]), "give a matrix of floats"),
+    "objects": (np.array([[1.0, None]], dtype=object), "not a whole file of numpy.save"),
+    "a vector": (np.ones(5), r"has the shape \(5,\)"),
+    "empty": (np.ones((0, 5)), r"has the shape \(0, 5\)"),
+    "NaN": (np.array([[1.0, 2.0], [math.nan, 1.0]]), "has a value that is not finite, first in row 1"),
+}
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "A matrix of NumPy that is measured is not there, cut off, pickled, of no floats or of one dimension, or has NaN.",
+    "It is refused with a sentence.",
+)
+@pytest.mark.parametrize("damage", MATRICES)
+def test_matrices_of_numpy_that_cannot_be_measured(tmp_path, damage):
+    matrix, message = MATRICES[damage]
+    if matrix is not None:
+        np.save(tmp_path / "m.npy", matrix, allow_pickle=True)
+    with pytest.raises(ValueError, match=message):
+        measured(tmp_path / "m.npy")
 
 
 def test_the_command(saved, pairs_file, tmp_path, capsys):
