@@ -33,7 +33,10 @@ LIBRARIES = ("lm_eval", "transformers", "tokenizers", "datasets")
 
 def test_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
     """Return what can change the test loss; its text is part of the data, which the cell's id covers."""
-    return study.evaluation.test_loss.in_effect() | {"precision": study.training.precision}
+    found = study.evaluation.test_loss.in_effect() | {"precision": study.training.precision}
+    if study.data.tokenizer == "file":  # bits per byte were once those that the tokens spell
+        found["bytes"] = "text"
+    return found
 
 
 def validation_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages

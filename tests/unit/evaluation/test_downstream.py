@@ -399,6 +399,7 @@ def test_own_tasks_beside_mirrored_ones(mirror):
 @pytest.mark.parametrize("name", ["own_a", "own"])
 def test_own_tasks_are_read_from_what_is_there_now(name, mirror, tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     write_own_tasks(Path("tasks"))
     rows = json.dumps(ARC[0]) + "\n" + json.dumps(ARC[1]) + "\n"
     data = Path("mirror/allenai/ai2_arc/ARC-Easy/test.jsonl")

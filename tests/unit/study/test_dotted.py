@@ -79,6 +79,7 @@ def test_an_edit_of_any_of_them_is_other_code(file):
     "what runs is the code that is there now, which the cell's id names, not what Python had compiled before",
 )
 def test_code_runs_as_it_was_hashed(monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     monkeypatch.syspath_prepend(str(Path.cwd()))
     for value in (1, 2):
         Path("edited.py").write_text(f"value = {value}\n")
