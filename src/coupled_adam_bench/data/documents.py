@@ -179,7 +179,7 @@ def _text_of(row: dict[str, Any], field: str, place: str) -> str | RowError:
         return ""
     if not isinstance(text, str):
         return RowError(
-            f"{place}: field {field!r} is {type(text).__name__}, not text; remove the row, set data.skip: invalid, or "
+            f"{place}: field {field!r} is {type(text).__name__}, not text; remove the row, or "
             "set data.source.text_field to another field"
         )
     try:
@@ -187,7 +187,7 @@ def _text_of(row: dict[str, Any], field: str, place: str) -> str | RowError:
     except UnicodeEncodeError as error:
         return RowError(
             f"{place}: field {field!r} is not valid Unicode (half of a surrogate pair at character {error.start}); "
-            "remove the row, or set data.skip: invalid"
+            "remove the row"
         )
     return text
 

@@ -129,7 +129,9 @@ class Corpus:
 
     def _leave_out(self, problem: ValueError, kind: Literal["empty", "invalid"]) -> None:
         """Note what a row or a file lacks, or refuse it, as ``data.skip`` says."""
-        if self._skip == "nothing" or (self._skip == "empty" and kind == "invalid"):
+        if kind == "invalid" and self._skip != "invalid":
+            self._refuse(ValueError(f"{problem}; data.skip: invalid leaves such rows out"))
+        elif self._skip == "nothing":
             self._refuse(problem)
         elif len(self.skipped) < _SHOWN:
             self.skipped.append(str(problem).partition("; ")[0])
@@ -139,7 +141,7 @@ class Corpus:
         if isinstance(self._source, HubSource):
             raise problem
         if not self._problems:
-            say(f"{problem}\nthe text is looked through for more of this; nothing will be prepared")
+            say("the text has a problem, so nothing is prepared; it is looked through for others, which are named then")
         if len(self._problems) < _SHOWN:
             self._problems.append(problem)
         self._n_problems += 1
