@@ -26,6 +26,8 @@ class Bin:
     n_tokens: int
     n_documents: int
     sha256: str
+    n_bytes: int | None = None
+    """Bytes of the documents' text in UTF-8; None if they are not known, as of files of tokens."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Meta:
     tokenizer: str
     splits: dict[str, Bin]
     source: dict[str, Any]
-    """Settings of the source, with the numbers of files read and of empty documents skipped."""
+    """Settings of the source, with the numbers of files that were read, and of what was left out."""
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:

@@ -11,7 +11,7 @@ from coupled_adam_bench.store.files import await_files, read_sealed, sha256_file
 
 META = "meta.json"
 VERIFIED = "verified.json"
-"""SHA-256 of large files as they were read last, each with inode, size and time of the file then."""
+"""SHA-256 of large files as they were read last, each with inode, size and times of the file then."""
 DAMAGED = "meta.json.damaged"
 """Name of ``meta.json`` after damage was detected, until the data are prepared again."""
 TOKENIZER = "tokenizer"
@@ -66,21 +66,22 @@ def _sha256(path: Path, signature: tuple[int, ...]) -> str:
 
     That of a large file is kept in its folder, too: every job would read a corpus of terabytes again.
     """
-    _, inode, size, mtime, _ = signature
+    kept_signature, size = list(signature[1:]), signature[2]
     if size < SMALL_BYTES:
         return sha256_file(path)
     kept, known = path.parent / VERIFIED, {}
     with suppress(OSError, ValueError):  # missing or damaged: it is written anew
         known = read_sealed(kept)
     file = known.get(path.name, {})
-    if file.get("signature") != [inode, size, mtime]:
-        file = {"signature": [inode, size, mtime], "sha256": sha256_file(path)}
+    if file.get("signature") != kept_signature:
+        file = {"signature": kept_signature, "sha256": sha256_file(path)}
         with suppress(OSError):  # a folder that may only be read keeps nothing
             write_sealed(kept, known | {path.name: file})
     return str(file["sha256"])
 
 
-def _signature(path: Path) -> tuple[int, ...]:
+def signature(path: Path) -> tuple[int, ...]:
+    """Return what differs when a file was written or replaced: device, inode, size and the times of both changes."""
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -91,7 +92,7 @@ def file_damage(path: Path, expected: Checksum, contents: bool = True) -> str | 
         return f"{path}: missing"
     if (size := path.stat().st_size) != expected.bytes:
         return f"{path}: {size} bytes, but {META} says {expected.bytes}"
-    if contents and (sha256 := _sha256(path, _signature(path))) != expected.sha256:
+    if contents and (sha256 := _sha256(path, signature(path))) != expected.sha256:
         return f"{path}: SHA-256 {sha256}, but {META} says {expected.sha256}: damaged or changed"
     return None
 

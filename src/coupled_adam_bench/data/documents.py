@@ -10,6 +10,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,8 +24,15 @@ _PARQUET_ROWS = 64
 _CHUNK_BYTES = 2**20
 
 
-def file_documents(path: Path, origin: str, text_field: str, txt_document: str) -> Iterator[str]:
-    """Yield the documents of a file; messages call it ``origin``."""
+class RowError(ValueError):
+    """Says why a row of a file has no valid text; the rows after it can be read."""
+
+
+def file_documents(path: Path, origin: str, text_field: str, txt_document: str) -> Iterator[str | RowError]:
+    """Yield the documents of a file, which may be empty, and for a row without valid text the error that says so.
+
+    Messages call the file ``origin``. ``ValueError`` for a file that cannot be read further.
+    """
     kind = kind_of(path)
     with ExitStack() as stack:
         try:
@@ -32,7 +40,7 @@ def file_documents(path: Path, origin: str, text_field: str, txt_document: str) 
             if kind in (".jsonl", ".json", ".ndjson"):
                 yield from _jsonl_documents(origin, stream, text_field)
             elif kind == ".parquet":
-                if path.suffix in PACKINGS:  # the format needs random access
+                if packing_of(path):  # the format needs random access
                     packed, stream = stream, stack.enter_context(tempfile.TemporaryFile())
                     shutil.copyfileobj(packed, stream, _CHUNK_BYTES)
                 yield from _parquet_documents(origin, stream, text_field)
@@ -48,11 +56,12 @@ def file_documents(path: Path, origin: str, text_field: str, txt_document: str) 
 
 def _open(path: Path) -> Any:
     """Return what a file holds, unpacked; reading a damaged one raises EOFError or an error of its format's library."""
-    if path.suffix == ".gz":
+    packing = packing_of(path)
+    if packing == ".gz":
         return gzip.open(path)
-    if path.suffix == ".xz":
+    if packing == ".xz":
         return lzma.open(path)
-    if path.suffix == ".zst":
+    if packing == ".zst":
         import pyarrow as pa
 
         return io.BufferedReader(pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"), _CHUNK_BYTES)
@@ -60,8 +69,15 @@ def _open(path: Path) -> Any:
 
 
 def kind_of(path: Path) -> str:
-    """Return the ending of a file, without that of its packing."""
-    return path.with_suffix("").suffix if path.suffix in PACKINGS else path.suffix
+    """Return the ending of a file in small letters, without that of its packing."""
+    packing = packing_of(path)
+    return (path.with_suffix("") if packing else path).suffix.lower()
+
+
+def packing_of(path: Path) -> str:
+    """Return the ending of a packed file in small letters; empty for a file that is not packed."""
+    ending = path.suffix.lower()
+    return ending if ending in PACKINGS else ""
 
 
 def text_bytes(path: Path, field: str) -> int:
@@ -74,7 +90,8 @@ def text_bytes(path: Path, field: str) -> int:
             groups.row_group(i).column(j) for i in range(groups.num_row_groups) for j in range(groups.num_columns)
         ]
         return sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
-    return sum(len(text.encode()) for text in file_documents(path, str(path), field, "line"))
+    documents = file_documents(path, str(path), field, "line")
+    return sum(len(text.encode()) for text in documents if isinstance(text, str))
 
 
 def _lines(path: str, stream: IO[bytes], max_bytes: int) -> Iterator[tuple[int, str]]:
@@ -86,10 +103,7 @@ def _lines(path: str, stream: IO[bytes], max_bytes: int) -> Iterator[tuple[int, 
         try:
             text = decoder.decode(line, final=not line)
         except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{path}: not UTF-8: byte {error.object[error.start]:#04x} in line {number}; convert the file, for "
-                "example with iconv"
-            ) from None
+            raise ValueError(f"{path}: {_not_utf8(error, number)}") from None
         if not line:
             return
         yield number, text
@@ -113,45 +127,72 @@ def _txt_documents(path: str, stream: IO[bytes], document: str) -> Iterator[str]
         yield "".join(lines).rstrip(line_end)
 
 
-def _jsonl_documents(path: str, stream: IO[bytes], field: str) -> Iterator[str]:
-    for number, text in _lines(path, stream, MAX_LINE_BYTES):
-        place = f"{path}, line {number}"
-        if not text.strip():
-            continue
-        try:
-            row = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{place}: not valid JSON ({error}); each line must be one JSON object of at most "
-                f"{MAX_LINE_BYTES:,} bytes"
-            ) from None
-        if not isinstance(row, dict):
-            raise ValueError(f"{place}: a JSON {type(row).__name__}, but each line must be an object with {field!r}")
-        yield _text_of(row, field, place)
+def _whole_lines(stream: IO[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
+    """Yield (number from 1, line), with None in place of a line of more than ``max_bytes``, which is passed over."""
+    for number in count(1):
+        line: bytes | None = stream.readline(max_bytes + 1)
+        if not line:
+            return
+        if len(line) > max_bytes and not line.endswith(b"\n"):
+            rest = line
+            while rest and not rest.endswith(b"\n"):
+                rest = stream.readline(_CHUNK_BYTES)
+            line = None
+        yield number, line
 
 
-def _text_of(row: dict[str, Any], field: str, place: str) -> str:
-    """Return the text of a row; raise ``ValueError`` if it has no valid text."""
+def _jsonl_documents(path: str, stream: IO[bytes], field: str) -> Iterator[str | RowError]:
+    for number, line in _whole_lines(stream, MAX_LINE_BYTES):
+        if line is None or line.strip():
+            yield _text_of_line(path, number, line, field)
+
+
+def _text_of_line(path: str, number: int, line: bytes | None, field: str) -> str | RowError:
+    """Return the text of a line of JSON."""
+    place = f"{path}, line {number}"
+    rule = f"each line must be one JSON object of at most {MAX_LINE_BYTES:,} bytes"
+    if line is None:
+        return RowError(f"{place}: not valid JSON (the line is longer); {rule}")
+    try:
+        row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+    except UnicodeDecodeError as error:
+        return RowError(f"{path}: {_not_utf8(error, number)}")
+    except (ValueError, RecursionError) as error:
+        return RowError(f"{place}: not valid JSON ({error}); {rule}")
+    if not isinstance(row, dict):
+        return RowError(f"{place}: a JSON {type(row).__name__}, but each line must be an object with {field!r}")
+    return _text_of(row, field, place)
+
+
+def _not_utf8(error: UnicodeDecodeError, line: int) -> str:
+    byte = error.object[error.start]
+    return f"not UTF-8: byte {byte:#04x} in line {line}; convert the file, for example with iconv"
+
+
+def _text_of(row: dict[str, Any], field: str, place: str) -> str | RowError:
+    """Return the text of a row, which is empty if it is null."""
     if field not in row:
         fields = ", ".join(map(repr, row)) or "none"
-        raise ValueError(f"{place}: no field {field!r}; fields there: {fields}; set data.source.text_field")
+        return RowError(f"{place}: no field {field!r}; fields there: {fields}; set data.source.text_field")
     text = row[field]
+    if text is None:
+        return ""
     if not isinstance(text, str):
-        raise ValueError(
-            f"{place}: field {field!r} is {type(text).__name__}, not text; remove the row, or set "
-            "data.source.text_field to another field"
+        return RowError(
+            f"{place}: field {field!r} is {type(text).__name__}, not text; remove the row, or "
+            "set data.source.text_field to another field"
         )
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(
+        return RowError(
             f"{place}: field {field!r} is not valid Unicode (half of a surrogate pair at character {error.start}); "
             "remove the row"
-        ) from None
+        )
     return text
 
 
-def _parquet_documents(origin: str, stream: IO[bytes], field: str) -> Iterator[str]:
+def _parquet_documents(origin: str, stream: IO[bytes], field: str) -> Iterator[str | RowError]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -161,7 +202,9 @@ def _parquet_documents(origin: str, stream: IO[bytes], field: str) -> Iterator[s
         # With pyarrow's defaults for these two settings, whole row groups would be held in memory.
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_CHUNK_BYTES)
         if field not in file.schema_arrow.names:
-            _text_of(dict.fromkeys(file.schema_arrow.names), field, origin)
+            problem = _text_of(dict.fromkeys(file.schema_arrow.names), field, origin)
+            assert isinstance(problem, RowError)
+            raise problem
         batches = file.iter_batches(batch_size=_PARQUET_ROWS, columns=[field])
         for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
             yield _text_of(row, field, f"{origin}, row {number}")

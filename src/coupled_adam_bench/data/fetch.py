@@ -13,7 +13,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from coupled_adam_bench.data.documents import file_documents, text_bytes
+from coupled_adam_bench.data.documents import RowError, file_documents, text_bytes
 from coupled_adam_bench.data.hub import Listing, PlaceError, download, list_place
 from coupled_adam_bench.data.sources import corpus_folder, open_corpus
 from coupled_adam_bench.data.tokenizers import GPT2_BYTES, download_gpt2, mirrored_gpt2, read_gpt2
@@ -156,7 +156,10 @@ def _fetch_corpus(folder: Path, listing: Listing, needed: float | None, minutes:
                 download(listing, file, folder, minutes)
             if number == 0:
                 # A column that is missing, or holds no text, is known before the next file is fetched.
-                next(file_documents(path, f"{file.path} of {listing.dataset!r}", text_field, "line"), None)
+                documents = file_documents(path, f"{file.path} of {listing.dataset!r}", text_field, "line")
+                first = next(documents, "")
+                if isinstance(first, RowError) and not any(isinstance(document, str) for document in documents):
+                    raise first
                 if needed is not None:
                     enough = needed * file.bytes / max(1, text_bytes(path, text_field))
             n_bytes += file.bytes

@@ -33,8 +33,10 @@ from coupled_adam_bench.data.tokenizers import load_encoder, save_tokenizer
 from coupled_adam_bench.machine.progress import Progress, say
 from coupled_adam_bench.store.files import atomic_path, digest, remove
 from coupled_adam_bench.store.locks import folder_lock
+from coupled_adam_bench.study import cells
 from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS
-from coupled_adam_bench.study.config import BinsSource, Data, HubSource, Study, SyntheticSource
+from coupled_adam_bench.study.config import BinsSource, Data, FilesSource, HubSource, Study, SyntheticSource
+from coupled_adam_bench.study.inputs import other_files
 
 SHARD_CHARACTERS = 8 * 2**20
 """Number of characters of text in a shard; the bins do not depend on it."""
@@ -77,6 +79,7 @@ def _is_complete(out: Path) -> bool:
 
 def _prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
     source = study.data.source
+    _check_files(study, data_id)
     for name in (META, DAMAGED, *TREES):
         remove(out / name)
     for leftover in out.rglob(".*.tmp"):  # left by a process that was killed while it wrote
@@ -93,10 +96,20 @@ def _prepare(study: Study, data_id: str, out: Path, workers: int) -> None:
         meta = copy_token_files(study, data_id, out)
     else:
         meta = _make_bins(study, data_id, out, workers, bpe)
+    _check_files(study, data_id)
     _check_sizes(meta.splits, study)
     with atomic_path(out / UNIGRAM) as temporary, temporary.open("wb") as target:
         np.save(target, _count_tokens(out / meta.splits["train"].file, meta))
     write_meta(out, meta, [*small_files, out / UNIGRAM])
+
+
+def _check_files(study: Study, data_id: str) -> None:
+    """Raise ``ValueError`` if the files of a study are not those from which ``data_id`` was computed."""
+    if cells.data_id(study, cells.data_digest(study)) != data_id:
+        raise ValueError(
+            f"data {study.data.name}: the files of the text or of the tokenizer have changed since the study was "
+            "started; start it again"
+        )
 
 
 def _make_bins(study: Study, data_id: str, out: Path, workers: int, bpe: Bpe | None) -> Meta:
@@ -128,10 +141,19 @@ def _make_bins(study: Study, data_id: str, out: Path, workers: int, bpe: Bpe | N
         raise corpus.shortfall
     if not isinstance(source, SyntheticSource):
         # What is read ahead of the last shard depends on the number of workers.
+        end = shards[-1].end if is_capped else corpus.position
         facts |= {
-            "n_files": shards[-1].end.file + 1 if is_capped else corpus.n_files,
-            "n_empty_documents": shards[-1].end.n_empty if is_capped else corpus.position.n_empty,
+            "n_files": end.file + (end.document > 0),
+            "n_empty_documents": end.n_empty,
+            "n_invalid_documents": end.n_invalid,
+            "n_files_without_text": end.n_files_without_text,
         }
+        if (left_out := corpus.left_out(end)) is not None:
+            say(f"data {study.data.name}: {left_out}")
+    if isinstance(source, FilesSource) and (others := other_files(study.paths.text)):
+        facts["other_files"] = dict(sorted(others.items()))
+        named = ", ".join(f"{ending}: {number:,}" for ending, number in facts["other_files"].items())
+        say(f"data {study.data.name}: files with other endings are not read ({named})")
     if isinstance(source, HubSource) and corpus.listing is not None:
         facts["place"] = corpus.listing.facts()
     if bpe is not None:
@@ -245,4 +267,5 @@ def _assemble(split: str, shards: list[Shard], out: Path, vocab_size: int) -> Bi
         n_tokens=sum(shard.n_tokens[split_index] for shard in shards),
         n_documents=sum(shard.n_documents[split_index] for shard in shards),
         sha256=checksum.hexdigest(),
+        n_bytes=sum(shard.n_bytes[split_index] for shard in shards),
     )

@@ -36,6 +36,8 @@ class Shard:
     bin_sha256: str
     n_tokens: tuple[int, ...]
     n_documents: tuple[int, ...]
+    n_bytes: tuple[int, ...]
+    """Bytes of the documents' text in UTF-8."""
     source: str = ""
     """Hash of the source's files and of how it is cut into shards; empty for a source that is always read anew."""
     end: Position = START
@@ -94,9 +96,12 @@ def make_shard(job: ShardJob) -> tuple[Shard, bool]:
         return finished, False
     dtype = token_dtype(job.data.vocab_size)
     documents_by_split: list[list[np.ndarray[Any, np.dtype[Any]]]] = [[] for _ in SPLITS]
+    n_bytes_by_split = [0] * len(SPLITS)
     n_taken = 0
     for text, tokens in _generated(job) if isinstance(job.data.source, SyntheticSource) else _encoded(job):
-        documents_by_split[split_of(text, job.data.split)].append(tokens.astype(dtype))
+        split = split_of(text, job.data.split)
+        documents_by_split[split].append(tokens.astype(dtype))
+        n_bytes_by_split[split] += len(text)
         n_taken += len(tokens)
         if job.limit is not None and n_taken >= job.limit:
             break
@@ -111,6 +116,7 @@ def make_shard(job: ShardJob) -> tuple[Shard, bool]:
         sha256,
         n_tokens=tuple(sum(map(len, documents)) for documents in documents_by_split),
         n_documents=tuple(map(len, documents_by_split)),
+        n_bytes=tuple(n_bytes_by_split),
         source=job.source,
         end=job.end,
     )
@@ -134,7 +140,7 @@ def read_shard(folder: Path, index: int) -> Shard | None:
         return None
     try:
         values = read_sealed(record)
-        for name in ("n_tokens", "n_documents"):
+        for name in ("n_tokens", "n_documents", "n_bytes"):
             values[name] = tuple(values[name])
         shard = Shard(**values | {"end": Position(*values.get("end", ()))})
     except (ValueError, KeyError, TypeError):  # the record is damaged or of another version

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from coupled_adam_bench.data.documents import file_documents
+from coupled_adam_bench.data.check import signature
+from coupled_adam_bench.data.documents import RowError, file_documents
 from coupled_adam_bench.data.hub import HubFile, Listing, PlaceError, damage, download, list_place, listing_from_json
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import digest, read_sealed, write_sealed
@@ -20,6 +21,8 @@ from coupled_adam_bench.study.inputs import text_files
 BYTES_PER_TOKEN = 5.0
 """Bytes of text that are fetched for each token of ``data.max_tokens``; English text has 4 to 4.8 under GPT-2's BPE."""
 _LISTING = "corpus.json"
+_SHOWN = 10
+"""Number of problems, or of what is left out, that are named one by one."""
 
 
 class Position(NamedTuple):
@@ -30,7 +33,11 @@ class Position(NamedTuple):
     document: int = 0
     """Documents of this file that are read, with those that are empty."""
     n_empty: int = 0
-    """Documents of all files so far that are empty or only white space, which are skipped."""
+    """Documents of all files so far that are empty, only white space or null, which are skipped."""
+    n_invalid: int = 0
+    """Rows of all files so far that have no valid text, which ``data.skip: invalid`` skips."""
+    n_files_without_text: int = 0
+    """Files so far in which no document has text."""
 
 
 START = Position()
@@ -39,22 +46,26 @@ START = Position()
 class Corpus:
     """The documents of a source that have text, in a fixed order; it can be iterated once.
 
-    ``position`` is the end of the last document that was given out, and ``n_files`` the number of files that were read
-    to their end. Files of a dataset of the hub are read in ``paths.hub_mirror``, or downloaded into ``downloads`` one
-    by one, and removed when they are read. Iteration raises ``ValueError`` for invalid input, with its file, its
-    position and advice.
+    ``position`` is the end of the last document that was given out, at the end the number of files. Files of a dataset
+    of the hub are read in ``paths.hub_mirror``, or downloaded into ``downloads`` one by one, and removed when they are
+    read. What ``data.skip`` allows is left out and counted. Iteration raises
+    ``ValueError`` for all other invalid input, with file, position and advice: for a dataset of the hub at once, and
+    for files after the last one, with the first ten problems and their number.
     """
 
     def __init__(self, study: Study, downloads: Path | None = None) -> None:
-        self._source, self._patterns = study.data.source, study.paths.text
+        self._source, self._patterns, self._skip = study.data.source, study.paths.text, study.data.skip
         self._downloads, self._minutes = downloads or Path(), study.execution.hub_minutes
         self._mirror = None
         if study.paths.hub_mirror is not None and isinstance(self._source, HubSource):
             self._mirror = corpus_folder(study.paths.hub_mirror, self._source)
         self._start = self.position = START
-        self.n_files = 0
         self.shortfall: ValueError | None = None
         """Set if a mirror has only the first files: the texts may be enough for ``data.max_tokens`` all the same."""
+        self.skipped: list[str] = []
+        """What the first ten rows and files lack that were left out since the start."""
+        self._problems: list[ValueError] = []
+        self._n_problems = 0
 
     @cached_property
     def listing(self) -> Listing | None:
@@ -74,31 +85,95 @@ class Corpus:
             text_field, txt_document = listing.place.text_field, "line"
         else:
             assert isinstance(self._source, FilesSource)
-            files, name = self._text_files(), ""
+            files, name = self._text_files(), "paths.text"
             text_field, txt_document = self._source.text_field, self._source.txt_document
         n_given = 0
         for number, path, origin in files:
-            n_empty, n_before = self.position.n_empty, n_given
             skipped = self._start.document if number == self._start.file else 0
-            for count, text in enumerate(file_documents(path, origin, text_field, txt_document), 1):
-                if count <= skipped:
-                    continue
-                if text and not text.isspace():
+            n_before, n_problems = n_given, self._n_problems
+            try:
+                for text in self._texts_of(number, origin, file_documents(path, origin, text_field, txt_document)):
                     n_given += 1
-                    self.position = Position(number, count, n_empty)
-                    yield text
-                else:
-                    n_empty += 1
-            self.position = self.position._replace(n_empty=n_empty)
-            self.n_files = number + 1
-            if listing is None and n_given == n_before:
-                raise _no_documents(origin)
+                    if not self._problems:
+                        yield text
+                is_empty = n_given == n_before and skipped == 0
+                if is_empty and self._n_problems == n_problems:
+                    self._leave_out(_no_documents(origin), "empty")
+                n_files_without_text = self.position.n_files_without_text + is_empty
+                self.position = Position(number + 1, 0, *self.position[2:4], n_files_without_text)
+            except ValueError as error:
+                self._refuse(error)
+        if self._problems:
+            raise self._all_problems()
         if n_given == 0 and self._start == START:
-            raise _no_documents(name)
+            raise self._nothing(name)
+
+    def _texts_of(self, number: int, origin: str, documents: Iterator[str | RowError]) -> Iterator[str]:
+        """Yield the documents of a file that have text and were not read before; count the others."""
+        position = self.position
+        skipped = self._start.document if number == self._start.file else 0
+        for count, text in enumerate(documents, 1):
+            if count <= skipped:
+                continue
+            if isinstance(text, RowError):
+                self._leave_out(text, "invalid")
+                position = position._replace(n_invalid=position.n_invalid + 1)
+            elif not text or text.isspace():
+                if self._skip == "nothing":
+                    self._refuse(ValueError(f"{origin}: document {count} has no text; remove it"))
+                position = position._replace(n_empty=position.n_empty + 1)
+            else:
+                position = self.position = position._replace(file=number, document=count)
+                yield text
+        self.position = position
+
+    def _leave_out(self, problem: ValueError, kind: Literal["empty", "invalid"]) -> None:
+        """Note what a row or a file lacks, or refuse it, as ``data.skip`` says."""
+        if kind == "invalid" and self._skip != "invalid":
+            self._refuse(ValueError(f"{problem}; data.skip: invalid leaves such rows out"))
+        elif self._skip == "nothing":
+            self._refuse(problem)
+        elif len(self.skipped) < _SHOWN:
+            self.skipped.append(str(problem).partition("; ")[0])
+
+    def _refuse(self, problem: ValueError) -> None:
+        """Raise what is wrong with a dataset of the hub; of files, go on and look for more of it."""
+        if isinstance(self._source, HubSource):
+            raise problem
+        if not self._problems:
+            say("the text has a problem, so nothing is prepared; it is looked through for others, which are named then")
+        if len(self._problems) < _SHOWN:
+            self._problems.append(problem)
+        self._n_problems += 1
+
+    def _all_problems(self) -> ValueError:
+        """Return the only problem, or one error with the first ten and how many more there are."""
+        if self._n_problems == 1:
+            return self._problems[0]
+        more = self._n_problems - len(self._problems)
+        lines = [f"  {problem}" for problem in self._problems] + [f"  and {more:,} more"] * (more > 0)
+        return ValueError(f"paths.text: {self._n_problems:,} problems in the text\n" + "\n".join(lines))
+
+    def _nothing(self, name: str) -> ValueError:
+        """Return the error for a source in which nothing has text."""
+        problems = "".join(f"\n  {problem}" for problem in self.skipped)
+        return ValueError(f"{name}: no document in it has text{problems}")
+
+    def left_out(self, end: Position) -> str | None:
+        """Return in a sentence what was left out up to a position; None if nothing was."""
+        counts = {
+            "documents without text": end.n_empty,
+            "rows without valid text": end.n_invalid,
+            "files without text": end.n_files_without_text,
+        }
+        found = ", ".join(f"{what}: {number:,}" for what, number in counts.items() if number)
+        places = "".join(f"\n  {place}" for place in self.skipped)
+        return f"left out: {found} (data.skip: {self._skip}){places}" if found else None
 
     def _text_files(self) -> Iterator[tuple[int, Path, str]]:
         for number, (_, path) in enumerate(text_files(self._patterns)):
-            yield number, path, str(path)
+            if number >= self._start.file:
+                yield number, path, str(path)
 
     def _hub_files(self, listing: Listing) -> Iterator[tuple[int, Path, str]]:
         for number, file in enumerate(listing.files):
@@ -115,7 +190,10 @@ class Corpus:
                     "text that data.max_tokens caps, give `fetch` a larger --bytes-per-token"
                 )
                 return
+            hashed = signature(path)
             yield number, path, f"dataset {listing.dataset}, {file.path}"
+            if signature(path) != hashed:
+                raise ValueError(f"{path}: changed while it was read; start again")
             if mirrored is None:
                 path.unlink()
 

@@ -1,8 +1,9 @@
 """How many bytes of text each token stands for, read from the tokenizer that the data stage saved.
 
 Three families of tokenizers say it: byte-level ones (GPT-2, Llama 3), those that write spaces as U+2581 (SentencePiece,
-Llama 2), and whole words between spaces. Bytes are those of the text that the tokens decode to; where a tokenizer
-normalizes a text, this is the normalized one. V: tokens of the vocabulary.
+Llama 2), and whole words between spaces. Bytes are those that the tokens spell. Where a tokenizer changes a text or
+writes it in another way, the text itself has other bytes: `TokenBytes.spelled` is compared with these. V: tokens of the
+vocabulary.
 """
 
 import re
@@ -19,6 +20,8 @@ from coupled_adam_bench.store.files import read_json
 _SPACE = "\u2581"
 _BYTE_LEVEL_SPACE = "\u0120"  # as GPT-2 writes a space (openai/gpt-2, encoder.py, bytes_to_unicode)
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")  # SentencePiece's way to write a byte
+
+_CHUNK_TOKENS = 2**22
 
 UNKNOWN = -1
 """Stands for the bytes of a token that nobody knows, such as the one for unknown words."""
@@ -40,6 +43,17 @@ class TokenBytes:
     def of(self, targets: Ids, before: Ids) -> NDArray[np.int64]:
         """Return the bytes of ``targets``, given the tokens ``before`` them, in the same shape; end-of-text has 0."""
         return np.where(before == self.eot_id, self.first[targets], self.inside[targets])
+
+    def spelled(self, tokens: Ids) -> int | None:
+        """Return the bytes of documents in a row (n_tokens,); None if those of a token are not known."""
+        total, before = 0, self.eot_id
+        for start in range(0, len(tokens), _CHUNK_TOKENS):
+            chunk = tokens[start : start + _CHUNK_TOKENS].astype(np.int64)
+            found = self.of(chunk, np.concatenate(([before], chunk[:-1])))
+            if (found == UNKNOWN).any():
+                return None
+            total, before = total + int(found.sum()), int(chunk[-1])
+        return total
 
 
 @dataclass(frozen=True)

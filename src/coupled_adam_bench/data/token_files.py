@@ -15,7 +15,7 @@ import numpy.typing as npt
 from coupled_adam_bench.data.bins import Bin, Meta
 from coupled_adam_bench.data.check import TOKENIZER
 from coupled_adam_bench.data.tokenizers import load_encoder
-from coupled_adam_bench.store.files import atomic_path, sha256_file
+from coupled_adam_bench.store.files import atomic_path
 from coupled_adam_bench.study.config import BinsSource, Study
 from coupled_adam_bench.study.inputs import token_files
 
@@ -46,10 +46,11 @@ def copy_token_files(study: Study, data_id: str, out: Path) -> Meta:
     source = study.data.source
     assert isinstance(source, BinsSource)
     paths = dict(token_files(source, study.paths.text[0]))
-    for name, stated in source.sha256.items():
-        if name not in paths or (found := sha256_file(paths[name])) != stated:
-            problem = f"it is {found}" if name in paths else f"there is no such file in {study.paths.text[0]}"
-            raise ValueError(f"data.source.sha256: {name} must have {stated}, but {problem}; fetch it again")
+    if absent := sorted(source.sha256.keys() - paths.keys()):
+        raise ValueError(
+            f"data.source.sha256: {absent[0]} must have {source.sha256[absent[0]]}, but there is no such file in "
+            f"{study.paths.text[0]}; fetch it again"
+        )
     held_out = [path for name, path in paths.items() if Path(name).match(source.val)]
     train = [path for path in paths.values() if path not in held_out]
     if not train or len(held_out) != 1:
@@ -57,10 +58,21 @@ def copy_token_files(study: Study, data_id: str, out: Path) -> Meta:
             f"paths.text: {study.paths.text[0]} has {len(train)} files {source.train!r} and {len(held_out)} "
             f"{source.val!r}, but data.source needs at least one to train on and one that is held out"
         )
-    val = map_tokens(held_out[0])
+    val = _TokenFile(held_out[0])
     cut = source.val_tokens + 1
     encoder = load_encoder(out / TOKENIZER)
-    parts = {"train": [map_tokens(path) for path in train], "val": [val[:cut]], "test": [val[cut:]]}
+    parts = {
+        "train": [(file, file.tokens) for file in map(_TokenFile, train)],
+        "val": [(val, val.tokens[:cut])],
+        "test": [(val, val.tokens[cut:])],
+    }
+    splits = {
+        split: _write(pieces, out / f"{split}.bin", encoder.n_vocab, encoder.eot_id) for split, pieces in parts.items()
+    }
+    read = {file.path.name: file.checksum.hexdigest() for pieces in parts.values() for file, _ in pieces}
+    for name, stated in source.sha256.items():
+        if read[name] != stated:
+            raise ValueError(f"data.source.sha256: {name} must have {stated}, but it is {read[name]}; fetch it again")
     return Meta(
         data_id=data_id,
         vocab_size=study.data.vocab_size,
@@ -68,23 +80,31 @@ def copy_token_files(study: Study, data_id: str, out: Path) -> Meta:
         eot_id=encoder.eot_id,
         dtype=DTYPE.str,
         tokenizer=study.data.tokenizer,
-        splits={
-            split: _write(arrays, out / f"{split}.bin", encoder.n_vocab, encoder.eot_id)
-            for split, arrays in parts.items()
-        },
+        splits=splits,
         source=source.model_dump() | {"n_files": len(paths)},
     )
 
 
-def _write(arrays: Sequence[Tokens], file: Path, n_vocab: int, eot_id: int) -> Bin:
-    checksum, n_documents = sha256(), 0
+class _TokenFile:
+    """A file of tokens that is hashed while it is copied, from its first token to its last."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.tokens = path, map_tokens(path)
+        self.checksum = sha256(np.fromfile(path, np.uint8, HEADER_BYTES).data)
+
+
+def _write(pieces: Sequence[tuple[_TokenFile, Tokens]], file: Path, n_vocab: int, eot_id: int) -> Bin:
+    """Write the tokens of one or more files, or a part of one, to a bin."""
+    checksum, n_tokens, n_documents = sha256(), 0, 0
     with atomic_path(file) as temporary, temporary.open("wb") as target:
-        for array in arrays:
-            for start in range(0, len(array), _CHUNK_TOKENS):
-                chunk: npt.NDArray[Any] = np.array(array[start : start + _CHUNK_TOKENS])
+        for source, tokens in pieces:
+            for start in range(0, len(tokens), _CHUNK_TOKENS):
+                chunk: npt.NDArray[Any] = np.array(tokens[start : start + _CHUNK_TOKENS])
                 if chunk.max() >= n_vocab:
                     raise ValueError(f"data.tokenizer: it has {n_vocab:,} tokens, but a file has token {chunk.max()}")
+                n_tokens += len(chunk)
                 n_documents += int((chunk == eot_id).sum())
                 checksum.update(chunk.data)
+                source.checksum.update(chunk.data)
                 target.write(chunk.data)
-    return Bin(file.name, sum(map(len, arrays)), n_documents, checksum.hexdigest())
+    return Bin(file.name, n_tokens, n_documents, checksum.hexdigest())

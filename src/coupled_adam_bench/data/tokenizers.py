@@ -1,9 +1,8 @@
 """Tokenizers: they encode text for the bins and are saved in Hugging Face's format for the evaluation."""
 
 import json
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +11,17 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from coupled_adam_bench.data.hub import patiently
 from coupled_adam_bench.store.files import digest, read_json, write_json, write_text
 from coupled_adam_bench.study.config import Study
-from coupled_adam_bench.study.inputs import tokenizer_file
+from coupled_adam_bench.study.inputs import (
+    EOT_NAMES,
+    TOKENIZER_CONFIG,
+    configured_eos,
+    read_object,
+    special_ends,
+    tokenizer_file,
+)
 
-EOT = "<|endoftext|>"
+EOT = EOT_NAMES[0]
 _TOKENIZER = "tokenizer.json"
-_CONFIG = "tokenizer_config.json"
-_EOT_NAMES = (EOT, "</s>", "<eos>")
 _UNKNOWN = "\u9f98"
 """A rare Chinese character, which only byte-level vocabularies can encode."""
 
@@ -43,14 +47,29 @@ class Encoder:
         self._tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
         self._tokenizer.encode_special_tokens = True
         self.n_vocab = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-        eot_id = self._tokenizer.token_to_id(read_json(folder / _CONFIG)["eos_token"])
+        eot_id = self._tokenizer.token_to_id(read_json(folder / TOKENIZER_CONFIG)["eos_token"])
         assert eot_id is not None
         self.eot_id = eot_id
 
     def encode(self, text: str) -> TokenIds:
-        """Return the token ids of a text, without end-of-text, shape (n_tokens,)."""
+        """Return the token ids of a text, without end-of-text, shape (n_tokens,).
+
+        A vocabulary of words or pieces may have the name of end-of-text as one of them; it is then unknown text.
+        """
         # encode_batch_fast skips character offsets, so it is faster than encode even for one text.
-        return np.array(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.uint32)
+        ids = np.array(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.uint32)
+        is_end = ids == self.eot_id
+        if is_end.any() and self._unknown_id is not None:
+            ids[is_end] = self._unknown_id
+        return ids
+
+    @cached_property
+    def _unknown_id(self) -> int | None:
+        """The token for unknown text, if there is one; the model Unigram shows it only in its JSON."""
+        model = json.loads(self._tokenizer.to_str())["model"]
+        name = model.get("unk_token")
+        found: int | None = model.get("unk_id") if name is None else self._tokenizer.token_to_id(name)
+        return found
 
 
 @lru_cache(maxsize=1)
@@ -80,18 +99,22 @@ def save_tokenizer(study: Study, words: list[str] | None, folder: Path, merges: 
         file = tokenizer_file(study.paths.tokenizer)
         tokenizer = read_tokenizer(file)
         _check_unknown(file, tokenizer)
-        _save(tokenizer, _end_of_text(file, tokenizer), folder)
+        eot = _end_of_text(file, tokenizer)
+        tokenizer.add_special_tokens([AddedToken(eot, special=True, normalized=False)])  # it is found in no text
+        _save(tokenizer, eot, folder)
     load_encoder.cache_clear()
     n_vocab = load_encoder(folder).n_vocab
     if n_vocab > study.data.vocab_size:
         raise ValueError(f"data.vocab_size: {study.data.vocab_size}, but the tokenizer has {n_vocab} tokens; raise it")
-    return [folder / _TOKENIZER, folder / _CONFIG]
+    return [folder / _TOKENIZER, folder / TOKENIZER_CONFIG]
 
 
 def _save(tokenizer: Tokenizer, eot: str, folder: Path) -> None:
     write_text(folder / _TOKENIZER, tokenizer.to_str(pretty=True))
     # The generic class uses tokenizer.json unchanged, while the classes of single models rebuild some of it.
-    write_json(folder / _CONFIG, {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": eot, "eos_token": eot})
+    write_json(
+        folder / TOKENIZER_CONFIG, {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": eot, "eos_token": eot}
+    )
 
 
 def _word_tokenizer(words: list[str]) -> Tokenizer:
@@ -120,7 +143,7 @@ def _gpt2_tokenizer(study: Study) -> Tokenizer:
 def read_gpt2(file: Path) -> Tokenizer:
     """Return GPT-2's tokenizer from its ``tokenizer.json``; ``ValueError`` for another one."""
     try:
-        model = _read_object(file)["model"]
+        model = read_object(file)["model"]
         vocab = model["vocab"]
         merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
         own_digest = digest({"vocab": vocab, "merges": merges}, 64)
@@ -159,20 +182,9 @@ def download_gpt2(minutes: float, folder: Path | None = None) -> Path:
         ) from None
 
 
-def _read_object(file: Path) -> dict[str, Any]:
-    """Read a JSON object from a user's file; raise ``ValueError`` for anything else."""
-    try:
-        values = json.loads(file.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file}: not valid JSON ({error}); fetch it again") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{file}: a JSON object is expected, not a {type(values).__name__}; fetch it again")
-    return values
-
-
 def read_tokenizer(file: Path) -> Tokenizer:
     """Read anybody's ``tokenizer.json`` as :func:`whole_text` leaves it; ``ValueError`` if it cannot be read."""
-    return _parsed(_read_object(file), str(file))
+    return _parsed(read_object(file), str(file))
 
 
 def whole_text(tokenizer: Tokenizer) -> Tokenizer:
@@ -209,21 +221,13 @@ def _check_unknown(file: Path, tokenizer: Tokenizer) -> None:
 
 def _end_of_text(file: Path, tokenizer: Tokenizer) -> str:
     """Return the end-of-text token: ``eos_token`` of the configuration beside ``file``, or else a common name."""
-    config_file = file.with_name(_CONFIG)
-    eos = _read_object(config_file).get("eos_token") if config_file.is_file() else None
-    if isinstance(eos, dict):
-        eos = eos.get("content", eos)
-    if not isinstance(eos, str | None):
-        raise ValueError(
-            f"{config_file}: eos_token: must be text, or an object with the text as 'content', not {eos!r}"
-        )
-    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
-    names = [eos] if eos is not None else [name for name in _EOT_NAMES if name in special]
+    eos = configured_eos(file)
+    names = special_ends(read_object(file)) if eos is None else [eos]
     for name in names:
         if tokenizer.token_to_id(name) is not None:
             return str(name)
     raise ValueError(
-        f"{file}: no end-of-text token: {config_file.name} beside it "
+        f"{file}: no end-of-text token: {TOKENIZER_CONFIG} beside it "
         + ("has no eos_token" if eos is None else f"says {eos!r}, which the tokenizer does not have")
-        + f"; name it there, or add a special token {' or '.join(_EOT_NAMES)}"
+        + f"; name it there, or add a special token {' or '.join(EOT_NAMES)}"
     )

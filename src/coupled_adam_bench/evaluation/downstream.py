@@ -21,7 +21,15 @@ from coupled_adam_bench.data.check import TASKS, TOKENIZER, verified_tree
 from coupled_adam_bench.evaluation import settings
 from coupled_adam_bench.evaluation.kept import DOCUMENTS, Document, column_of, documents_of, pack_documents
 from coupled_adam_bench.evaluation.settings import OTHER_SEED, RANDOM_SEED
-from coupled_adam_bench.evaluation.task_files import LOCAL_READERS, StandIn, TaskFile, plan_tasks, read_task
+from coupled_adam_bench.evaluation.task_files import (
+    LOCAL_READERS,
+    StandIn,
+    TaskFile,
+    plan_tasks,
+    read_task,
+    reads_files,
+    task_contents,
+)
 from coupled_adam_bench.machine.device import pick_device
 from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.store import paths
@@ -29,6 +37,7 @@ from coupled_adam_bench.store.files import digest, write_text
 from coupled_adam_bench.store.stored import Evaluation, Evaluator, ResultRow, row
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.dotted import compiled_anew
 from coupled_adam_bench.study.plan import Plan
 
 BOOTSTRAP_ITERS = 2
@@ -214,7 +223,7 @@ def _metrics(name: str, result: dict[str, Any]) -> tuple[dict[str, float], list[
 
 
 def _load_tasks(
-    tasks: list[tuple[TaskFile, StandIn | None]], own_tasks: str | None, folder: Path, num_fewshot: int
+    tasks: list[tuple[TaskFile, StandIn | None]], own_tasks: str | None, folder: Path, num_fewshot: int | None
 ) -> Loaded:
     """Return lm-eval's tasks and groups, loaded with their data, which it may cache in ``folder``."""
     from lm_eval.tasks import TaskManager
@@ -227,20 +236,43 @@ def _load_tasks(
         source = task.name if task.is_group else str(task.path)
         if stand_in is not None:
             source = str(folder / f"{task.name}.yaml")
-            data = stand_in["dataset_kwargs"] | {"cache_dir": str(folder / "cache")}
-            write_text(Path(source), yaml.safe_dump(stand_in | {"dataset_kwargs": data}))
+            write_text(Path(source), yaml.safe_dump(stand_in))
         try:
-            loaded[task.name] = manager.load([source])
+            with compiled_anew(), _cached_in(folder / "cache" if _reads_files(task, stand_in, own_tasks) else None):
+                loaded[task.name] = manager.load([source])
         except Exception as error:
             raise ValueError(
                 f"evaluation.downstream.tasks: {task.name!r} cannot be loaded: {_in_words(error)}"
                 + _advice(task, stand_in)
             ) from error
         for member in loaded[task.name]["tasks"].values():
-            if member.get_config("num_fewshot") != 0:  # a task that says 0 has its examples in the prompt, for lm-eval
-                member.set_config("num_fewshot", num_fewshot)
+            own = member.get_config("num_fewshot")
+            if own != 0:  # a task that says 0 has its examples in the prompt, for lm-eval
+                member.set_config("num_fewshot", (own or 0) if num_fewshot is None else num_fewshot)
             _build_once(member)
     return loaded
+
+
+def _reads_files(task: TaskFile, stand_in: StandIn | None, own_tasks: str | None) -> bool:
+    return reads_files(task_contents(task, stand_in, own_tasks))
+
+
+@contextmanager
+def _cached_in(folder: Path | None) -> Iterator[None]:
+    """Have the library `datasets` keep what it makes of files in ``folder``; None leaves it its usual place.
+
+    There it finds again what it made of a file by the file's path and time, though the contents may be others, and
+    what it unpacked by the path alone.
+    """
+    from datasets import config
+
+    usual = config.HF_DATASETS_CACHE, config.DOWNLOADED_DATASETS_PATH
+    if folder is not None:
+        config.HF_DATASETS_CACHE, config.DOWNLOADED_DATASETS_PATH = folder, folder / "downloads"
+    try:
+        yield
+    finally:
+        config.HF_DATASETS_CACHE, config.DOWNLOADED_DATASETS_PATH = usual
 
 
 def _advice(task: TaskFile, stand_in: StandIn | None) -> str:

@@ -13,14 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.data.bins import UNIGRAM, load_meta
-from coupled_adam_bench.data.check import TOKENIZER, verified_file, verified_tree
+from coupled_adam_bench.data.bins import UNIGRAM, Meta, load_meta, open_tokens
+from coupled_adam_bench.data.check import META, TOKENIZER, verified_file, verified_tree
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes, token_bytes
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens
 from coupled_adam_bench.evaluation.calibration import LogitSums, calibration, calibration_curve, finite, pooled_error
 from coupled_adam_bench.evaluation.kept import WINDOWS, WindowLosses, pack_windows
 from coupled_adam_bench.store.stored import Evaluation, row
 from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, HELD_OUT_SIZES, METRICS, RAREST
+
+_SPELL_THE_TEXT = ("word", "gpt2", "bpe")
+"""The tokenizers of our own, whose tokens spell any text byte for byte."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +35,46 @@ class Vocabulary:
     bytes_of_tokens: TokenBytes | None
     no_bytes: str
     """Why the bytes of the tokens are not known, where they are not."""
+    n_bytes: int | None = None
+    """Bytes of the text that all windows of a split predict, where its tokens do not spell them; else None."""
 
 
-def open_vocabulary(folder: Path) -> Vocabulary:
-    """Return what the data in ``folder`` say about their tokens; ``ValueError`` for a damaged file."""
+def open_vocabulary(folder: Path, split: str, windows: str) -> Vocabulary:
+    """Return what the data in ``folder`` say about their tokens; ``ValueError`` for a damaged file.
+
+    What the tokens of the ``split`` spell is compared with the bytes of its text. Where it differs, the text counts if
+    its ``windows`` are all, so that they predict it whole, and the bytes of other windows are not known.
+    """
     meta = load_meta(folder)
     counts_V = np.zeros(meta.vocab_size, dtype=np.int64)
     unigram_counts = np.load(verified_file(folder, UNIGRAM))
     counts_V[: len(unigram_counts)] = unigram_counts
     verified_tree(folder, TOKENIZER)
-    bytes_of_tokens, problem = None, ""
+    bands_V = bands_of_tokens(counts_V)
     try:
         bytes_of_tokens = token_bytes(folder / TOKENIZER, meta.vocab_size, meta.eot_id)
     except ValueError as error:
-        problem = str(error)
-    return Vocabulary(counts_V, bands_of_tokens(counts_V), bytes_of_tokens, problem)
+        return Vocabulary(counts_V, bands_V, None, str(error))
+    n_text = meta.splits[split].n_bytes
+    if n_text is None:
+        problem = "" if meta.tokenizer in _SPELL_THE_TEXT else _no_text(meta)
+        return Vocabulary(counts_V, bands_V, None if problem else bytes_of_tokens, problem)
+    tokens = open_tokens(folder, split)
+    n_spelled = bytes_of_tokens.spelled(tokens)
+    if n_spelled in (None, n_text):  # with unknown tokens the targets say how many there are
+        return Vocabulary(counts_V, bands_V, bytes_of_tokens, "")
+    if windows == "all":
+        n_predicted = n_text - int(bytes_of_tokens.first[tokens[0]])  # the first token is no target
+        return Vocabulary(counts_V, bands_V, bytes_of_tokens, "", n_predicted)
+    problem = f"the tokens spell {n_spelled:,} bytes of a text of {n_text:,}, so those of single windows are not known"
+    return Vocabulary(counts_V, bands_V, None, problem)
+
+
+def _no_text(meta: Meta) -> str:
+    """Return why the bytes of the text are not known."""
+    if meta.source.get("kind") == "bins":
+        return "files of tokens do not say which bytes their text has"
+    return f"the text was not counted when it was prepared; delete {META} of {meta.data_id} to prepare it again"
 
 
 class LossDetail:
@@ -98,7 +126,8 @@ class LossDetail:
     def evaluation(self, loss: float, n_tokens: int, device: str) -> Evaluation:
         """Return the evaluation, given the mean ``loss`` over ``n_tokens``."""
         problem = self._no_bytes()
-        bits = math.nan if problem else loss * n_tokens / math.log(2) / self._n_bytes
+        n_bytes = self._n_bytes if self._vocabulary.n_bytes is None else self._vocabulary.n_bytes
+        bits = math.nan if problem else loss * n_tokens / math.log(2) / n_bytes
         logits, probability_V = self.logits.statistics()
         described = {band["band"]: band for band in self._describe_bands(probability_V)}
         values = {"loss": loss, "bits_per_byte": bits} | {band.metric: described[band.name]["loss"] for band in BANDS}
@@ -121,7 +150,7 @@ class LossDetail:
         if not math.isfinite(loss):
             undefined.append(f"test loss of this model is {loss}")
         detail = {
-            "n_predicted_bytes": None if problem else self._n_bytes,
+            "n_predicted_bytes": None if problem else n_bytes,
             "bands": [{key: finite(value) for key, value in band.items()} for band in described.values()],
             "calibration": calibration_curve(probability_V, self._counts_V, self._vocabulary.unigram_counts),
             "device": device,

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
-from coupled_adam_bench.evaluation.task_files import find_tasks, installed, mirrored_task, plan_tasks, task_contents
+from coupled_adam_bench.evaluation.task_files import (
+    TaskFile,
+    find_tasks,
+    installed,
+    mirrored_task,
+    plan_tasks,
+    shots_of,
+    task_contents,
+)
 from coupled_adam_bench.store.files import cached_by_file, digest
 from coupled_adam_bench.study.config import Downstream, Study, Theory, WordSimilaritySet
 from coupled_adam_bench.study.config.base import duplicates
@@ -25,7 +33,10 @@ LIBRARIES = ("lm_eval", "transformers", "tokenizers", "datasets")
 
 def test_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
     """Return what can change the test loss; its text is part of the data, which the cell's id covers."""
-    return study.evaluation.test_loss.in_effect() | {"precision": study.training.precision}
+    found = study.evaluation.test_loss.in_effect() | {"precision": study.training.precision}
+    if study.data.tokenizer == "file":  # bits per byte were once those that the tokens spell
+        found["bytes"] = "text"
+    return found
 
 
 def validation_loss(study: Study, data_id: str) -> dict[str, Any]:  # noqa: ARG001 - the same for all stages
@@ -57,13 +68,22 @@ def downstream(study: Study, data_id: str) -> dict[str, Any]:
         "task_versions": chosen.task_versions,
         "precision": chosen.precision,
         "tasks": _tasks(study, data_id),
-        "num_fewshot": chosen.num_fewshot,
+        "num_fewshot": _shots(study, chosen),
         "limit": chosen.limit,
         "max_length": study.training.seq_len,
         "tokenizer": study.data.tokenizer,
         "seeds": [RANDOM_SEED, OTHER_SEED],
         "versions": {library: installed(library) for library in LIBRARIES},
     }
+
+
+def _shots(study: Study, chosen: Downstream) -> Any:
+    """Return the study's number of examples or, if it has none, those of the tasks that have some, by name; else 0."""
+    if chosen.num_fewshot is not None or study.evaluation.downstream_of_files is None:
+        return chosen.num_fewshot or 0
+    tasks = find_tasks(chosen.tasks, study.paths.tasks, chosen.task_versions)
+    shots = {task.name: "its own" if task.is_group else shots_of(task, None) for task in tasks}
+    return {name: number for name, number in shots.items() if number != 0} or 0
 
 
 def downstream_of(study: Study) -> Downstream:
@@ -148,9 +168,15 @@ def _task_problems(study: Study, downstream: Downstream) -> list[str]:
         tasks = find_tasks(downstream.tasks, own, downstream.task_versions)
     except ValueError as error:
         return [str(error)]
+    return [line for task in tasks for line in _problem(_check_task, task, own, mirror, downstream.num_fewshot)]
+
+
+def _check_task(task: TaskFile, own: str | None, mirror: str | None, num_fewshot: int | None) -> None:
+    shots_of(task, num_fewshot)
     if mirror is None:
-        return [line for task in tasks for line in _problem(task_contents, task, None, own)]
-    return [line for task in tasks for line in _problem(mirrored_task, task, Path(mirror), downstream.num_fewshot)]
+        task_contents(task, None, own)
+    else:
+        mirrored_task(task, Path(mirror), num_fewshot)
 
 
 def _problem(check: Callable[..., Any], *args: Any) -> list[str]:

@@ -22,6 +22,7 @@ from coupled_adam_bench.store.stored import (
     measurement_of,
     named,
     row,
+    settings_of,
     wrong_row,
 )
 from coupled_adam_bench.study.catalog.metrics import columns_of
@@ -58,6 +59,7 @@ def run_stage(stage: Stage, cells: Sequence[Cell], done: Path, device: str = "au
             with rarely_collected():
                 open_stage: Opener = named(stage.opener)
                 evaluate = stack.enter_context(open_stage(study, data_id, device))
+            _check_settings(measurement, study, data_id)
             for cell in pending:
                 start = time.perf_counter()
                 try:
@@ -73,6 +75,15 @@ def run_stage(stage: Stage, cells: Sequence[Cell], done: Path, device: str = "au
         return 1
     write_text(done, "")
     return 0
+
+
+def _check_settings(measurement: Measurement, study: Study, data_id: str) -> None:
+    """Raise ``ValueError`` if a file has changed between its hash in the settings and its reading, which is over."""
+    now, before = settings_of(measurement.stage, study, data_id), measurement.settings
+    if changed := [name for name in now if now[name] != before[name]]:
+        raise ValueError(
+            f"{measurement.stage.name}: the files behind {', '.join(changed)} changed while they were read; start again"
+        )
 
 
 def _is_pending(measurement: Measurement, cell_id: str) -> bool:

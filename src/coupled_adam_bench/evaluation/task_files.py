@@ -33,7 +33,14 @@ PAPER_TASK_FILES = {
 """The places of the paper's tasks in lm-eval, so that its 14,000 files need not be read. Others are searched for."""
 OLDER_TASKS = {"0.4.3": Path(__file__).parent / "tasks_v0_4_3"}
 """Our files of those tasks of the paper whose prompts or scores differ in an older lm-eval, by its version."""
-LOCAL_READERS = ("arrow", "csv", "json", "parquet", "text")
+LOCAL_READERS = (
+    "arrow", "audiofolder", "conll", "csv", "eval", "fasta", "fastq", "genbank", "harbor", "hdf5", "iceberg",
+    "imagefolder", "json", "lance", "meshfolder", "mmcif", "niftifolder", "pandas", "parquet", "pdb", "pdffolder",
+    "text", "tsfile", "videofolder", "vortex", "webdataset", "xml",
+)  # fmt: skip
+"""The values of ``dataset_path`` that name a format of files, not a data set of the hub, for the library `datasets`."""
+MAX_INCLUDES = 50
+"""Length of a chain of task files that include one another, above which it is refused; lm-eval's longest has 4."""
 _NAME = re.compile(r"""^["']?(task|group)["']?:[ \t]*["']?([^\s"'#\[]+)""", re.MULTILINE)
 _FUNCTION = re.compile(r"!function\s+([\w.]+)\.\w+")
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
@@ -114,7 +121,15 @@ class _Loader(yaml.SafeLoader):
     """SafeLoader that reads ``!function module.name`` as that string."""
 
 
-_Loader.add_constructor("!function", lambda _, node: str(node.value))
+def _function(loader: _Loader, node: yaml.Node) -> str:
+    """Return the name of a function as text, wherever it stands in a file."""
+    if not isinstance(node, yaml.ScalarNode) or "." not in node.value:
+        problem = "!function must be followed by module.name, the name of a Python function"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    return str(loader.construct_scalar(node))
+
+
+_Loader.add_constructor("!function", _function)
 
 
 @cached_by_file
@@ -124,25 +139,69 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         task = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such task file") from None
+    except RecursionError:
+        raise ValueError(f"{path}: not a task: its YAML is nested too deeply to be read") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(task, dict):
         raise ValueError(f"{path}: not a task: a mapping is expected")
+    if not isinstance(task.get("dataset_kwargs") or {}, dict):
+        raise ValueError(f"{path}: dataset_kwargs: a mapping is expected, not {task['dataset_kwargs']!r}")
     return task
 
 
 def _included_files(path: Path) -> list[Path]:
     """Return the files that a task's YAML file includes itself, in its order."""
     included = _read_yaml(path).get("include", [])
-    return [(path.parent / name).resolve() for name in ([included] if isinstance(included, str) else included)]
+    names = included if isinstance(included, list) else [included]
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise ValueError(f"{path}: include: the path of a task file is expected, not {wrong[0]!r}")
+    return [(path.parent / name).resolve() for name in names]
+
+
+def _with_included(path: Path) -> list[Path]:
+    """Return a task's file and all that it includes, each after the files that it includes itself.
+
+    ``ValueError`` for a file that is included twice, as in a ring, which lm-eval refuses too, and for an endless chain.
+    """
+    ordered: list[Path] = []
+    seen: set[Path] = set()
+
+    def visit(file: Path, depth: int) -> None:
+        if file in seen:
+            raise ValueError(f"{path}: `include` leads to {file} twice, as in a ring; include it once")
+        if depth > MAX_INCLUDES:
+            raise ValueError(f"{path}: `include` leads through more than {MAX_INCLUDES} files; write fewer files")
+        seen.add(file)
+        for other in _included_files(file):
+            visit(other, depth + 1)
+        ordered.append(file)
+
+    visit(path.resolve(), 0)
+    return ordered
 
 
 def read_task(path: Path) -> dict[str, Any]:
     """Return a task's settings with those of the files it includes, as lm-eval merges them."""
     merged: dict[str, Any] = {}
-    for other in _included_files(path):
-        merged |= read_task(other)
-    return merged | {key: value for key, value in _read_yaml(path).items() if key != "include"}
+    for file in _with_included(path):
+        merged |= _read_yaml(file)
+    merged.pop("include", None)
+    return merged
+
+
+def shots_of(task: TaskFile, num_fewshot: int | None) -> int | None:
+    """Return how many examples are in each prompt of a task under ``evaluation.downstream.num_fewshot``.
+
+    As in lm-eval, a task that names 0 has its examples in the prompt, and a study without the setting takes the task's
+    own number, which is 0 where it names none. None for a group, whose members have numbers of their own.
+    """
+    if task.is_group:
+        return num_fewshot
+    own = read_task(task.path).get("num_fewshot")
+    if own is not None and (not isinstance(own, int) or isinstance(own, bool) or own < 0):
+        raise ValueError(f"{task.path}: num_fewshot: {own!r} must be a whole number, 0 or more")
+    return own or 0 if own == 0 or num_fewshot is None else num_fewshot
 
 
 # ---- where its data are ----
@@ -176,7 +235,7 @@ class HubData:
         return mirror / self.dataset / (self.config_name or "default") / f"{split}.jsonl"
 
 
-def hub_data(task: TaskFile, num_fewshot: int) -> HubData | None:
+def hub_data(task: TaskFile, num_fewshot: int | None) -> HubData | None:
     """Return the data on the hub that a task reads, None for local data; ``ValueError`` for a group of tasks."""
     if task.is_group:
         raise ValueError(f"paths.hub_mirror: {task.name} is a group of tasks; name its tasks one by one")
@@ -185,12 +244,12 @@ def hub_data(task: TaskFile, num_fewshot: int) -> HubData | None:
         return None
     splits = {kind: stock[kind] for kind in _SPLITS if stock.get(kind) is not None}
     needed = [splits[kind] for kind in ("test_split", "validation_split") if kind in splits][:1]
-    if num_fewshot > 0:
+    if shots_of(task, num_fewshot):
         needed += [splits[kind] for kind in ("fewshot_split", "training_split") if kind in splits][:1]
     return HubData(stock["dataset_path"], stock.get("dataset_name"), splits, tuple(dict.fromkeys(needed)))
 
 
-def mirrored_task(task: TaskFile, mirror: Path, num_fewshot: int) -> StandIn | None:
+def mirrored_task(task: TaskFile, mirror: Path, num_fewshot: int | None) -> StandIn | None:
     """Return a task that includes ``task`` and reads its data from ``<mirror>/<org>/<dataset>/<config>/<split>.jsonl``.
 
     None if the task does not come from the hub. A split without a file is switched off, unless it is the one that is
@@ -235,6 +294,8 @@ def task_contents(task: TaskFile, stand_in: StandIn | None, own_tasks: str | Non
     yamls = [task.path]
     if task.is_group and own is not None:
         yamls += [path for path in sorted(own.glob("**/*.yaml")) if path != task.path]
+    for path in yamls:
+        _with_included(path)  # which says what is wrong with the files
     files = [file for path in yamls for file in _files_of_task(path)]
     files += [file for path in yamls if own in path.parents for file in sorted(path.parent.glob("**/*.py"))]
     settings = [stand_in] if stand_in is not None else [read_task(path) for path in yamls]
@@ -243,6 +304,11 @@ def task_contents(task: TaskFile, stand_in: StandIn | None, own_tasks: str | Non
         "files": [_digest(path) for path in dict.fromkeys(files)],
         "data": [_data(task, values) for values in settings],
     }
+
+
+def reads_files(contents: dict[str, Any]) -> bool:
+    """Tell by its :func:`task_contents` whether a task reads files of this machine."""
+    return any(sha256 for data in contents["data"] for named in data.values() for _, sha256 in named)
 
 
 def _digest(path: Path) -> Digest:

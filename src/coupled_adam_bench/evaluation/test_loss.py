@@ -137,7 +137,7 @@ def open_evaluator(study: Study, data_id: str, device: str) -> Iterator[Evaluato
 
     device = pick_device(device)
     test_loss = study.evaluation.test_loss
-    vocabulary = open_vocabulary(paths.data_dir(data_id))
+    vocabulary = open_vocabulary(paths.data_dir(data_id), test_loss.split, test_loss.windows)
     tokens = open_tokens(paths.data_dir(data_id), test_loss.split)
     ends_G = _ends_of_documents(tokens, load_meta(paths.data_dir(data_id)), test_loss.split)
     batch_sequences = study.execution.evaluation_batch_sequences

@@ -102,6 +102,23 @@ def _runs(material: Material) -> Iterator[Block]:
     yield Fold(plural(len(runs), "run"), [Grid("Runs", _RUNS, runs, tall=True)])
 
 
+_LEFT_OUT = {
+    "n_empty_documents": "documents without text",
+    "n_invalid_documents": "rows without valid text",
+    "n_files_without_text": "files without text",
+}
+
+
+def _left_out(data: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield a term for each text of which something was not read, with the counts."""
+    for one in data:
+        source = one["meta"]["source"] if one["meta"] else {}
+        counts = [f"{what}: {source[name]:,}" for name, what in _LEFT_OUT.items() if source.get(name)]
+        counts += [f"files {ending}: {number:,}" for ending, number in source.get("other_files", {}).items()]
+        if counts:
+            yield f"left out of {one['id']}", ", ".join(counts)
+
+
 def _protocol(material: Material) -> Iterator[Block]:
     manifest = material.manifest
 
@@ -112,6 +129,7 @@ def _protocol(material: Material) -> Iterator[Block]:
         ("protocol", manifest["protocol"]["name"]),
         ("versions", named(manifest["protocol"]["versions"])),
         ("data", "; ".join(data["id"] for data in manifest["data"])),
+        *_left_out(manifest["data"]),
         ("source revision", manifest["git_revision"] or "not in a git repository"),
         *((f"runs: {name}", "; ".join(texts)) for name, texts in environments(manifest["cells"]).items()),
         ("packages of the report", named(manifest["packages"])),

@@ -8,7 +8,7 @@ from typing import Any
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study import versions
 from coupled_adam_bench.study.config import Data, GridBlock, Model, Optimizer, Steps, Study, Training
-from coupled_adam_bench.study.inputs import fingerprints, text_files, token_files, tokenizer_sha256
+from coupled_adam_bench.study.inputs import fingerprints, text_files, token_files, tokenizer_identity
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def data_digest(study: Study) -> str:
         identity["files"] = fingerprints(token_files(data.source, study.paths.text[0]))
     if data.tokenizer == "file":
         assert study.paths.tokenizer is not None
-        identity["tokenizer_sha256"] = tokenizer_sha256(study.paths.tokenizer)
+        identity |= tokenizer_identity(study.paths.tokenizer)
     return digest(identity)
 
 

@@ -9,7 +9,9 @@ import importlib
 import importlib.util
 import sys
 import sysconfig
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.metadata import packages_distributions, version
@@ -115,11 +117,28 @@ def changed_code(path: str, known: Code) -> str | None:
     return ", ".join(str(find_modules(name).get(name, name)) for name in changed) or None
 
 
+@contextmanager
+def compiled_anew() -> Iterator[None]:
+    """Have Python compile what is imported here from its source, the bytes that were hashed.
+
+    A compiled file of an earlier import is believed by the size and the time of its source, whose contents may be
+    others. Libraries that are imported here for the first time are compiled too.
+    """
+    usual = sys.pycache_prefix
+    with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as folder:
+        sys.pycache_prefix = folder
+        try:
+            yield
+        finally:
+            sys.pycache_prefix = usual
+
+
 def import_object(path: str) -> Any:
     """Import and return what ``module.name`` names; ``ValueError`` that begins with ``path:`` if there is nothing."""
     module_name, _, name = path.rpartition(".")
     try:
-        module = importlib.import_module(module_name)
+        with compiled_anew():
+            module = importlib.import_module(module_name)
     except Exception as error:  # a module may raise anything
         raise ValueError(
             f"path: cannot import {module_name!r} ({type(error).__name__}: {error}); "

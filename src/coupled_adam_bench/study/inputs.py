@@ -1,6 +1,8 @@
 """Finds and identifies the files that a study reads: text, tokenizer, own optimizers; it imports nothing heavy."""
 
+import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import glob, has_magic
@@ -15,6 +17,9 @@ from coupled_adam_bench.study.dotted import changed_code, code_of
 PACKINGS = (".gz", ".xz", ".zst")
 """Endings of packed files."""
 TEXT_SUFFIXES = tuple(kind + packing for kind in (".txt", ".jsonl", ".parquet") for packing in ("", *PACKINGS))
+TOKENIZER_CONFIG = "tokenizer_config.json"
+EOT_NAMES = ("<|endoftext|>", "</s>", "<eos>")
+"""Common names of the end-of-text token, in the order in which they are looked for."""
 _SAMPLE_BYTES = 65536
 
 
@@ -33,13 +38,15 @@ def _readable(setting: str, path: Path) -> Iterator[None]:
 def text_files(patterns: tuple[str, ...]) -> list[tuple[str, Path]]:
     """Return the text files of folders, files and globs as sorted pairs (name within the pattern's root, path).
 
-    Links are followed, and a file that several patterns name is read once. Raises ``ValueError`` for a pattern that
-    matches no text file, for a file that would be read twice under two names, and for files that cannot be read.
+    A file is one of text by its ending, in small or capital letters. Links are followed, and a file that several
+    patterns name is read once. Raises ``ValueError`` for a pattern that matches no text file, for a file that would be
+    read twice under two names, and for files that cannot be read.
     """
     found: dict[Path, tuple[str, Path]] = {}
     for pattern in patterns:
         with _readable("paths.text", Path(pattern)):
             root, names = _matches(pattern)
+            names = [name for name in names if _is_text(name)]
             for name in sorted(names):
                 path = root / name
                 known, other = found.setdefault(path.resolve(strict=True), (name, path))
@@ -55,8 +62,21 @@ def text_files(patterns: tuple[str, ...]) -> list[tuple[str, Path]]:
     return sorted(found.values())
 
 
+def other_files(patterns: tuple[str, ...]) -> Counter[str]:
+    """Return how many files the patterns name that are not read as text, by their endings; hidden ones do not count."""
+    found: set[Path] = set()
+    for pattern in patterns:
+        root, names = _matches(pattern)
+        found |= {root / name for name in names if not _is_text(name) and not Path(name).name.startswith(".")}
+    return Counter(path.suffix or "no ending" for path in found)
+
+
+def _is_text(name: str) -> bool:
+    return name.lower().endswith(TEXT_SUFFIXES)
+
+
 def _matches(pattern: str) -> tuple[Path, list[str]]:
-    """Return the root of a pattern, and by their names below it the text files that a folder, a file or a glob names.
+    """Return the root of a pattern, and by their names below it the files that a folder, a file or a glob names.
 
     A glob leaves out hidden files, as a shell does.
     """
@@ -72,7 +92,6 @@ def _matches(pattern: str) -> tuple[Path, list[str]]:
         root = Path(*path.parts[:fixed])
         # pathlib would find hidden files, and pass over links to folders.
         names = glob(str(Path(*path.parts[fixed:])), root_dir=root, recursive=True)  # noqa: PTH207
-    names = [name for name in names if name.endswith(TEXT_SUFFIXES)]
     return root, [name for name in names if (root / name).is_file() or not (root / name).exists()]
 
 
@@ -109,11 +128,48 @@ def tokenizer_file(path: str) -> Path:
     return file
 
 
-def tokenizer_sha256(path: str) -> str:
-    """Return the SHA-256 of the ``tokenizer.json`` at ``path``."""
+def tokenizer_identity(path: str) -> dict[str, str]:
+    """Return what identifies the tokenizer at ``path``: the SHA-256 of its ``tokenizer.json``, and its end of text.
+
+    The end-of-text token counts only where the ``tokenizer_config.json`` beside it names another than
+    ``tokenizer.json`` alone would give.
+    """
     file = tokenizer_file(path)
     with _readable("paths.tokenizer", file):
-        return sha256_file(file)
+        identity = {"tokenizer_sha256": sha256_file(file)}
+    eos = configured_eos(file)
+    if eos is not None and eos not in special_ends(read_object(file))[:1]:
+        identity["eos_token"] = eos
+    return identity
+
+
+def configured_eos(tokenizer: Path) -> str | None:
+    """Return the ``eos_token`` of the configuration beside a ``tokenizer.json``, None if it names none."""
+    file = tokenizer.with_name(TOKENIZER_CONFIG)
+    eos = read_object(file).get("eos_token") if file.is_file() else None
+    if isinstance(eos, dict):
+        eos = eos.get("content", eos)
+    if not isinstance(eos, str | None):
+        raise ValueError(f"{file}: eos_token: must be text, or an object with the text as 'content', not {eos!r}")
+    return eos
+
+
+def special_ends(tokenizer: dict[str, Any]) -> list[str]:
+    """Return the common names of end-of-text that are special tokens of a ``tokenizer.json``."""
+    added = tokenizer.get("added_tokens")
+    special = {token.get("content") for token in added if token.get("special")} if isinstance(added, list) else set()
+    return [name for name in EOT_NAMES if name in special]
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Read a JSON object from a user's file; raise ``ValueError`` for anything else."""
+    try:
+        values = json.loads(file.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: not valid JSON ({error}); fetch it again") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{file}: a JSON object is expected, not a {type(values).__name__}; fetch it again")
+    return values
 
 
 def with_code(study: Study) -> Study:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from coupled_adam_bench.data import tokenizers
 from coupled_adam_bench.data.tokenizers import load_encoder, save_tokenizer
@@ -224,6 +224,31 @@ def test_a_file_that_truncates_pads_and_draws(
     drawing = edit_json(tmp_path / "in" / "tokenizer.json", tmp_path / "drawing", draw)
     save_tokenizer(files_study("t.txt", drawing), None, tmp_path / "out")
     assert load_encoder(tmp_path / "out").encode(sample).tolist() == expected
+
+
+@pytest.mark.fault(
+    "text and data",
+    "the end-of-text token of somebody's tokenizer is not marked special, or is a word or piece of its vocabulary",
+    "its name in a text is text like any other, so no document has an end within it",
+)
+@pytest.mark.parametrize("kind", ["added", "word", "piece"])
+def test_end_of_text_is_in_no_document(kind: str, files_study: MakeStudy, tmp_path: Path, small_gpt2: Path) -> None:
+    if kind == "added":
+        tokenizer = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json"))
+        tokenizer.add_tokens(["<end>"])
+    elif kind == "word":
+        tokenizer = Tokenizer(models.WordLevel({"a": 0, "<unk>": 1, "<end>": 2}, unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    else:
+        tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("<end>", 0.0), ("a", -1.0), (" ", -1.0)], unk_id=0))
+    (tmp_path / "own").mkdir()
+    tokenizer.save(str(tmp_path / "own" / "tokenizer.json"))
+    (tmp_path / "own" / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
+    save_tokenizer(files_study("t.txt", tmp_path / "own"), None, tmp_path / "saved")
+    encoder = load_encoder(tmp_path / "saved")
+    assert encoder.eot_id == tokenizer.token_to_id("<end>")
+    ids = encoder.encode("a <end> a").tolist()
+    assert len(ids) > 2 and encoder.eot_id not in ids
 
 
 def test_transformers_loads_what_is_saved(pinned: Path, files_study: MakeStudy, tmp_path: Path, sample: str) -> None:

@@ -79,13 +79,16 @@ def test_bins_hold_the_tokens_of_the_documents(files_plan: Plan, small_gpt2: Pat
     texts = [json.loads(line)["text"] for line in lines]
     tokenizer = Tokenizer.from_file(str(small_gpt2 / "tokenizer.json"))
     eot_id = tokenizer.token_to_id("<|endoftext|>")
-    expected = expected_bins(texts, tokenizer, eot_id, only(files_plan).study.data.split)
+    split_settings = only(files_plan).study.data.split
+    expected = expected_bins(texts, tokenizer, eot_id, split_settings)
     meta = load_meta(out)
     for split in SPLITS:
         tokens = open_tokens(out, split)
         assert tokens.tolist() == expected[split]
         part = meta.splits[split]
         assert (part.n_tokens, part.n_documents) == (len(expected[split]), expected[split].count(eot_id))
+        texts_of_split = [text for text in texts if SPLITS[split_of(text.encode(), split_settings)] == split]
+        assert part.n_bytes == sum(len(text.encode()) for text in texts_of_split)
         assert part.sha256 == sha256((out / f"{split}.bin").read_bytes()).hexdigest()
     unigram = np.load(out / "unigram.npy")
     assert unigram.dtype == np.int64
@@ -134,6 +137,46 @@ def test_generated_text_is_the_same_as_files_of_it(
     assert sum(part.n_tokens - part.n_documents for part in meta.splits.values()) == 780_000
     assert (meta.n_vocab, meta.eot_id) == (61, 60)
     assert {path.parent.name for path in out.rglob("*.*")} >= {"tasks", "word_similarity", "tokenizer"}
+
+
+@pytest.mark.fault(
+    "text and data",
+    "text or tokenizer are replaced between the start of a study and its preparation, or while they are read",
+    "preparation says so and writes no data under the name of what was there before",
+)
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_text_that_is_replaced(when: str, files_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_shards = prepare_module.make_shards
+
+    def replace_text(*_: Any) -> None:
+        write_texts(tmp_path / "text" / "x.jsonl", 299)
+
+    def and_replace(jobs: Any, workers: int) -> Iterator[Any]:
+        yield from make_shards(jobs, workers)
+        replace_text()
+
+    if when == "before":
+        replace_text()
+    else:
+        monkeypatch.setattr(prepare_module, "make_shards", and_replace)
+    with pytest.raises(ValueError, match="data files: the files of the text or of the tokenizer have changed since"):
+        prepare(*study_and_data(only(files_plan)), tmp_path / "out", workers=1)
+    assert not (tmp_path / "out" / "meta.json").exists()
+
+
+def test_what_is_left_out_is_said(
+    files_study: MakeStudy, small_gpt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_texts(tmp_path / "text" / "x.jsonl", 100)
+    (tmp_path / "text" / "y.txt").write_text("")
+    (tmp_path / "text" / "z.csv").write_text("a,b")
+    prepare(*study_and_data(only(make_plan(files_study(tmp_path / "text", small_gpt2)))), tmp_path / "out", workers=1)
+    source = load_meta(tmp_path / "out").source
+    counts = {"n_files": 2, "n_empty_documents": 0, "n_invalid_documents": 0, "n_files_without_text": 1}
+    assert source.items() >= (counts | {"other_files": {".csv": 1}}).items()
+    said = capsys.readouterr().err
+    assert "data files: files with other endings are not read (.csv: 1)" in said
+    assert "data files: left out: files without text: 1 (data.skip: empty)" in said
 
 
 def test_split_by_hash() -> None:

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from coupled_adam_bench.data.sources import Corpus
-from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.data.sources import Corpus, Position
+from coupled_adam_bench.study.config import Study, parse_study
 
 DATA = "coupled_adam_bench.data"
 MakeStudy = Callable[..., Study]
@@ -48,7 +48,7 @@ def test_rows_of_all_formats(name: str, content: bytes, packing: str, files_stud
     (tmp_path / (name + packing)).write_bytes(PACK[packing](content))
     corpus = Corpus(files_study(tmp_path))
     assert list(corpus) == DOCUMENTS
-    assert (corpus.n_files, corpus.position.n_empty) == (1, 0)
+    assert corpus.position == (1, 0, 0, 0, 0)
 
 
 @packings
@@ -96,7 +96,7 @@ def test_files_come_in_the_order_of_their_names(files_study: MakeStudy, tmp_path
     (tmp_path / "README.md").write_text("not text of the corpus")
     corpus = Corpus(files_study(tmp_path))
     assert list(corpus) == ["a.txt.gz", "b/10.txt", "b/2.txt", "c.jsonl"]
-    assert corpus.n_files == 4
+    assert corpus.position.file == 4
 
 
 def test_empty_documents_are_skipped_and_counted(files_study: MakeStudy, tmp_path: Path) -> None:
@@ -132,9 +132,7 @@ def test_no_documents(name: str, packing: str, files_study: MakeStudy, tmp_path:
     for empty in (PACK[packing](content), PACK[packing](b""), b""):
         (tmp_path / (name + packing)).write_bytes(empty)
         # An .xz file is never of zero bytes.
-        problem = (
-            "truncated or damaged" if packing == ".xz" and not empty else "no documents in it: .* remove or replace"
-        )
+        problem = "truncated or damaged" if packing == ".xz" and not empty else "no documents in it"
         with pytest.raises(ValueError, match=rf"{name}{packing}: {problem}"):
             list(Corpus(files_study(tmp_path)))
 
@@ -185,12 +183,14 @@ def test_truncated_and_damaged_parquet(files_study: MakeStudy, tmp_path: Path) -
             r"line 1: no field 'text'; fields there: 'id', 'content'; set",
         ),
         ("x.jsonl", b"{}\n", r"line 1: no field 'text'; fields there: none"),
-        ("x.jsonl", b'{"text": "a"}\n{"text": null}\n', r"line 2: field 'text' is NoneType, not text; remove the row"),
-        ("x.jsonl", b'{"text": 5}\n', r"line 1: field 'text' is int, not text"),
+        (
+            "x.jsonl",
+            b'{"text": 5}\n',
+            r"line 1: field 'text' is int, not text; .*; data\.skip: invalid leaves such rows",
+        ),
         ("x.jsonl", b'{"text": "a\\ud83d"}\n', r"line 1: field 'text' is not valid Unicode .* at character 1"),
         ("x.parquet", parquet({"id": [1], "body": ["a"]}), r"x\.parquet: no field 'text'; fields there: 'id', 'body'"),
         ("x.parquet", parquet({"text": [1, 2]}), r"x\.parquet, row 1: field 'text' is int, not text"),
-        ("x.parquet", parquet({"text": ["a", None]}), r"x\.parquet, row 2: field 'text' is NoneType"),
     ],
 )
 def test_wrong_content(name: str, content: bytes, message: str, files_study: MakeStudy, tmp_path: Path) -> None:
@@ -203,3 +203,128 @@ def test_another_text_field(files_study: MakeStudy, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(jsonl([{"text": 1, "body": "a"}]))
     (tmp_path / "y.parquet").write_bytes(parquet({"text": [1], "body": ["b"]}))
     assert list(Corpus(files_study(tmp_path, source={"kind": "files", "text_field": "body"}))) == ["a", "b"]
+
+
+WITHOUT_TEXT = {
+    "a.txt": b"",
+    "b.txt": b" \n\t",
+    "c.jsonl": jsonl([{"text": "one"}, {"text": None}, {"text": ""}, {"text": "two"}]),
+    "d.jsonl": b"",
+    "e.parquet": parquet({"text": ["three", None]}),
+    "f.TXT": b"four",
+}
+BAD_ROWS = b"".join(
+    (
+        b'{"text": "five"}\n',
+        b'{"text": 5}\n',
+        b'{"body": "x"}\n',
+        b'["text"]\n',
+        b'{"text": "\n',
+        b'{"text": "\xe9"}\n',
+        b'{"text": "\\ud83d"}\n',
+        b'{"text": "six"}\n',
+    )
+)
+
+
+def write_all(folder: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+
+
+@pytest.mark.fault(
+    "text and data",
+    "files, documents and rows of the text are empty or null",
+    "they are left out and counted, or under the setting `data.skip: nothing` all named at once",
+)
+def test_what_has_no_text_is_left_out_and_counted(files_study: MakeStudy, tmp_path: Path) -> None:
+    write_all(tmp_path, WITHOUT_TEXT)
+    corpus = Corpus(files_study(tmp_path))
+    assert list(corpus) == ["one", "two", "three", "four"]
+    assert corpus.position == Position(file=6, document=0, n_empty=4, n_invalid=0, n_files_without_text=3)
+    said = corpus.left_out(corpus.position)
+    assert said is not None
+    assert said.startswith("left out: documents without text: 4, files without text: 3 (data.skip: empty)\n")
+    assert f"{tmp_path}/d.jsonl: no documents in it: it is empty or has only empty texts" in said
+    with pytest.raises(ValueError) as error:
+        list(Corpus(files_study(tmp_path, skip="nothing")))
+    lines = str(error.value).splitlines()
+    assert lines[0] == "paths.text: 6 problems in the text"
+    assert [line.strip().split("/")[-1] for line in lines[1:]] == [
+        "a.txt: no documents in it: it is empty or has only empty texts; remove or replace it",
+        "b.txt: document 1 has no text; remove it",
+        "c.jsonl: document 2 has no text; remove it",
+        "c.jsonl: document 3 has no text; remove it",
+        "d.jsonl: no documents in it: it is empty or has only empty texts; remove or replace it",
+        "e.parquet: document 2 has no text; remove it",
+    ]
+
+
+@pytest.mark.fault(
+    "text and data",
+    "rows of a text have no valid text: a number, no field, broken JSON, bytes that are not UTF-8, half a character",
+    "under the setting `data.skip: invalid` they are left out and counted, and refused without it",
+)
+def test_rows_without_valid_text_are_left_out_if_the_study_says_so(files_study: MakeStudy, tmp_path: Path) -> None:
+    write_all(tmp_path, {"x.jsonl": BAD_ROWS, "y.parquet": parquet({"text": pa.array([1, 2])})})
+    corpus = Corpus(files_study(tmp_path, skip="invalid"))
+    assert list(corpus) == ["five", "six"]
+    assert corpus.position == Position(file=2, document=0, n_empty=0, n_invalid=8, n_files_without_text=1)
+    assert "left out: rows without valid text: 8, files without text: 1" in str(corpus.left_out(corpus.position))
+    assert f"{tmp_path}/x.jsonl, line 2: field 'text' is int, not text" in corpus.skipped
+    with pytest.raises(ValueError, match=r"paths\.text: 8 problems in the text"):
+        list(Corpus(files_study(tmp_path)))
+    (tmp_path / "x.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"no document in it has text\n.*y\.parquet, row 1: field 'text' is int"):
+        list(Corpus(files_study(tmp_path, skip="invalid")))
+
+
+@pytest.mark.fault(
+    "text and data",
+    "a hundred files of the text are damaged",
+    "one start names the first ten and how many more there are",
+)
+def test_all_bad_files_are_named_at_once(
+    files_study: MakeStudy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(100):
+        (tmp_path / f"{number:03}.txt").write_bytes(b"\xff" if number else b"text")
+    (tmp_path / "x.jsonl").write_bytes(jsonl([{"text": 1}] * 20))
+    corpus = Corpus(files_study(tmp_path))
+    given = []
+    with pytest.raises(ValueError) as error:
+        given.extend(corpus)
+    lines = str(error.value).splitlines()
+    assert (lines[0], lines[-1]) == ("paths.text: 119 problems in the text", "  and 109 more")
+    assert len(lines) == 12 and "001.txt: not UTF-8: byte 0xff in line 1" in lines[1]
+    assert capsys.readouterr().err.count("it is looked through for others") == 1
+
+
+def test_a_line_that_is_too_long_is_one_row(
+    files_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{DATA}.documents.MAX_LINE_BYTES", 1000)
+    rows = jsonl([{"text": "a"}, {"text": "b" * 5000}, {"text": "c"}])
+    (tmp_path / "x.jsonl").write_bytes(rows)
+    corpus = Corpus(files_study(tmp_path, skip="invalid"))
+    assert list(corpus) == ["a", "c"]
+    assert corpus.position.n_invalid == 1
+
+
+def test_a_restart_counts_nothing_twice(files_study: MakeStudy, tmp_path: Path) -> None:
+    write_all(tmp_path, WITHOUT_TEXT | {"c.jsonl": BAD_ROWS})
+    study = files_study(tmp_path, skip="invalid")
+    whole = Corpus(study)
+    positions = [(text, whole.position) for text in whole]
+    for number, (_, position) in enumerate([*positions, ("", whole.position)], 1):
+        rest = Corpus(study)
+        rest.start_at(position)
+        assert list(rest) == [text for text, _ in positions[number:]]
+        assert rest.position == whole.position
+
+
+def test_rows_are_skipped_in_text_alone(tiny_study: Callable[..., dict[str, Any]]) -> None:
+    values = tiny_study()
+    values["data"]["skip"] = "invalid"
+    with pytest.raises(ValueError, match=r"skip: 'invalid', but the source 'synthetic' has no rows; leave it out"):
+        parse_study(values)

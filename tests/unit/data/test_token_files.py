@@ -10,7 +10,7 @@ import pytest
 from coupled_adam_bench.data.bins import load_meta, open_tokens
 from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.store.files import sha256_file
-from coupled_adam_bench.study.cells import data_digest
+from coupled_adam_bench.study.cells import data_digest, data_id
 from coupled_adam_bench.study.config import Study
 
 FilesStudy = Callable[..., Study]
@@ -45,13 +45,17 @@ def study_of(files_study: FilesStudy, small_gpt2: Path, folder: Path) -> Callabl
     return make
 
 
+def make(study: Study, out: Path) -> None:
+    prepare(study, data_id(study, data_digest(study)), out, workers=1)
+
+
 def tokens_of(folder: Path, name: str) -> Any:
     return np.fromfile(folder / f"fineweb_{name}.bin", np.uint16)[512:]
 
 
 def test_the_bins_are_the_tokens_of_the_files_in_order(study_of: Any, folder: Path, tmp_path: Path) -> None:
     study = study_of()
-    prepare(study, "data", tmp_path / "out", workers=1)
+    make(study, tmp_path / "out")
     bins = {split: np.array(open_tokens(tmp_path / "out", split)) for split in ("train", "val", "test")}
     first, second, held_out = (tokens_of(folder, name) for name in ("train_000001", "train_000002", "val_000000"))
     assert np.array_equal(bins["train"], np.concatenate((first, second)))
@@ -77,11 +81,11 @@ def test_the_id_follows_the_files(study_of: Any, folder: Path) -> None:
 
 def test_a_stated_checksum(study_of: Any, folder: Path, tmp_path: Path) -> None:
     name = "fineweb_val_000000.bin"
-    prepare(study_of(sha256={name: sha256_file(folder / name)}), "data", tmp_path / "out", workers=1)
+    make(study_of(sha256={name: sha256_file(folder / name)}), tmp_path / "out")
     with pytest.raises(ValueError, match=rf"data\.source\.sha256: {name} must have 00, but it is [0-9a-f]{{64}}"):
-        prepare(study_of(sha256={name: "00"}), "other", tmp_path / "other", workers=1)
+        make(study_of(sha256={name: "00"}), tmp_path / "other")
     with pytest.raises(ValueError, match=r"sha256: b\.bin must have 00, but there is no such file in"):
-        prepare(study_of(sha256={"b.bin": "00"}), "other", tmp_path / "other", workers=1)
+        make(study_of(sha256={"b.bin": "00"}), tmp_path / "other")
 
 
 @pytest.mark.parametrize(
@@ -100,14 +104,14 @@ def test_files_that_are_refused(
 ) -> None:
     write(folder / f"fineweb_{name}.bin", tokens, **changes)
     with pytest.raises(ValueError, match=message):
-        prepare(study_of(), "data", tmp_path / "out", workers=1)
+        make(study_of(), tmp_path / "out")
 
 
 def test_a_folder_without_files(study_of: Any, folder: Path, tmp_path: Path) -> None:
     for file in folder.iterdir():
         file.unlink()
     with pytest.raises(ValueError, match=r"paths\.text: .*fineweb10B has 0 files 'fineweb_train_.*at least one"):
-        prepare(study_of(), "data", tmp_path / "out", workers=1)
+        make(study_of(), tmp_path / "out")
 
 
 def test_settings_that_do_not_go_with_it(files_study: FilesStudy, small_gpt2: Path, tmp_path: Path) -> None:

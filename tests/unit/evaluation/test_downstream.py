@@ -1,9 +1,12 @@
 import json
 import math
+import os
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -11,7 +14,7 @@ import yaml
 from planned import Planned, study_and_data
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from coupled_adam_bench.evaluation import downstream, harness_model
+from coupled_adam_bench.evaluation import downstream, harness_model, settings
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_json
@@ -386,6 +389,67 @@ def test_own_tasks_beside_mirrored_ones(mirror):
     assert math.isnan(rows["own_norm", "acc"]) and 0 <= rows["own_norm", "acc_norm"] <= 1
     assert math.isnan(rows["average", "acc"]) and math.isnan(rows["average", "acc_stderr"])
     assert found["undefined"] == ["own_norm: lm-eval reports no acc, only acc_norm, acc_norm_stderr"]
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "the data or the Python code of the user's own task are replaced by others of the same size and time of change",
+    "the scores are those of what is there now, and never of what a library had kept of the files before",
+)
+@pytest.mark.parametrize("name", ["own_a", "own"])
+def test_own_tasks_are_read_from_what_is_there_now(name, mirror, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    write_own_tasks(Path("tasks"))
+    rows = json.dumps(ARC[0]) + "\n" + json.dumps(ARC[1]) + "\n"
+    data = Path("mirror/allenai/ai2_arc/ARC-Easy/test.jsonl")
+    code = Path("tasks/code.py")
+    own = yaml.safe_load(Path("tasks/own_a.yaml").read_text())
+    Path("tasks/own_a.yaml").write_text(yaml.safe_dump(own) + "process_docs: !function code.rows\n")
+
+    def items() -> list[str]:
+        for path in (data, code):
+            os.utime(path, (10**9, 10**9))
+        with downstream.load_tasks(make_part([name], tasks="tasks").study, DATA_ID) as loaded:
+            sys.modules.pop(str(code.resolve().with_suffix("")))  # each job is a process of its own
+            return [row["question"] for row in loaded[name]["tasks"]["own_a"].test_docs()]
+
+    data.write_text(rows)
+    code.write_text("def rows(found):\n    return found.select([0])\n")
+    assert items() == ["What is wet?"]
+    data.write_text(rows.replace("wet", "dry"))
+    assert items() == ["What is dry?"]
+    code.write_text("def rows(found):\n    return found.select([1])\n")
+    assert items() == ["What can fly?"]
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_task_s_own_number_of_examples(mirror):
+    Path("tasks").mkdir()
+    files = {
+        "test": "mirror/allenai/ai2_arc/ARC-Easy/test.jsonl",
+        "train": "mirror/allenai/ai2_arc/ARC-Easy/train.jsonl",
+    }
+    task = OWN_TASK | {"task": "own", "dataset_kwargs": {"data_files": files}, "training_split": "train"}
+    for name, own in (("none", {}), ("zero", {"num_fewshot": 0}), ("two", {"num_fewshot": 2})):
+        Path(f"tasks/{name}.yaml").write_text(yaml.safe_dump(task | {"task": name, **own}))
+    Path("tasks/all.yaml").write_text(yaml.safe_dump({"group": "all", "task": ["none", "two"]}))
+
+    def shots(*names: str, **evaluated: int) -> tuple[dict[str, int], object]:
+        study = make_part(list(names), evaluated, tasks="tasks").study
+        with downstream.load_tasks(study, DATA_ID) as loaded:
+            members = {name: task for one in loaded.values() for name, task in one["tasks"].items()}
+        found = {name: member.get_config("num_fewshot") for name, member in members.items()}
+        return found, settings.downstream(study, DATA_ID)["num_fewshot"]
+
+    assert shots("none", "zero", "two") == ({"none": 0, "zero": 0, "two": 2}, {"two": 2})
+    assert shots("none", "zero", "two", num_fewshot=1) == ({"none": 1, "zero": 0, "two": 1}, 1)
+    assert shots("none", "two", num_fewshot=0) == ({"none": 0, "two": 0}, 0)
+    assert shots("none", "zero")[1] == 0  # as before tasks had numbers of their own
+    assert shots("all") == ({"none": 0, "two": 2}, {"all": "its own"})
+    Path("tasks/two.yaml").write_text(yaml.safe_dump(task | {"task": "two", "num_fewshot": "two"}))
+    with pytest.raises(ValueError, match=r"two\.yaml: num_fewshot: 'two' must be a whole number"):
+        settings.check_evaluation(make_part(["two"], tasks="tasks").study)
 
 
 def test_a_group_counts_as_one_task(mirror):

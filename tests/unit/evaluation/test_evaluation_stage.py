@@ -14,6 +14,7 @@ import torch
 
 from coupled_adam_bench.data.check import checksum
 from coupled_adam_bench.embeddings.metrics import embedding_metrics, isotropy
+from coupled_adam_bench.evaluation import stage as driver
 from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDING_KEYS, read_embeddings
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.models.export import load_model
@@ -74,6 +75,20 @@ def test_files_and_marker(part, stage, capsys):
     assert run_stage(STAGES[stage], part.of(cell_ids), DONE) == 0  # kept
     assert {cell_id: file_of(cell_id, stage).read_bytes() for cell_id in cell_ids} == first
     assert capsys.readouterr().err.count("kept") == 2
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "a file of an evaluation's settings, such as a list of word pairs, changes while a job reads it",
+    "the job stops before it measures, and the next start reads what is there then",
+)
+def test_files_that_change_while_they_are_read(part, monkeypatch):
+    settings_of = driver.settings_of
+    monkeypatch.setattr(driver, "settings_of", lambda *given: settings_of(*given) | {"word_similarity": "other"})
+    message = "embeddings: the files behind word_similarity changed while they were read; start again"
+    with pytest.raises(ValueError, match=message):
+        run_stage(STAGES["embeddings"], part.of(part.cells), DONE)
+    assert not any(files_of(cell_id, "embeddings") for cell_id in part.cells)
 
 
 def test_embedding_rows(part):

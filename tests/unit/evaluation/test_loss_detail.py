@@ -1,5 +1,6 @@
 """The test loss by frequency band, per byte and per window, against slow formulas of their own."""
 
+import json
 import math
 import re
 import shutil
@@ -14,8 +15,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import Planned
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from coupled_adam_bench.data.bins import document_ends
+from coupled_adam_bench.data.bins import SPLITS, document_ends, open_tokens
+from coupled_adam_bench.data.prepare import prepare
+from coupled_adam_bench.data.shards import split_of
 from coupled_adam_bench.data.synthetic import Language
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens
@@ -27,7 +31,7 @@ from coupled_adam_bench.evaluation.kept import (
     read_windows,
     unpack_windows,
 )
-from coupled_adam_bench.evaluation.loss_detail import LossDetail, Vocabulary
+from coupled_adam_bench.evaluation.loss_detail import LossDetail, Vocabulary, open_vocabulary
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store import paths
@@ -37,6 +41,7 @@ from coupled_adam_bench.store.stored import measurement_of
 from coupled_adam_bench.study import config
 from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, NEVER_SEEN
 from coupled_adam_bench.study.catalog.stages import STAGES
+from coupled_adam_bench.study.plan import make_plan
 
 DONE = Path("stage.done")
 STAGE = STAGES["test_loss"]
@@ -241,6 +246,73 @@ def test_a_damaged_file_beside_an_evaluation_is_made_anew(part, damage, capsys):
     measured(part, [cell_id])
     assert f"evaluated again: {file}: " in capsys.readouterr().err
     assert file.read_bytes() == contents
+
+
+TEXTS = [f"one {n} two \u2581\u2581 bars  and   spaces, ein Stück für {n * n}" for n in range(40)]
+
+
+def byte_fallback(pre_tokenizer, decoder=None, normalizer=None) -> Tokenizer:
+    """A BPE of single characters, which writes what it does not know in bytes."""
+    names = ["<unk>", "\u2581", *(f"<0x{byte:02X}>" for byte in range(256)), *"abcdefghijklmnopqrstuvwxyz"]
+    model = models.BPE({name: index for index, name in enumerate(names)}, [], byte_fallback=True, unk_token="<unk>")
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizer
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    return tokenizer
+
+
+METASPACE = (pre_tokenizers.Metaspace(), decoders.Metaspace())
+OTHERS = {
+    "spaces without a mark": (lambda: byte_fallback(pre_tokenizers.WhitespaceSplit()), TEXTS),
+    "bars in the text": (lambda: byte_fallback(*METASPACE), TEXTS),
+    "white space is collapsed": (lambda: byte_fallback(*METASPACE, normalizers.Replace(Regex(" +"), " ")), TEXTS),
+    "the text is spelled": (lambda: byte_fallback(*METASPACE), [text.replace("\u2581", "") for text in TEXTS]),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_bits_per_byte_count_the_text_itself(kind, tmp_path, monkeypatch):
+    """What the tokens of other people's tokenizers spell can have more or fewer bytes than the text."""
+    monkeypatch.chdir(tmp_path)
+    make, texts = OTHERS[kind]
+    make().save("tokenizer.json")
+    Path("text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    split = {"val_fraction": 0.3, "test_fraction": 0.3}
+    study = config.parse_study(
+        {
+            "study": "s",
+            "paths": {"text": "text.jsonl", "tokenizer": "tokenizer.json"},
+            "data": {"name": "d", "source": {"kind": "files"}, "tokenizer": "file", "vocab_size": 300, "split": split},
+            "models": ["gpt2-2x32"],
+            "training": {"seq_len": 8, "batch_sequences": 2, "warmup_steps": 5},
+            "grid": [{"models": ["gpt2-2x32"], "tokens": [{"steps": 10}], "optimizers": ["adamw"]}],
+        }
+    )
+    plan = make_plan(study)
+    data_id = plan.data_id(study)
+    folder = paths.data_dir(data_id)
+    prepare(study, data_id, folder, workers=1)
+    test = SPLITS.index("test")
+    held_out = [text.encode() for text in texts if split_of(text.encode(), study.data.split) == test]
+    first = 0 if kind != "spaces without a mark" else 1  # what the first token, which is no target, spells
+    vocabulary = open_vocabulary(folder, "test", "all")
+    assert vocabulary.bytes_of_tokens is not None
+    if kind == "the text is spelled":
+        assert vocabulary.n_bytes is None
+        assert vocabulary.bytes_of_tokens.spelled(open_tokens(folder, "test")) == sum(map(len, held_out))
+    else:
+        assert vocabulary.n_bytes == sum(map(len, held_out)) - first
+        windows = open_vocabulary(folder, "test", "random")
+        assert windows.bytes_of_tokens is None and "bytes of a text of" in windows.no_bytes
+    # Data of an earlier version do not say how many bytes their text has.
+    values = {key: value for key, value in read_sealed(folder / "meta.json").items() if key != "sha256"}
+    del values["splits"]["test"]["n_bytes"]
+    write_sealed(folder / "meta.json", values)
+    assert f"delete meta.json of {data_id}" in open_vocabulary(folder, "test", "all").no_bytes
 
 
 def vocabulary(bytes_of_tokens: TokenBytes | None, no_bytes: str = "") -> Vocabulary:

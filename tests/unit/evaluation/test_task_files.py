@@ -5,12 +5,15 @@ import yaml
 
 from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.evaluation.task_files import (
+    LOCAL_READERS,
+    MAX_INCLUDES,
     PAPER_TASK_FILES,
     TaskFile,
     find_tasks,
     harness_tasks,
     mirrored_task,
     read_task,
+    task_contents,
 )
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.presets import PAPER_TASKS
@@ -80,6 +83,54 @@ def test_includes_are_merged_and_functions_left_alone(tmp_path):
     (tmp_path / "broken.yaml").write_text("task: [\n")
     with pytest.raises(ValueError, match=r"broken\.yaml: not valid YAML"):
         read_task(tmp_path / "broken.yaml")
+
+
+def write_chain(folder: Path, n_files: int) -> None:
+    for number in range(n_files):
+        (folder / f"{number}.yaml").write_text(f"task: t\ninclude: {number + 1}.yaml\n")
+    (folder / f"{n_files}.yaml").write_text("task: t\n")
+
+
+@pytest.mark.fault(
+    "evaluation",
+    "a task file includes itself, stands in a ring or a chain of 3,000 files, or is nested 3,000 deep",
+    "one sentence names the file and what is wrong with it, before the first job",
+)
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("task: t\ninclude: t.yaml\n", r"t\.yaml: `include` leads to .*t\.yaml twice"),
+        ("task: t\ninclude: ring.yaml\n", r"t\.yaml: `include` leads to .*t\.yaml twice"),
+        ("task: t\ninclude: [a.yaml, a.yaml]\n", r"t\.yaml: `include` leads to .*a\.yaml twice"),
+        ("task: t\ninclude: 0.yaml\n", r"t\.yaml: `include` leads through more than 50 files"),
+        ("task: t\ninclude: 5\n", r"t\.yaml: include: the path of a task file is expected, not 5"),
+        ("task: t\ninclude: !function a.b\n", r"a\.b: no such task file"),
+        (f"task: t\nx: {'[' * 3000}{']' * 3000}\n", r"t\.yaml: not a task: its YAML is nested too deeply"),
+        (f"task: t\nx: {'{a: ' * 3000}{'}' * 3000}\n", r"t\.yaml: not a task: its YAML is nested too deeply"),
+        ("task: t\ndataset_kwargs: !function a.b\n", r"t\.yaml: dataset_kwargs: a mapping is expected, not 'a\.b'"),
+        ("task: t\nprocess_docs: !function {a: b}\n", r"t\.yaml: not valid YAML: !function must be followed by"),
+        ("task: t\nprocess_docs: !function\n", r"t\.yaml: not valid YAML: !function must be followed by"),
+    ],
+)  # fmt: skip
+def test_task_files_without_end(text, problem, tmp_path):
+    (tmp_path / "t.yaml").write_text(text)
+    (tmp_path / "a.yaml").write_text("task: a\n")
+    (tmp_path / "ring.yaml").write_text("include: t.yaml\n")
+    write_chain(tmp_path, 3000 if "0.yaml" in text else 0)
+    with pytest.raises(ValueError, match=problem) as error:
+        task_contents(TaskFile("t", tmp_path / "t.yaml"), None, str(tmp_path))
+    assert str(error.value).count("\n") <= 3  # YAML shows the place
+
+
+def test_a_chain_of_includes_is_read(tmp_path):
+    write_chain(tmp_path, MAX_INCLUDES)
+    assert read_task(tmp_path / "0.yaml") == {"task": "t"}
+
+
+def test_all_formats_of_files_are_known():
+    from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES
+
+    assert set(LOCAL_READERS) >= set(_PACKAGED_DATASETS_MODULES)
 
 
 SPLITS = {"training_split": "train", "validation_split": "validation", "test_split": "test"}

@@ -3,6 +3,7 @@
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -70,6 +71,25 @@ def test_an_edit_of_any_of_them_is_other_code(file):
     assert code_of("my_module.Mine") == code
     Path("package/unused.py").write_text("x = 2\n")
     assert code_of("my_module.Mine") == code
+
+
+@pytest.mark.fault(
+    "training",
+    "a user's own code is replaced by other code of the same size and time of change",
+    "what runs is the code that is there now, which the cell's id names, not what Python had compiled before",
+)
+def test_code_runs_as_it_was_hashed(monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    for value in (1, 2):
+        Path("edited.py").write_text(f"value = {value}\n")
+        os.utime("edited.py", (10**9, 10**9))
+        importlib.invalidate_caches()
+        if value == 1:
+            importlib.import_module("edited")  # compiled, and kept beside the file
+        else:
+            assert dotted.import_object("edited.value") == value
+        sys.modules.pop("edited")
 
 
 def test_an_installed_package_is_its_version(monkeypatch):

@@ -1,12 +1,13 @@
 """Text files as a study finds them: each real file once, under one name, and what cannot be read is said."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from coupled_adam_bench.study.inputs import fingerprints, text_files, tokenizer_file, tokenizer_sha256
+from coupled_adam_bench.study.inputs import fingerprints, other_files, text_files, tokenizer_file, tokenizer_identity
 
 
 def write(path: Path, text: str = "text") -> Path:
@@ -110,7 +111,33 @@ def test_what_cannot_be_read(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_tokenizer(corpus: Path) -> None:
     write(Path("tok/tokenizer.json"), "{}")
     assert tokenizer_file("tok") == tokenizer_file("tok/tokenizer.json") == Path("tok/tokenizer.json")
-    assert tokenizer_sha256("tok").startswith("44136fa355b3678a")
+    assert tokenizer_identity("tok")["tokenizer_sha256"].startswith("44136fa355b3678a")
     for path, expected in (("none", "does not exist"), ("text", "does not exist"), ("x" * 300, "cannot be read")):
         with pytest.raises(ValueError, match=rf"^paths\.tokenizer: .*{expected}"):
-            tokenizer_sha256(path)
+            tokenizer_identity(path)
+
+
+def test_endings_in_capitals_are_text_and_others_are_counted(corpus: Path) -> None:
+    for name in ("text/B.TXT", "text/c.Jsonl.GZ", "text/t.csv", "text/u.csv", "text/README", "text/.DS_Store"):
+        write(Path(name))
+    assert names("text") == ["B.TXT", "a.txt", "c.Jsonl.GZ", "sub/b.jsonl"]
+    assert other_files(("text", "text/*")) == {".csv": 2, "no ending": 1}
+    assert not other_files(("text/*.txt",))
+
+
+def test_the_end_of_text_counts_where_the_tokenizer_alone_does_not_say_it(corpus: Path) -> None:
+    added = [{"content": "</s>", "special": True}, {"content": "<|im_end|>", "special": False}]
+    write(Path("tok/tokenizer.json"), json.dumps({"added_tokens": added}))
+    alone = tokenizer_identity("tok")
+    assert alone.keys() == {"tokenizer_sha256"}
+    for eos, expected in (
+        ("</s>", alone),
+        ({"content": "</s>"}, alone),
+        (None, alone),
+        ("<|im_end|>", alone | {"eos_token": "<|im_end|>"}),
+    ):
+        write(Path("tok/tokenizer_config.json"), json.dumps({"eos_token": eos}))
+        assert tokenizer_identity("tok") == expected
+    write(Path("tok/tokenizer_config.json"), "[]")
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json: a JSON object is expected"):
+        tokenizer_identity("tok")

@@ -146,7 +146,7 @@ _MOST_BPE_TOKENS = 2**20
 class Data(LaterSettings):
     """Text, tokenizer and split."""
 
-    later: ClassVar[tuple[str, ...]] = ("max_tokens", "bpe_characters")
+    later: ClassVar[tuple[str, ...]] = ("max_tokens", "bpe_characters", "skip")
 
     name: Name
     source: Annotated[SyntheticSource | FilesSource | BinsSource | HubSource, Field(discriminator="kind")]
@@ -162,6 +162,17 @@ class Data(LaterSettings):
     bpe_characters: Count = 2_000_000_000
     """Number of characters of train after which ``bpe`` learns from no more documents, which bounds time and memory;
     not more than ``max_tokens`` count. The default is that of nanochat (speedrun.sh)."""
+
+    skip: Literal["nothing", "empty", "invalid"] = "empty"
+    """What is left out of the text, and counted. ``empty``: documents and files without text, and rows whose text is
+    null; ``invalid``: also rows without valid text, such as a broken line of JSON, a row without the field, a number in
+    place of text or half of a surrogate pair; ``nothing``: any of these stops the preparation."""
+
+    @model_validator(mode="after")
+    def _skips_text(self) -> Self:
+        if self.skip != "empty" and self.source.kind not in ("files", "hub"):
+            raise ValueError(f"skip: {self.skip!r}, but the source {self.source.kind!r} has no rows; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _cap_fits(self) -> Self:

@@ -90,8 +90,9 @@ class Downstream(Settings):
     and truthfulqa_mc2, the two of the paper's tasks that have changed since. A task in ``paths.tasks`` comes first."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Precision of evaluation: ``fp32`` [C]; ``bf16``: autocast on a GPU. A CPU always computes in fp32."""
-    num_fewshot: int = Field(0, ge=0, le=10_000)
-    """Number of examples in each prompt; the authors evaluate zero-shot [C]."""
+    num_fewshot: int | None = Field(None, ge=0, le=10_000)
+    """Number of examples in each prompt; by default that of the task's own file, which is 0 for all tasks of the paper,
+    as the authors evaluate [C]. A task that names 0 itself has its examples in the prompt and keeps them."""
     limit: int | None = Field(None, gt=0, le=10**9)
     """Number of items that are scored in each task, from the first on; by default all."""
 
