@@ -10,14 +10,22 @@ from coupled_adam_bench.data.check import META, data_is_damaged, split_checksums
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import ASIDE, move_aside, read_sealed, remove
-from coupled_adam_bench.store.locks import LOCK, FolderLock
+from coupled_adam_bench.store.locks import LOCK, FolderLock, folder_lock
 from coupled_adam_bench.store.runs import cell_damage, finished_run, read_run, run_damage
 from coupled_adam_bench.store.stored import read_evaluation
 from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS
 
+_LOCK = ".merge.lock"
 _NOT_COPIED = shutil.ignore_patterns(LOCK, f"*{ASIDE}*", ".*.tmp")
 _BITS = ("status", "reason", "step", "model_sha256", "data_sha256")
 """What two runs of a cell have in common if they are the same; their histories hold speeds, too."""
+
+
+def _refuse_links(folder: Path) -> None:
+    """Raise ``ValueError`` for a link in a folder: what it points to was written by nobody that its records name."""
+    for path in (folder, *sorted(folder.rglob("*"))):
+        if path.is_symlink():
+            raise ValueError(f"{path} is a link, which merge does not follow; put what it points to in its place")
 
 
 def _take(source: Path, target: Path, damage: Callable[[Path], str | None]) -> None:
@@ -41,6 +49,7 @@ def _take_data(run_dir: Path, results: Path, expected: dict[str, str] | None = N
     if not (target / META).is_file():
         if not (source / META).is_file():
             raise ValueError(f"{source}: no data there, and none here; prepare them with `snakemake data`")
+        _refuse_links(source)
         remove(target)
         _take(source, target, lambda copy: data_is_damaged(copy, math.inf))
     if expected is not None and split_checksums(target) != expected:
@@ -108,19 +117,29 @@ def _take_trunk(source: Path, results: Path) -> bool:
 
 
 def merge(folders: Sequence[Path]) -> int:
-    """Take the runs of other results ``folders`` into this one; return 1 if one of them was left out, else 0."""
-    status = 0
+    """Take the runs of other results ``folders`` into this one; return 1 if one of them was left out, else 0.
+
+    If another process merges into this folder, this waits for it.
+    """
     for results in folders:
         if not (results / paths.RUNS.name).is_dir():
             raise ValueError(f"{results}: has no folder {paths.RUNS.name}; give the folder `results` of another place")
-        count: Counter[str] = Counter()
-        for place, take in (("trunks/*/branch-*.json", _take_trunk), (f"{paths.RUNS.name}/*/run.json", _take_run)):
-            for source in sorted({record.parent for record in results.glob(place)}):
-                try:
-                    count["taken" if take(source, results) else "here"] += 1
-                except (ValueError, OSError, KeyError) as error:
-                    say(f"{source}: left out: {error}")
-                    count["left out"] += 1
-        say(f"{results}: {count['taken']} taken, {count['here']} were here before, {count['left out']} left out")
-        status |= count["left out"] > 0
-    return status
+    with folder_lock(paths.RESULTS, _LOCK, f"{paths.RESULTS}: waits for the merge that works in this folder"):
+        n_left_out = [_merge_folder(results) for results in folders]
+    return 1 if any(n_left_out) else 0
+
+
+def _merge_folder(results: Path) -> int:
+    """Take the runs of other ``results``, and return how many were left out."""
+    count: Counter[str] = Counter()
+    for place, take in (("trunks/*/branch-*.json", _take_trunk), (f"{paths.RUNS.name}/*/run.json", _take_run)):
+        for source in sorted({record.parent for record in results.glob(place)}):
+            try:
+                _refuse_links(source)
+                count["taken" if take(source, results) else "here"] += 1
+            except Exception as error:  # whatever is wrong with one run, the others are taken
+                known = isinstance(error, (ValueError, OSError))
+                say(f"{source}: left out: {error if known else repr(error)}")
+                count["left out"] += 1
+    say(f"{results}: {count['taken']} taken, {count['here']} were here before, {count['left out']} left out")
+    return count["left out"]

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
@@ -157,6 +159,70 @@ def test_evaluations_of_another_version_are_measured_anew(here: Path, capsys: py
     shutil.copy(here / "whole" / "results" / "runs" / one_run(here).name / "evaluations" / old.name, old)
     assert main(["merge", "../one/results"]) == 0
     assert (taken / old.name).is_file()  # the same run is here, and gets what it lacks
+
+
+@pytest.mark.fault(
+    "several users",
+    "Three processes merge the same folder at once.",
+    "One after the other works, and all end well: each run is whole, and taken once.",
+)
+def test_three_merges_at_once(here: Path) -> None:
+    command = [sys.executable, "-m", "coupled_adam_bench", "merge", "../one/results"]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], said
+    counts = [
+        "results: 6 taken, 0 were here before, 0 left out",
+        *["results: 0 taken, 6 were here before, 0 left out"] * 2,
+    ]
+    assert sorted(text.splitlines()[-1].removeprefix("../one/") for text in said) == sorted(counts)
+    for run in (here / "one" / "results" / "runs").iterdir():
+        files = {path.relative_to(run) for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+        taken = Path("results/runs", run.name)
+        assert {path.relative_to(taken) for path in taken.rglob("*") if path.is_file()} == files
+
+
+@pytest.mark.fault(
+    "several users",
+    "A run in the other folder has a link: to a file of somebody, or to a folder that is not there.",
+    "The run is left out with the name of the link; nothing is read through it, and the others are taken.",
+)
+@pytest.mark.parametrize("name", ["model/model.safetensors", "checkpoints/mine", "evaluations/more.json", ""])
+def test_links_are_not_followed(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    link = one_run(here) / name
+    target = here / "elsewhere"
+    if link.exists():
+        link.rename(target)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(target)
+    assert main(["merge", "../one/results"]) == 1
+    said = capsys.readouterr().err
+    assert f"{os.path.relpath(link)} is a link, which merge does not follow" in said
+    assert "5 taken, 0 were here before, 1 left out" in said
+
+
+def test_links_among_the_data_are_not_followed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data,) = (here / "one" / "results" / "data").iterdir()
+    (data / "train.bin").rename(here / "train.bin")
+    (data / "train.bin").symlink_to(here / "train.bin")
+    assert main(["merge", "../one/results"]) == 1
+    assert "train.bin is a link" in capsys.readouterr().err
+    assert not Path("results/runs").exists()
+
+
+@pytest.mark.fault(
+    "several users",
+    "A record in the other folder is of a form that nobody foresaw.",
+    "Its run is left out with the reason, and the others are taken.",
+)
+def test_one_bad_run_does_not_end_the_others(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = read_sealed(one_run(here) / "run.json")
+    write_sealed(one_run(here) / "run.json", record | {"data_sha256": 7, "model_sha256": [], "step": {}})
+    write_sealed(one_run(here) / "cell.json", {"data_id": ["x"]})
+    assert main(["merge", "../one/results"]) == 1
+    said = capsys.readouterr().err
+    assert f"{one_run(here).name}: left out: " in said
+    assert "5 taken, 0 were here before, 1 left out" in said
 
 
 def test_what_is_no_results_folder_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
