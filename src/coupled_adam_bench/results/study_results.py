@@ -9,6 +9,7 @@ from typing import Any
 from pandas import DataFrame
 
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, Layout, Values
+from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.catalog.tables import Table
 from coupled_adam_bench.study.cells import Cell
@@ -111,4 +112,5 @@ def paired_differences(study: StudyResults, group: Group, metric: Metric, one: s
     """Return a metric's differences of two optimizers by every seed that either has, NaN where a value is missing."""
     by_seed = study.by_seed(group, metric)
     first, second = by_seed[one], by_seed[other]
-    return {seed: first.get(seed, nan) - second.get(seed, nan) for seed in dict.fromkeys((*first, *second))}
+    seeds = dict.fromkeys((*first, *second))
+    return {seed: difference(first.get(seed, nan), second.get(seed, nan)) for seed in seeds}

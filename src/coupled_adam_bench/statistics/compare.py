@@ -26,6 +26,7 @@ from typing import Any
 from pandas import DataFrame
 
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
+from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.results.study_results import StudyResults, records
 from coupled_adam_bench.results.tidy import typed_frame
 from coupled_adam_bench.statistics.declared import Statistic
@@ -90,8 +91,7 @@ Side = tuple[str, dict[int, float], Sample]
 def compare_all(values: Mapping[str, dict[int, float]], metric: Metric, tested: bool, margin: float) -> list[Row]:
     """Return every pair of optimizers, given by their values, uncorrected; those of the best mean are first."""
     sides = [(key, of_key, summarize(list(of_key.values()))) for key, of_key in values.items()]
-    sign = 1 if metric.higher_is_better else -1
-    best = max(sides, key=lambda side: -math.inf if math.isnan(side[2].mean) else sign * side[2].mean)
+    best = _best(sides, metric.higher_is_better)
     return [
         {"metric": metric.name}
         | _described(one, other)
@@ -100,13 +100,24 @@ def compare_all(values: Mapping[str, dict[int, float]], metric: Metric, tested: 
     ]
 
 
+def _best(sides: list[Side], higher_is_better: bool) -> Side:
+    """Return the side with the best mean: of equal ones the first, and the first of all if none has a mean."""
+    sign = 1 if higher_is_better else -1
+    there = [side for side in sides if not math.isnan(side[2].mean)] or sides[:1]
+    best = there[0]
+    for side in there[1:]:
+        if sign * difference(side[2].mean, best[2].mean) > 0:
+            best = side
+    return best
+
+
 def _described(first: Side, second: Side) -> Row:
     """Return who is compared, and their means."""
     (optimizer, _, one), (reference, _, other) = first, second
     return {
         "optimizer": optimizer, "reference": reference, "n": one.n, "n_reference": other.n,
         "mean": one.mean, "mean_reference": other.mean, "sd": one.sd, "sd_reference": other.sd,
-        "difference": one.mean - other.mean,
+        "difference": difference(one.mean, other.mean),
     }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from scipy.optimize import brentq, minimize_scalar
 from coupled_adam_bench.report.blocks import PLACE_COLUMNS, Block, Column, Grid, Heading, Items, Text
 from coupled_adam_bench.report.formats import MISSING, fixed, p_value, plural
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, PLACE, Setup
+from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare_all, correct
 from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section, Statistic
@@ -135,7 +136,7 @@ def _rows(study: StudyResults) -> Iterator[dict[str, Any]]:
         means = {key: summarize(list(values.values())).mean for key, values in by_seed.items()}
         for key, loss in means.items():
             own = Needed(0, reason="the reference") if key == reference else needed_tokens(by_seed[key], curve)
-            rank = math.nan if math.isnan(loss) else 1 + sum(other < loss for other in means.values())
+            rank = math.nan if math.isnan(loss) else 1 + sum(difference(other, loss) < 0 for other in means.values())
             yield group.columns | {
                 "optimizer": key, "reference": reference, "rank": rank, "loss": loss, "n": own.n,
                 "tokens_reference": own.tokens, "speedup": own.tokens / group.n_tokens,
@@ -155,12 +156,12 @@ def _flips(study: StudyResults) -> Iterator[dict[str, Any]]:
         correct([row for rows in compared.values() for row in rows])
         for one, other in ((a, b) for a, b in combinations(groups, 2) if a.setup == b.setup):
             earlier, later = (_by_pair(compared[group.place]) for group in (one, other))
-            for (ahead, behind), (difference, p_holm) in earlier.items():
-                difference_later, p_later = later.get((ahead, behind), (math.nan, math.nan))
-                if difference < 0 < difference_later:
+            for (ahead, behind), (gap, p_holm) in earlier.items():
+                gap_later, p_later = later.get((ahead, behind), (math.nan, math.nan))
+                if gap < 0 < gap_later:
                     yield one.columns | {
                         "n_tokens_later": other.n_tokens, "optimizer": ahead, "reference": behind,
-                        "difference": difference, "p_holm": p_holm, "difference_later": difference_later,
+                        "difference": gap, "p_holm": p_holm, "difference_later": gap_later,
                         "p_holm_later": p_later, "told_apart": max(p_holm, p_later) < ALPHA,
                     }  # fmt: skip
 
@@ -168,7 +169,7 @@ def _flips(study: StudyResults) -> Iterator[dict[str, Any]]:
 def _by_pair(rows: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[float, float]]:
     """Return difference and corrected p-value by the optimizers of a pair, in both orders."""
     pairs = {(row["optimizer"], row["reference"]): (row["difference"], row["p_holm"]) for row in rows}
-    return pairs | {(b, a): (-difference, p_holm) for (a, b), (difference, p_holm) in pairs.items()}
+    return pairs | {(b, a): (-gap, p_holm) for (a, b), (gap, p_holm) in pairs.items()}
 
 
 def _ends(row: Row) -> str:
