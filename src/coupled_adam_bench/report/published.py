@@ -56,7 +56,7 @@ class PublishedPair:
 
 def _better(metric: Metric, means: dict[str, float]) -> str | None:
     """Return the optimizer with the better mean, None if they are equal or one is missing."""
-    gain = difference(means[COUPLED_ADAM], means[ADAM]) * (1 if metric.higher_is_better else -1)
+    gain = difference(means[COUPLED_ADAM], means[ADAM]) * (1 if metric.larger_wins else -1)
     return COUPLED_ADAM if gain > 0 else ADAM if gain < 0 else None
 
 

@@ -69,8 +69,8 @@ def _row(study: StudyResults, group: Group, metric: Metric, pair: tuple[str, str
         if n_missing := sum(map(math.isnan, differences)):
             reason = f"{n_missing} of {len(differences)} seeds without both values"
     else:
-        values = study.samples(group, metric)
-        samples = [summarize(values[key]) for key in pair]
+        values = study.scores_by_seed(group, metric)
+        samples = [summarize(list(values[key].values())) for key in pair]
         if any(math.isnan(sample.mean) for sample in samples):
             reason = "values missing"
     n = min(sample.n for sample in samples)

@@ -147,7 +147,7 @@ def _rows(study: StudyResults) -> Iterator[dict[str, Any]]:
 def _flips(study: StudyResults) -> Iterator[dict[str, Any]]:
     """Yield every two optimizers whose order changes between two numbers of tokens, the one that was ahead first.
 
-    Their differences are tested by Student's t, two-sided, with Holm's correction over all pairs and places of a table.
+    Their differences are tested seed by seed, two-sided, with Holm's correction over all pairs and places of a table.
     """
     loss = study.layout.metrics[LOSS]
     for name, groups in study.groups.items():
@@ -161,14 +161,14 @@ def _flips(study: StudyResults) -> Iterator[dict[str, Any]]:
                 if gap < 0 < gap_later:
                     yield one.columns | {
                         "n_tokens_later": other.n_tokens, "optimizer": ahead, "reference": behind,
-                        "difference": gap, "p_holm": p_holm, "difference_later": gap_later,
-                        "p_holm_later": p_later, "told_apart": max(p_holm, p_later) < ALPHA,
+                        "difference": gap, "p_paired_holm": p_holm, "difference_later": gap_later,
+                        "p_paired_holm_later": p_later, "told_apart": max(p_holm, p_later) < ALPHA,
                     }  # fmt: skip
 
 
 def _by_pair(rows: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[float, float]]:
     """Return difference and corrected p-value by the optimizers of a pair, in both orders."""
-    pairs = {(row["optimizer"], row["reference"]): (row["difference"], row["p_holm"]) for row in rows}
+    pairs = {(row["optimizer"], row["reference"]): (row["difference"], row["p_paired_holm"]) for row in rows}
     return pairs | {(b, a): (-gap, p_holm) for (a, b), (gap, p_holm) in pairs.items()}
 
 
@@ -192,7 +192,7 @@ def _flip(each: Placed) -> Markup:
     row = each.row
     return Markup("<i>N</i> = {}: {} has the lower loss at {}, and {} at {} tokens (<i>p</i> = {} and {}).").format(
         each.group.model_label, each.label("optimizer"), each.group.tokens_label, each.label("reference"),
-        readable_count(row["n_tokens_later"]), p_value(row["p_holm"]), p_value(row["p_holm_later"]),
+        readable_count(row["n_tokens_later"]), p_value(row["p_paired_holm"]), p_value(row["p_paired_holm_later"]),
     )  # fmt: skip
 
 
@@ -218,8 +218,8 @@ def _blocks(material: Material) -> Iterator[Block]:
             if flips:
                 yield Text(
                     f"{plural(len(flips), 'change')} of order between two numbers of tokens, {len(clear)} of them with "
-                    "both differences significant after Holm's correction over the table. The others are not told "
-                    "apart.",
+                    "both differences significant by tests paired by seed, after Holm's correction over the table. The "
+                    "others are not told apart.",
                     small=True,
                 )
 
@@ -239,8 +239,8 @@ FLIPS = Statistic(
     file="flips.csv",
     columns=PLACE
     | {
-        "n_tokens_later": int, "optimizer": str, "reference": str, "difference": float, "p_holm": float,
-        "difference_later": float, "p_holm_later": float, "told_apart": bool,
+        "n_tokens_later": int, "optimizer": str, "reference": str, "difference": float, "p_paired_holm": float,
+        "difference_later": float, "p_paired_holm_later": float, "told_apart": bool,
     },
     key=(*GROUP_COLUMNS, "n_tokens_later", "optimizer", "reference"),
     rows=lambda material: _flips(material.study),

@@ -193,7 +193,7 @@ def trend_of(
 
 def _rows(trend: Trend) -> list[dict[str, Any]]:
     """Return the rows of trend.csv on one line, without Holm's correction; a term that does not vary has NaN."""
-    sign = 1 if trend.metric.higher_is_better else -1
+    sign = 1 if trend.metric.larger_wins else -1
     fit, setup = trend.fit, trend.groups[0].setup
     rows = []
     for term in (CENTRE, TOKENS, PARAMETERS):
