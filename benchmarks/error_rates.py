@@ -12,11 +12,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from coupled_adam_bench.results.tuning import Tried, choose
 from coupled_adam_bench.statistics.compare import compare_all, correct
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.speedup import needed_tokens
@@ -122,6 +124,29 @@ def speedups(
     return sum(held) / len(given), sum(whole) / len(given), 1 - len(given) / n_studies
 
 
+def tuned_apart(curvature: float, n_seeds: int, n_studies: int, rng: np.random.Generator) -> float:
+    """Return how often two copies of one optimizer, each tuned by a trial of its own, differ with p < 5 %, two-sided.
+
+    The true loss is a parabola of ``curvature`` over the logarithm of six rates, each twice the one before, whose least
+    lies somewhere in their middle. A trial has one seed. All noise is normal with standard deviation 1.
+    """
+    powers = np.arange(6)
+    n_apart = 0
+    for _ in range(n_studies):
+        true = curvature * np.square(powers - rng.uniform(1.5, 3.5))
+        samples = []
+        for _ in range(2):
+            tried = [
+                Tried(SimpleNamespace(embedding_lr=2.0**power, model_lr=1.0), (loss + rng.normal(),), (None,))  # type: ignore[arg-type]
+                for power, loss in zip(powers, true, strict=True)
+            ]
+            chosen = choose(None, tried)  # type: ignore[arg-type]
+            samples.append(dict(enumerate(true[chosen] + rng.normal(size=n_seeds))))
+        p = paired_test(*samples, higher_is_better=False).p_value
+        n_apart += 2 * min(p, 1 - p) < ALPHA
+    return n_apart / n_studies
+
+
 def power(difference: float, n_seeds: int) -> float:
     """Return the power of the one-sided t-test for independent runs in closed form: a noncentral t."""
     df = 2 * n_seeds - 2
@@ -167,6 +192,11 @@ def main() -> None:
         shares = (f"{100 * every:.1f} ({100 * shown:.1f})" for every, shown in found.values())
         row = (n_optimizers, n_metrics, n_seeds, f"{correlation:g}", spread, *shares)
         print(f"| {' | '.join(map(str, row))} |", flush=True)
+    print("\n| curvature | seeds | two copies, each tuned, differ |\n|---|---|---|")
+    for curvature, n_seeds in product((0.0, 0.25, 0.5, 1.0, 2.0), (3, 5)):
+        print(
+            f"| {curvature:g} | {n_seeds} | {100 * tuned_apart(curvature, n_seeds, n_studies, rng):.1f} |", flush=True
+        )
     print("\n| curve | tokens | seeds | correlation | speedup held | with both ends | refused |\n|" + "---|" * 7)
     for curve, tokens, n_seeds, correlation in product(CURVES, ((1, 2, 4), (1, 2, 4, 8), (1, 4, 16)), (3, 5), (0, 0.9)):
         shares = (f"{100 * share:.1f}" for share in speedups(curve, tokens, n_seeds, correlation, n_studies, rng))

@@ -337,14 +337,42 @@ def test_a_clip_counts_for_one_step_only():
     assert optimizer.state[weight]["exp_avg"][0, 0] == 4.0
 
 
-def test_a_gradient_that_was_replaced_after_the_clip_is_said():
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda weight: setattr(weight, "grad", torch.ones(2, 2)),
+        lambda weight: weight.grad.mul_(0.5),
+        lambda weight: torch._foreach_mul_([weight.grad], 0.5),
+        lambda weight: torch.nn.utils.clip_grad_norm_([weight], 0.1),
+        lambda weight: weight.grad.detach()[0].zero_(),
+        lambda weight: weight.sum().backward(),
+    ],
+    ids=["replaced", "scaled", "scaled by foreach", "clipped again", "changed in a view", "added to"],
+)
+def test_a_gradient_that_was_changed_after_the_clip_is_said(change):
     weight = torch.nn.Parameter(torch.zeros(2, 2))
     optimizer = CoupledAdam([weight])
     weight.grad = torch.ones(2, 2)
     optimizer.clip_grad_norm_([weight], 1.0)
-    weight.grad = torch.ones(2, 2)
-    with pytest.raises(RuntimeError, match=r"a gradient was replaced after clip_grad_norm_"):
+    change(weight)
+    with pytest.raises(RuntimeError, match=r"a gradient was replaced or changed after clip_grad_norm_; clip last"):
         optimizer.step()
+
+
+def test_the_sums_of_a_step_that_was_left_out_are_never_used():
+    """The gradient of the step that is left out is inf, which made the weights NaN one step later."""
+    weight, head = torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Linear(2, 1)
+    optimizer = CoupledAdam([weight], lr=1.0)
+    head(weight).sum().backward()
+    weight.grad.fill_(math.inf)
+    optimizer.clip_grad_norm_([weight], 1.0)  # not finite, so the step is left out
+    weight.grad.zero_()
+    head(weight).sum().backward()
+    with pytest.raises(RuntimeError, match=r"after a step that is left out call the optimizer's zero_grad\(\)$"):
+        optimizer.step()
+    optimizer.clip_grad_norm_([weight], 1.0)
+    optimizer.step()
+    assert weight.isfinite().all()
 
 
 def test_a_norm_that_is_not_finite_is_said_when_asked():

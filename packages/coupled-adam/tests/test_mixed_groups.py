@@ -231,7 +231,7 @@ def test_a_whole_model_goes_on_from_adamw(how):
         torch.optim.AdamW(
             [
                 {name: value for name, value in group.items() if name != "coupled"}
-                for group in coupled_param_groups(one)
+                for group in coupled_param_groups(one, weight_decay=0.0)
             ],
             lr=1e-2,
         )
@@ -256,6 +256,43 @@ def test_a_whole_model_goes_on_from_adamw(how):
     assert_equal(model.mlp, other.mlp, rtol=0, atol=0)
     assert coupled.state[model.embedding.weight]["exp_avg_sq"].shape == (D_MODEL,)
     assert not torch.equal(model.embedding.weight, other.embedding.weight)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_a_whole_model_goes_back_to_adamw(scale):
+    """AdamW's first step is the one that Coupled Adam would have made with this second moment."""
+    model = model_of()
+    coupled = one_optimizer(model, lr=1e-2)
+    coupled.param_groups[0]["scale"] = scale
+    train(model, coupled, batches(6))
+    groups = [{"params": group["params"]} for group in coupled.param_groups]
+    adamw = torch.optim.AdamW(groups, lr=123.0)
+    adamw.load_state_dict(through_bytes(coupled.adamw_state_dict()))
+    assert [group["weight_decay"] for group in adamw.param_groups] == [g["weight_decay"] for g in coupled.param_groups]
+    for group, its_group in zip(coupled.param_groups, adamw.param_groups, strict=True):
+        assert (its_group["lr"], "coupled" in its_group) == (1e-2, False)
+        for parameter in group["params"]:
+            ours, theirs = coupled.state[parameter], adamw.state[parameter]
+            factor = scale if group["coupled"] else 1.0
+            torch.testing.assert_close(theirs["exp_avg_sq"], (factor * ours["exp_avg_sq"]).expand_as(parameter))
+            torch.testing.assert_close(theirs["exp_avg"], ours["exp_avg"])
+            assert theirs["step"] == ours["step"]
+    train(model, adamw, batches(6), clip=None)
+    back = CoupledAdam(coupled_param_groups(model), lr=1e-2)
+    back.load_state_dict(adamw.state_dict())
+    train(model, back, batches(6))
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_loaded_state_shares_nothing_with_the_one_it_came_from():
+    model = model_of()
+    optimizer = one_optimizer(model, lr=1e-2)
+    train(model, optimizer, batches(2))
+    copied = copy.deepcopy(optimizer.state_dict())
+    other = one_optimizer(model, lr=1e-2)
+    other.load_state_dict(optimizer.state_dict())
+    train(model, other, batches(2))
+    torch.testing.assert_close(optimizer.state_dict(), copied, rtol=0, atol=0)
 
 
 def test_a_grad_scaler_and_a_scheduler_reach_all_groups():

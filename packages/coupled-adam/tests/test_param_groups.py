@@ -106,8 +106,84 @@ def test_what_cannot_be_told_apart_is_listed_and_names_are_asked_for(model, reas
 def test_names_decide():
     assert coupled_names(Plain(hidden=29), embeddings=["wte.weight", "head.weight"]) == ["wte.weight", "head.weight"]
     assert coupled_names(Plain(tied=True), embeddings=["wte.weight", "head.weight"]) == ["wte.weight"]
-    with pytest.raises(ValueError, match=r"^embeddings: the model has no parameter 'wte'; did you mean 'wte.weight'"):
-        coupled_param_groups(Plain(), embeddings=["wte"])
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "message"),
+    [
+        ("wte.weight", "'wte.weight' is text; give a list of names, embeddings=['wte.weight']"),
+        (
+            ["wte.weight", "lm_head.weight", "wpe"],
+            "the model has no parameter 'wte.weight' (did you mean 'transformer.wte.weight'?), 'wpe' (did you mean "
+            "'transformer.wpe.weight'?); names are those of model.named_parameters()",
+        ),
+        (["ln_1.weight"], "the model has no parameter 'ln_1.weight' (did you mean 'transformer.h.0.ln_1.weight'?); na"),
+        (["transformer.wtf.weight"], "no parameter 'transformer.wtf.weight' (did you mean 'transformer.wte.weight'?)"),
+        (["?"], "the model has no parameter '?'; names are those of model.named_parameters()"),
+        ([], "it has no names; give at least one, or leave it out"),
+        (nn.Embedding(3, 2), "it must be a list of names, as in model.named_parameters()"),
+        ([nn.Parameter(torch.ones(2, 2))], "it must be a list of names, as in model.named_parameters()"),
+    ],
+    ids=["text", "ends", "end", "a letter", "nothing alike", "none", "a module", "a parameter"],
+)
+def test_what_are_no_names_of_the_model_is_refused_with_what_is_meant(embeddings, message):
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2_SMALL))
+    with pytest.raises(ValueError, match=r"^embeddings: ") as error:
+        coupled_param_groups(model, embeddings=embeddings)
+    assert message in str(error.value)
+
+
+def decays(model, settings, **groups):
+    """Return the weight decays that the optimizer has for embeddings, matrices and vectors."""
+    optimizer = CoupledAdam(coupled_param_groups(model, **groups), lr=0.1, **settings)
+    return [group["weight_decay"] for group in optimizer.param_groups]
+
+
+def test_the_weight_decay_of_the_optimizer_is_that_of_the_matrices():
+    model = Plain()
+    assert decays(model, {}) == [0.0, 0.0, 0.0]
+    assert decays(model, {"weight_decay": 0.1}) == [0.0, 0.1, 0.0]
+    assert decays(model, {"weight_decay": 0.1}, decay_vectors=True) == [0.0, 0.1, 0.1]
+    assert decays(model, {"weight_decay": 0.1}, embedding_weight_decay=0.2) == [0.2, 0.1, 0.0]
+    assert decays(model, {}, weight_decay=0.1) == [0.0, 0.1, 0.0]
+    assert decays(model, {"weight_decay": 0.1}, weight_decay=0.1) == [0.0, 0.1, 0.0]
+    before, wte = model.up.weight.detach().clone(), model.wte.weight.detach().clone()
+    optimizer = CoupledAdam(coupled_param_groups(model), lr=0.5, weight_decay=0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    torch.testing.assert_close(model.up.weight.detach(), 0.95 * before)
+    torch.testing.assert_close(model.wte.weight.detach(), wte)
+
+
+@pytest.mark.parametrize(
+    ("settings", "groups", "message"),
+    [
+        ({"weight_decay": 0.2}, {"weight_decay": 0.1}, r"every group has its own \(0.0, 0.1\)"),
+        ({"eps": 1e-3}, {"eps": 1e-6}, r"every group has its own \(1e-06\); give it in one of the two places"),
+        ({"betas": (0.9, 0.95)}, {"betas": (0.8, 0.9)}, "every group has its own"),
+        ({"scale": 0.5}, {"coupled": False}, "no group is coupled; leave it out"),
+        ({"coupled_dim": 1}, {"coupled": False}, "no group is coupled"),
+        ({"fused": True}, {"fused": False}, "every group has its own"),
+    ],
+    ids=["decay", "eps", "betas", "scale", "coupled_dim", "fused"],
+)
+def test_a_setting_that_no_group_would_have_is_refused(settings, groups, message):
+    if "weight_decay" in groups:
+        made = coupled_param_groups(Plain(), **groups)
+    else:
+        made = [group | groups for group in coupled_param_groups(Plain())]
+    (name,) = settings
+    with pytest.raises(ValueError, match=rf"^{name}: .* has no effect, since .*{message}"):
+        CoupledAdam(made, **settings)
+
+
+def test_a_setting_that_some_group_has_is_taken():
+    coupled, *others = coupled_param_groups(Plain())
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+    CoupledAdam([coupled, *(group | {"eps": 1e-6} for group in others)], eps=1e-3)
+    CoupledAdam([coupled | {"scale": 0.5}, *others], scale=0.5)
+    CoupledAdam([{"params": [weight], "lr": 1.0}], lr=0.5)  # that of groups that are added later
 
 
 def test_frozen_parameters_are_left_out():

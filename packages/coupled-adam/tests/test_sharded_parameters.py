@@ -92,8 +92,15 @@ def assert_equal(model, **tolerance):
         full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
         torch.testing.assert_close(full, expected, **tolerance)
 
+def back_to_adamw(optimizer, model):
+    adamw = torch.optim.AdamW([{"params": group["params"]} for group in optimizer.param_groups])
+    adamw.load_state_dict(optimizer.adamw_state_dict())
+    model(torch.arange(5)).sum().backward()
+    adamw.step()
+
 whole = build()
-train(whole, optimizer_of(whole), range(8))
+of_whole = optimizer_of(whole)
+train(whole, of_whole, range(8))
 sharded = fully_shard(build(), mesh=mesh)
 optimizer = optimizer_of(sharded)
 assert [len(group["params"]) for group in optimizer.param_groups] == [2, 1, 3]
@@ -103,11 +110,16 @@ optimizer = optimizer_of(sharded)
 optimizer.load_state_dict(state)
 train(sharded, optimizer, range(4, 8))
 assert_equal(sharded, rtol=1e-10, atol=1e-10)
+of_sharded = optimizer
 
 replicated = nn.parallel.DistributedDataParallel(build())
 optimizer = optimizer_of(replicated)
 train(replicated, optimizer, range(8))
 assert_equal(replicated, rtol=1e-10, atol=1e-10)
+
+for each, model in ((of_whole, whole), (of_sharded, sharded)):
+    back_to_adamw(each, model)
+assert_equal(sharded, rtol=1e-10, atol=1e-10)
 """
 
 END = """

@@ -19,8 +19,8 @@ from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes, token_bytes
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens
 from coupled_adam_bench.evaluation.calibration import LogitSums, calibration, calibration_curve, finite, pooled_error
 from coupled_adam_bench.evaluation.kept import WINDOWS, WindowLosses, pack_windows
-from coupled_adam_bench.store.stored import Evaluation, row
-from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, HELD_OUT_SIZES, METRICS, RAREST
+from coupled_adam_bench.store.stored import Evaluation, ResultRow, row
+from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, HELD_OUT_SIZES, METRICS, RAREST, of_text
 
 _SPELL_THE_TEXT = ("word", "gpt2", "bpe")
 """The tokenizers of our own, whose tokens spell any text byte for byte."""
@@ -158,7 +158,20 @@ class LossDetail:
         values |= logits | sizes
         rows = [row("test", name, value if math.isfinite(value) else math.nan) for name, value in values.items()]
         rows.append(row("test", f"{RAREST.pooled_calibration}_stderr", error, METRICS[RAREST.pooled_calibration].unit))
+        rows += self._of_text()
         return Evaluation(rows, undefined, detail, {WINDOWS: pack_windows(windows)})
+
+    def _of_text(self) -> Iterator[ResultRow]:
+        """Yield the calibrations that a model with exactly the training text's frequencies has on this text."""
+        share_V = self._vocabulary.unigram_counts / self._vocabulary.unigram_counts.sum()
+        for band in BANDS:
+            chosen_V = self._vocabulary.bands == BAND_NAMES.index(band.name)
+            found = calibration(share_V, self._counts_V, chosen_V)
+            for name, value in (
+                (band.calibration, found.mean_log_ratio),
+                (band.pooled_calibration, found.pooled_log_ratio),
+            ):
+                yield row("test", of_text(name), value, METRICS[name].unit)
 
     def _describe_bands(self, probability_V: NDArray[np.float64]) -> Iterator[dict[str, Any]]:
         """Yield for each band its tokens, the range of their counts in training, its targets, loss and calibration."""

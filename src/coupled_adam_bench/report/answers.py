@@ -54,7 +54,7 @@ def contrasts(study: StudyResults, group: Group, reference: str, centered: bool)
     for metric, is_centered in QUESTIONS:
         theirs = group.by_seed(values[is_centered], metric)[reference]
         found = {
-            key: paired_test(ours, theirs, metric.higher_is_better)
+            key: paired_test(ours, theirs, metric.larger_wins)
             for key, ours in study.by_seed(group, metric).items()
             if key != reference
         }
@@ -104,6 +104,8 @@ def calibrations(study: StudyResults, group: Group) -> list[str]:
         if all(map(math.isfinite, found)):
             text += f", by documents ± {fixed(math.fsum(found) / len(found), CALIBRATION.digits)}"
         texts.append(f"{labels[key]}: {text}")
+    if best := study.best_in(group, CALIBRATION):
+        texts.append(f"the training text's own frequencies: {fixed(best[0], CALIBRATION.digits)}")
     return texts
 
 
@@ -130,7 +132,7 @@ def reaches(study: StudyResults, verdict: Verdict) -> Iterator[tuple[Group, dict
         metrics: dict[str, list[Metric]] = {}
         for metric in study.columns(name):
             rows = [study.comparisons_of(group, metric)[0] for group in groups]  # a verdict is of two optimizers
-            holds = [row["optimizer"] == verdict.coupled_adam and row["p_holm"] < ALPHA for row in rows]
+            holds = [row["optimizer"] == verdict.coupled_adam and row["p_paired_holm"] < ALPHA for row in rows]
             metrics.setdefault(_words(numbers, holds), []).append(metric)
         yield last, metrics
 
@@ -142,7 +144,7 @@ def _items(material: Material, groups: dict[str, list[Group]]) -> Iterator[str]:
             said = Markup("; ").join(Markup("{}: {}").format(words, symbols(of)) for words, of in metrics.items())
             yield Markup(
                 "<strong>From which <i>D</i> on is Coupled Adam better than Adam?</strong> ({}, <i>N</i> = {}; "
-                "two-sided <i>p</i> &lt; 0.05 after Holm's correction of the table's tests.) {}."
+                "two-sided paired <i>p</i> &lt; 0.05 after Holm's correction of the table's tests.) {}."
             ).format(verdict.table.title, group.model_label, said)
     for name, of_table in groups.items():
         for group in of_table:

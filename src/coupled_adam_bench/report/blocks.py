@@ -192,8 +192,7 @@ def symbols(metrics: Iterable[Metric], last: str = ", ") -> Markup:
 
 def with_arrow(metric: Metric) -> Markup:
     """Return the symbol of a metric with an arrow to its better side."""
-    arrow = "↑" if metric.higher_is_better else "↓"
-    return Markup('{}<span class="arrow" aria-hidden="true">{}</span>').format(symbol(metric), arrow)
+    return Markup('{}<span class="arrow" aria-hidden="true">{}</span>').format(symbol(metric), metric.arrow)
 
 
 def metric_column(metric: Metric, text: Callable[[R], str | Cell], heading: str = "") -> Column[R]:

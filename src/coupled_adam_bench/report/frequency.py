@@ -11,7 +11,7 @@ from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.statistics.paired import paired_test
-from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS, Metric
+from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS, Band, Metric
 
 BAND_METRICS = {
     band: tuple(METRICS[name] for name in (band.metric, band.calibration, band.pooled_calibration)) for band in BANDS
@@ -25,7 +25,7 @@ MATRIX_METRICS = tuple(
 def difference(study: StudyResults, group: Group, metric: Metric, key: str, reference: str) -> str:
     """Return an optimizer's mean difference to the reference, seed by seed, with its interval if it has one."""
     by_seed = study.by_seed(group, metric)
-    test = paired_test(by_seed[key], by_seed[reference], metric.higher_is_better)
+    test = paired_test(by_seed[key], by_seed[reference], metric.larger_wins)
     if not math.isnan(test.difference):
         return with_interval(test.difference, test.low, test.high, metric.digits)
     ours = [by_seed[key][seed] - by_seed[reference][seed] for seed in by_seed[key] if seed in by_seed[reference]]
@@ -46,11 +46,22 @@ def _bands(study: StudyResults, group: Group, label: str) -> Grid[Any]:
             lines.append([band.label, labels[key]])
             for metric, value in zip(metrics, values, strict=True):
                 lines[-1] += [value, "" if key == first else difference(study, group, metric, key, first)]
+        lines += _of_text(study, group, band, metrics)
     heads: list[tuple[str, Kind]] = [("Band", "rows"), ("Optimizer", "row")]
     for column in ("loss", "mean calibration", "pooled"):
         heads += [(column, "number"), (f"minus {labels[first]}", "number")]
     caption = "Loss in nats per token and calibration by share of the training text, rarest tokens first"
     return Grid(f"Frequency bands, {label}", listed(*heads), lines, caption=caption)
+
+
+def _of_text(study: StudyResults, group: Group, band: Band, metrics: tuple[Metric, ...]) -> Iterator[list[str | Cell]]:
+    """Yield the line of a model with the training text's own frequencies, if it was measured."""
+    best = [study.best_in(group, metric) for metric in metrics]
+    if any(best):
+        line: list[str | Cell] = [band.label, "frequencies of the training text"]
+        for metric, values in zip(metrics, best, strict=True):
+            line += [fixed(values[0], metric.digits) if values else "", ""]
+        yield line
 
 
 def _matrix(study: StudyResults, group: Group, label: str) -> Grid[Any]:

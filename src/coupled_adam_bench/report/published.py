@@ -16,6 +16,7 @@ from typing import Any
 from coupled_adam_bench.report.blocks import PLACE, Block, Cell, Grid, Kind, Part, listed, symbol
 from coupled_adam_bench.report.formats import fixed, shorthand
 from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import read_csv
 from coupled_adam_bench.statistics.declared import Material, Section
@@ -55,8 +56,8 @@ class PublishedPair:
 
 def _better(metric: Metric, means: dict[str, float]) -> str | None:
     """Return the optimizer with the better mean, None if they are equal or one is missing."""
-    difference = (means[COUPLED_ADAM] - means[ADAM]) * (1 if metric.higher_is_better else -1)
-    return COUPLED_ADAM if difference > 0 else ADAM if difference < 0 else None
+    gain = difference(means[COUPLED_ADAM], means[ADAM]) * (1 if metric.larger_wins else -1)
+    return COUPLED_ADAM if gain > 0 else ADAM if gain < 0 else None
 
 
 def published_pairs() -> Iterator[PublishedPair]:

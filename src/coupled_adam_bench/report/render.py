@@ -132,7 +132,7 @@ def _cell(value: Value) -> str:
 def markdown(table: PrintedTable) -> str:
     """Return a table in the Markdown of GitHub, with caption and notes as paragraphs."""
     symbols = map(_symbol, table.columns)
-    arrows = ["↑" if metric.higher_is_better else "↓" for metric in table.columns]
+    arrows = [metric.arrow for metric in table.columns]
     lines = [
         ["*D*", "*N*", "Optimizer", *map(" ".join, zip(symbols, arrows, strict=True))],
         ["---", "---", "---", *("---:" for _ in table.columns)],

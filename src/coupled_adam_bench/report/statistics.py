@@ -74,8 +74,8 @@ def _survivors(study: StudyResults, name: str, comparisons: Sequence[Placed]) ->
     yield Heading(f"{title}: what survives a correction")
     is_are = "is" if len(bold) == 1 else "are"
     yield Text(
-        f"{plural(len(bold), 'value')} of the table {is_are} bold. After Benjamini-Hochberg's correction, "
-        f"{surviving('p_bh')} of them are still significant, after Holm's {surviving('p_holm')}."
+        f"{plural(len(bold), 'value')} of the table {is_are} bold. By tests paired by seed, {surviving('p_paired')} of "
+        f"them are significant, and {surviving('p_paired_holm')} after Holm's correction."
         if bold
         else "No value of the table is bold."
     )
@@ -92,8 +92,8 @@ def _equal(study: StudyResults, name: str) -> Iterator[str]:
     """Yield which optimizers two one-sided tests, paired by seed, show to be equal within the study's margins."""
     for group, metric in product(study.groups[name], study.columns(name)):
         margin = study.plan.statistics.margins.get(metric.name, nan)
-        for (one, ours), (other, theirs) in combinations(study.by_seed(group, metric).items(), 2):
-            pairs = paired_test(ours, theirs, metric.higher_is_better)
+        for (one, ours), (other, theirs) in combinations(study.scores_by_seed(group, metric).items(), 2):
+            pairs = paired_test(ours, theirs, metric.larger_wins)
             p = equivalence_p(pairs.difference, pairs.standard_error, pairs.n - 1, margin)
             if p < ALPHA:
                 labels = (group.optimizer_labels[key] for key in (one, other))

@@ -6,7 +6,7 @@ from itertools import groupby
 from math import isnan, nan
 
 from coupled_adam_bench.report.blocks import Cell
-from coupled_adam_bench.report.formats import MISSING, Shorthand, paddings, shorthand, significant
+from coupled_adam_bench.report.formats import MISSING, Shorthand, fixed, paddings, shorthand, significant
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import RULES
@@ -175,6 +175,22 @@ def _held_out_notes(study: StudyResults, name: str) -> list[str]:
     return [f"Losses are over {n_tokens} tokens of {n_documents} held-out documents{few}."]
 
 
+def _best_notes(study: StudyResults, name: str) -> list[str]:
+    """Say where the metrics of a table are best that have no better side."""
+    notes = []
+    for metric in study.columns(name):
+        if metric.best_at is None:
+            continue
+        found = sorted({best for group in study.groups[name] for best in study.best_in(group, metric)})
+        if found:
+            place = " to ".join(dict.fromkeys(fixed(best, metric.digits) for best in (found[0], found[-1])))
+            whose = ", what the training text's own frequencies have," if isinstance(metric.best_at, str) else ""
+            notes.append(f"{metric.description.capitalize()}: best at {place}{whose} and compared by the distance.")
+        else:
+            notes.append(f"{metric.description.capitalize()}: what is best was not measured, so nothing is bold.")
+    return notes
+
+
 def _edge_notes(study: StudyResults, name: str) -> list[str]:
     """Warn of settings that a trial chose at the edge of what it tried."""
     tunings, groups, found = study.plan.tunings, study.groups[name], []
@@ -205,6 +221,7 @@ def _build(study: StudyResults, declaration: Table) -> PrintedTable:
         _seed_note(groups),
         _bold_note(declaration, plan.statistics.bold),
         *_edge_notes(study, name),
+        *_best_notes(study, name),
         *_held_out_notes(study, name),
         *_missing_notes(study, name, [value for row in rows for value in row.cells]),
         f"Protocol: {plan.protocol_label}.",

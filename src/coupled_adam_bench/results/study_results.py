@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import nan
+from math import isnan, nan
 from typing import Any
 
 from pandas import DataFrame
 
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, Layout, Values
+from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.catalog.tables import Table
 from coupled_adam_bench.study.cells import Cell
@@ -59,6 +60,34 @@ class StudyResults:
         """The values of the metrics that tables can show."""
         return self.values_of({name: metric.task for name, metric in self.layout.metrics.items()})
 
+    @cached_property
+    def scores(self) -> Values:
+        """What is compared: the values or, of a metric that is best at a value, their distances from it."""
+        scores = dict(self.values)
+        for name, metric in self.layout.metrics.items():
+            if metric.best_at is not None:
+                for cell in self.plan.cells:
+                    scores[cell, name] = abs(difference(self.values.get((cell, name), nan), self.best(cell, metric)))
+        return scores
+
+    def best(self, cell: str, metric: Metric) -> float:
+        """Return where a metric is best in a cell, given its id; NaN for one that is best in a direction."""
+        if isinstance(metric.best_at, str):
+            return self.measured.get((cell, metric.task, metric.best_at), nan)
+        return nan if metric.best_at is None else metric.best_at
+
+    def best_in(self, group: Group, metric: Metric) -> list[float]:
+        """Return the values at which a metric is best in the cells of a group, ascending; none if none is known."""
+        ids = [cell.id for cells in group.cells.values() for cell in cells]
+        found = {self.best(cell, metric) for cell in ids}
+        return sorted(best for best in found if not isnan(best))
+
+    def lacks_best(self, group: Group, metric: Metric) -> str:
+        """Return why the values of a group cannot be compared, where it is not known what is best; else nothing."""
+        if metric.best_at is None or self.best_in(group, metric):
+            return ""
+        return f"results.csv has no {metric.best_at}, so what is best is not known; evaluate with this version"
+
     def values_of(self, tasks: Mapping[str, str]) -> Values:
         """Return the values of metrics, given for the name of each the task under which ``results.csv`` has it."""
         return {(cell, name): value for (cell, task, name), value in self.measured.items() if tasks.get(name) == task}
@@ -74,6 +103,10 @@ class StudyResults:
     def optimizer_labels(self, table: str) -> dict[str, str]:
         """Return the labels of a table's optimizers by their keys."""
         return {key: label for group in self.groups[table] for key, label in group.optimizer_labels.items()}
+
+    def scores_by_seed(self, group: Group, metric: Metric) -> dict[str, dict[int, float]]:
+        """Return what is compared of a metric, ``scores``, by optimizer and seed; a value that is not there is NaN."""
+        return group.by_seed(self.scores, metric)
 
     def samples(self, group: Group, metric: Metric) -> dict[str, list[float]]:
         """Return a metric's values over seeds by optimizer; a value that is not there is NaN."""
@@ -108,7 +141,11 @@ def rivals(group: Group) -> Iterator[tuple[str, str]]:
 
 
 def paired_differences(study: StudyResults, group: Group, metric: Metric, one: str, other: str) -> dict[int, float]:
-    """Return a metric's differences of two optimizers by every seed that either has, NaN where a value is missing."""
-    by_seed = study.by_seed(group, metric)
+    """Return the differences of two optimizers by every seed that either has, NaN where a value is missing.
+
+    Those of a metric that is best at a value are of the distances from it.
+    """
+    by_seed = study.scores_by_seed(group, metric)
     first, second = by_seed[one], by_seed[other]
-    return {seed: first.get(seed, nan) - second.get(seed, nan) for seed in dict.fromkeys((*first, *second))}
+    seeds = dict.fromkeys((*first, *second))
+    return {seed: difference(first.get(seed, nan), second.get(seed, nan)) for seed in seeds}

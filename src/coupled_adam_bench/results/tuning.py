@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.stored import Measurement, measurement_of
@@ -49,12 +50,8 @@ def choose(tuning: Tuning, tried: Sequence[Tried]) -> int:
     Of equal ones, that with the smaller learning rate of the embedding is taken, then of the model, then the first. A
     candidate of which any seed has diverged cannot be taken; ``ValueError`` names all of them if that leaves none.
     """
-    ranks = {
-        index: (one.mean, one.candidate.embedding_lr, one.candidate.model_lr, index)
-        for index, one in enumerate(tried)
-        if math.isfinite(one.mean)
-    }
-    if not ranks:
+    means = {index: one.mean for index, one in enumerate(tried) if math.isfinite(one.mean)}
+    if not means:
         reasons = "; ".join(
             f"{describe_settings(one.candidate)}: {next(reason for reason in one.reasons if reason)}" for one in tried
         )
@@ -63,7 +60,10 @@ def choose(tuning: Tuning, tried: Sequence[Tried]) -> int:
             "give the grid smaller learning rates. Cells of other optimizers go on, and "
             "`snakemake --config partial=true` makes tables without these"
         )
-    return min(ranks, key=ranks.__getitem__)
+    least = min(means.values())
+    equal = [index for index, mean in means.items() if not difference(mean, least)]
+    rates = {index: (tried[index].candidate.embedding_lr, tried[index].candidate.model_lr) for index in equal}
+    return min(rates, key=rates.__getitem__)
 
 
 def describe_settings(candidate: Candidate) -> str:

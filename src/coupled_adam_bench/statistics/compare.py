@@ -1,17 +1,19 @@
 """``results.csv`` to ``tests.csv``: who is better, in which metric, and what is printed bold.
 
 In every group (table, n_params, n_tokens) and metric the optimizer with the best mean is compared with each of the
-others: no other one can be significantly better than all. Values are compared unrounded. The rules:
+others: no other one can be significantly better than all. Values are compared unrounded. Of a metric that is best at a
+value, all columns are of the distances from it. The rules:
 
 ``t-test`` (comparisons ``pair`` and ``each_other``): bold if significantly better than every other value of its
 column, as in the paper's Tables 1 and 7 [P]. ``statistics.bold`` of the study may choose ``paired t-test`` or
-``t-test, Holm`` instead.
+``paired t-test, Holm`` instead.
 ``better`` (comparison ``single_runs``): bold if better; no test, as in the paper's Table 2 [P].
 
 The direction of a test follows the data, so of two equal optimizers one is bold in 10 % of the cases, not in 5 %: the
 paper's rule, kept. All other tests of a comparison stand beside it, for information. The corrections know that the data
 choose what is compared: they are over the two-sided tests of all pairs of optimizers in all groups and metrics of a
-table, and a row has the corrected p-value of its own pair.
+table, and a row has the corrected p-value of its own pair. Where a correction decides, it is that of the paired test:
+``p_holm`` and ``p_bh`` are of Student's test, which holds only where seeds spread alike under all optimizers.
 
 A missing run is never averaged away: an optimizer with some of its values missing has no mean and keeps the others
 from being bold, since nothing shows that they are better; one without any value is no value of the column.
@@ -26,6 +28,7 @@ from typing import Any
 from pandas import DataFrame
 
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
+from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.results.study_results import StudyResults, records
 from coupled_adam_bench.results.tidy import typed_frame
 from coupled_adam_bench.statistics.declared import Statistic
@@ -71,9 +74,9 @@ RULES: dict[BoldRule, Rule] = {
         "paired t-test", "p_paired", "one-sided t-test of the unrounded differences between runs of the same seed"
     ),
     "holm": Rule(
-        "t-test, Holm",
-        "p_holm",
-        "two-sided Student's t-test of the unrounded values, pooled variance, Holm's correction over the table",
+        "paired t-test, Holm",
+        "p_paired_holm",
+        "two-sided t-test of the unrounded differences between runs of the same seed, Holm's correction over the table",
     ),
 }
 """The rule of a tested table by the setting ``statistics.bold``."""
@@ -90,8 +93,7 @@ Side = tuple[str, dict[int, float], Sample]
 def compare_all(values: Mapping[str, dict[int, float]], metric: Metric, tested: bool, margin: float) -> list[Row]:
     """Return every pair of optimizers, given by their values, uncorrected; those of the best mean are first."""
     sides = [(key, of_key, summarize(list(of_key.values()))) for key, of_key in values.items()]
-    sign = 1 if metric.higher_is_better else -1
-    best = max(sides, key=lambda side: -math.inf if math.isnan(side[2].mean) else sign * side[2].mean)
+    best = _best(sides, metric.larger_wins)
     return [
         {"metric": metric.name}
         | _described(one, other)
@@ -100,13 +102,24 @@ def compare_all(values: Mapping[str, dict[int, float]], metric: Metric, tested: 
     ]
 
 
+def _best(sides: list[Side], larger_wins: bool) -> Side:
+    """Return the side with the best mean: of equal ones the first, and the first of all if none has a mean."""
+    sign = 1 if larger_wins else -1
+    there = [side for side in sides if not math.isnan(side[2].mean)] or sides[:1]
+    best = there[0]
+    for side in there[1:]:
+        if sign * difference(side[2].mean, best[2].mean) > 0:
+            best = side
+    return best
+
+
 def _described(first: Side, second: Side) -> Row:
     """Return who is compared, and their means."""
     (optimizer, _, one), (reference, _, other) = first, second
     return {
         "optimizer": optimizer, "reference": reference, "n": one.n, "n_reference": other.n,
         "mean": one.mean, "mean_reference": other.mean, "sd": one.sd, "sd_reference": other.sd,
-        "difference": one.mean - other.mean,
+        "difference": difference(one.mean, other.mean),
     }  # fmt: skip
 
 
@@ -121,7 +134,7 @@ def _untested(first: Side, second: Side) -> Row:
 def _tested(first: Side, second: Side, metric: Metric, margin: float) -> Row:
     """Return the other columns of a comparison with tests, but the corrections and what they decide."""
     (optimizer, ours, _), (reference, theirs, _) = first, second
-    higher = metric.higher_is_better
+    higher = metric.larger_wins
     test = t_test(list(ours.values()), list(theirs.values()), higher, (optimizer, reference))
     pairs = paired_test(ours, theirs, higher)
     row = {name: getattr(test, name) for name in ("t", "df", "p_value", "hedges_g", "p_welch", "low", "high", "reason")}
@@ -178,8 +191,11 @@ def compare(study: StudyResults) -> DataFrame:
         for group in groups:
             for metric in study.columns(name):
                 margin = settings.margins.get(metric.name, math.nan)
-                values = study.by_seed(group, metric)
-                pairs.append((group, compare_all(values, metric, study.tables[name].rules.tested, margin)))
+                values = study.scores_by_seed(group, metric)
+                rows = compare_all(values, metric, study.tables[name].rules.tested, margin)
+                if reason := study.lacks_best(group, metric):
+                    rows = [row | {"reason": reason} for row in rows]
+                pairs.append((group, rows))
         correct([row for _, rows in pairs for row in rows])
         for group, rows in pairs:
             of_best = [row for row in rows if row["optimizer"] == rows[0]["optimizer"]]

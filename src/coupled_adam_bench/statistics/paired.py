@@ -12,6 +12,7 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 from numpy.typing import NDArray
 
+from coupled_adam_bench.results.rounding import difference, rounding_of, without_rounding
 from coupled_adam_bench.statistics.t_test import LEVEL, interval, one_sided_p, statistic, summarize
 
 Floats = NDArray[np.float64]
@@ -53,7 +54,7 @@ def paired_test(first: Mapping[int, float], second: Mapping[int, float], higher_
     fewer than two of these, gives NaN.
     """
     seeds = [seed for seed in first if seed in second]
-    differences = [first[seed] - second[seed] for seed in seeds]
+    differences = [difference(first[seed], second[seed]) for seed in seeds]
     finite = sum(map(math.isfinite, differences))
     reason = ""
     if finite < len(seeds):
@@ -62,32 +63,34 @@ def paired_test(first: Mapping[int, float], second: Mapping[int, float], higher_
         reason = f"{finite} seed(s) in common, pairs need 2"
     if reason:
         return PairedTest(finite, reason=reason)
-    sample = summarize(differences)
-    error = sample.sd / math.sqrt(finite)
-    t = statistic(sample.mean, error)
+    sample, values = summarize(differences), [side[seed] for side in (first, second) for seed in seeds]
+    mean = without_rounding(sample.mean, *values)
+    error = without_rounding(sample.sd, *values) / math.sqrt(finite)
+    t = statistic(mean, error)
     sign = 1 if higher_is_better else -1
     return PairedTest(
         finite,
-        sample.mean,
+        mean,
         error,
         t,
         one_sided_p(t, finite - 1, higher_is_better),
-        *interval(sample.mean, error, finite - 1),
-        sign_flip_p([sign * difference for difference in differences]),
+        *interval(mean, error, finite - 1),
+        sign_flip_p([sign * each for each in differences], finite * rounding_of(*values)),
         2.0**-finite,
         *bootstrap_interval(differences),
         reason="all differences are zero" if math.isnan(t) else "",
     )
 
 
-def sign_flip_p(differences: Sequence[float]) -> float:
+def sign_flip_p(differences: Sequence[float], rounding: float) -> float:
     """Return the one-sided p-value of a permutation test: how often random signs give a sum as large as ours.
+
+    Sums that differ by no more than ``rounding`` are ties.
 
     Under the null hypothesis each difference is as likely as its negative. Up to ``MAX_FLIPPED`` seeds, every choice of
     signs is counted; beyond, ``N_DRAWN`` are drawn, and ours with them.
     """
     values = np.array(differences)
-    rounding = 1e-14 * float(np.abs(values).sum())  # sums in another order differ by so much, and are ties
     return float(np.mean(_signs(len(values)) @ values >= values.sum() - rounding))
 
 

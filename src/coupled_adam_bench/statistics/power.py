@@ -17,6 +17,7 @@ from scipy.special import nctdtr, stdtrit
 from coupled_adam_bench.report.blocks import PLACE_COLUMNS, Block, Column, Fold, Grid, Heading, Text, symbol
 from coupled_adam_bench.report.formats import MISSING, plural, significant
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, PLACE, Group
+from coupled_adam_bench.results.rounding import difference as difference_of
 from coupled_adam_bench.results.study_results import StudyResults, paired_differences, rivals
 from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section, Statistic
 from coupled_adam_bench.statistics.t_test import ALPHA, summarize
@@ -68,12 +69,12 @@ def _row(study: StudyResults, group: Group, metric: Metric, pair: tuple[str, str
         if n_missing := sum(map(math.isnan, differences)):
             reason = f"{n_missing} of {len(differences)} seeds without both values"
     else:
-        values = study.samples(group, metric)
-        samples = [summarize(values[key]) for key in pair]
+        values = study.scores_by_seed(group, metric)
+        samples = [summarize(list(values[key].values())) for key in pair]
         if any(math.isnan(sample.mean) for sample in samples):
             reason = "values missing"
     n = min(sample.n for sample in samples)
-    difference = samples[0].mean - (samples[1].mean if design == UNPAIRED else 0.0)
+    difference = difference_of(samples[0].mean, samples[1].mean) if design == UNPAIRED else samples[0].mean
     df = sum(sample.n - 1 for sample in samples)
     sd = math.sqrt(sum((sample.n - 1) * sample.sd**2 for sample in samples) / df) if n > 1 else math.nan
     if not reason and n < 2:

@@ -19,6 +19,7 @@ from scipy.optimize import brentq, minimize_scalar
 from coupled_adam_bench.report.blocks import PLACE_COLUMNS, Block, Column, Grid, Heading, Items, Text
 from coupled_adam_bench.report.formats import MISSING, fixed, p_value, plural
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, PLACE, Setup
+from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare_all, correct
 from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section, Statistic
@@ -135,7 +136,7 @@ def _rows(study: StudyResults) -> Iterator[dict[str, Any]]:
         means = {key: summarize(list(values.values())).mean for key, values in by_seed.items()}
         for key, loss in means.items():
             own = Needed(0, reason="the reference") if key == reference else needed_tokens(by_seed[key], curve)
-            rank = math.nan if math.isnan(loss) else 1 + sum(other < loss for other in means.values())
+            rank = math.nan if math.isnan(loss) else 1 + sum(difference(other, loss) < 0 for other in means.values())
             yield group.columns | {
                 "optimizer": key, "reference": reference, "rank": rank, "loss": loss, "n": own.n,
                 "tokens_reference": own.tokens, "speedup": own.tokens / group.n_tokens,
@@ -146,7 +147,7 @@ def _rows(study: StudyResults) -> Iterator[dict[str, Any]]:
 def _flips(study: StudyResults) -> Iterator[dict[str, Any]]:
     """Yield every two optimizers whose order changes between two numbers of tokens, the one that was ahead first.
 
-    Their differences are tested by Student's t, two-sided, with Holm's correction over all pairs and places of a table.
+    Their differences are tested seed by seed, two-sided, with Holm's correction over all pairs and places of a table.
     """
     loss = study.layout.metrics[LOSS]
     for name, groups in study.groups.items():
@@ -155,20 +156,20 @@ def _flips(study: StudyResults) -> Iterator[dict[str, Any]]:
         correct([row for rows in compared.values() for row in rows])
         for one, other in ((a, b) for a, b in combinations(groups, 2) if a.setup == b.setup):
             earlier, later = (_by_pair(compared[group.place]) for group in (one, other))
-            for (ahead, behind), (difference, p_holm) in earlier.items():
-                difference_later, p_later = later.get((ahead, behind), (math.nan, math.nan))
-                if difference < 0 < difference_later:
+            for (ahead, behind), (gap, p_holm) in earlier.items():
+                gap_later, p_later = later.get((ahead, behind), (math.nan, math.nan))
+                if gap < 0 < gap_later:
                     yield one.columns | {
                         "n_tokens_later": other.n_tokens, "optimizer": ahead, "reference": behind,
-                        "difference": difference, "p_holm": p_holm, "difference_later": difference_later,
-                        "p_holm_later": p_later, "told_apart": max(p_holm, p_later) < ALPHA,
+                        "difference": gap, "p_paired_holm": p_holm, "difference_later": gap_later,
+                        "p_paired_holm_later": p_later, "told_apart": max(p_holm, p_later) < ALPHA,
                     }  # fmt: skip
 
 
 def _by_pair(rows: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[float, float]]:
     """Return difference and corrected p-value by the optimizers of a pair, in both orders."""
-    pairs = {(row["optimizer"], row["reference"]): (row["difference"], row["p_holm"]) for row in rows}
-    return pairs | {(b, a): (-difference, p_holm) for (a, b), (difference, p_holm) in pairs.items()}
+    pairs = {(row["optimizer"], row["reference"]): (row["difference"], row["p_paired_holm"]) for row in rows}
+    return pairs | {(b, a): (-gap, p_holm) for (a, b), (gap, p_holm) in pairs.items()}
 
 
 def _ends(row: Row) -> str:
@@ -191,7 +192,7 @@ def _flip(each: Placed) -> Markup:
     row = each.row
     return Markup("<i>N</i> = {}: {} has the lower loss at {}, and {} at {} tokens (<i>p</i> = {} and {}).").format(
         each.group.model_label, each.label("optimizer"), each.group.tokens_label, each.label("reference"),
-        readable_count(row["n_tokens_later"]), p_value(row["p_holm"]), p_value(row["p_holm_later"]),
+        readable_count(row["n_tokens_later"]), p_value(row["p_paired_holm"]), p_value(row["p_paired_holm_later"]),
     )  # fmt: skip
 
 
@@ -217,8 +218,8 @@ def _blocks(material: Material) -> Iterator[Block]:
             if flips:
                 yield Text(
                     f"{plural(len(flips), 'change')} of order between two numbers of tokens, {len(clear)} of them with "
-                    "both differences significant after Holm's correction over the table. The others are not told "
-                    "apart.",
+                    "both differences significant by tests paired by seed, after Holm's correction over the table. The "
+                    "others are not told apart.",
                     small=True,
                 )
 
@@ -238,8 +239,8 @@ FLIPS = Statistic(
     file="flips.csv",
     columns=PLACE
     | {
-        "n_tokens_later": int, "optimizer": str, "reference": str, "difference": float, "p_holm": float,
-        "difference_later": float, "p_holm_later": float, "told_apart": bool,
+        "n_tokens_later": int, "optimizer": str, "reference": str, "difference": float, "p_paired_holm": float,
+        "difference_later": float, "p_paired_holm_later": float, "told_apart": bool,
     },
     key=(*GROUP_COLUMNS, "n_tokens_later", "optimizer", "reference"),
     rows=lambda material: _flips(material.study),

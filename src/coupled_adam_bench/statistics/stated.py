@@ -49,7 +49,7 @@ class PlaceTest:
 def place_test(study: StudyResults, group: Group, hypothesis: Hypothesis, seeds: Sequence[int]) -> PlaceTest:
     """Return the stated test with the stated seeds, which must all have both values."""
     metric = study.layout.metrics[hypothesis.metric]
-    found, keys = study.by_seed(group, metric), (hypothesis.better, hypothesis.than)
+    found, keys = study.scores_by_seed(group, metric), (hypothesis.better, hypothesis.than)
     first, second = ({seed: found[key].get(seed, math.nan) for seed in seeds} for key in keys)
     reasons = []
     for key, sample in zip(keys, (first, second), strict=True):
@@ -58,7 +58,7 @@ def place_test(study: StudyResults, group: Group, hypothesis: Hypothesis, seeds:
     if reasons:
         return PlaceTest(reason="; ".join(reasons))
     if hypothesis.test in ("paired", "equivalence"):
-        better = metric.higher_is_better
+        better = metric.larger_wins
         margin = (1 if better else -1) * (hypothesis.margin or 0.0)
         if hypothesis.test == "paired":
             pairs = paired_test(first, _shifted(second, margin), better)
@@ -70,7 +70,7 @@ def place_test(study: StudyResults, group: Group, hypothesis: Hypothesis, seeds:
             pairs = max(both, key=lambda one: one.p_value)
         difference = paired_test(first, second, better).difference
         return PlaceTest(difference, pairs.t, len(seeds) - 1.0, pairs.p_value, pairs.reason)
-    test = t_test(list(first.values()), list(second.values()), metric.higher_is_better, keys)
+    test = t_test(list(first.values()), list(second.values()), metric.larger_wins, keys)
     return PlaceTest(test.difference, test.t, test.df, test.p_value, test.reason)
 
 
@@ -92,7 +92,7 @@ def _trend_test(
         return PlaceTest(reason=trend.fit.reason)
     index = 1 + trend.terms.index(TOKENS)
     slope, error, df = float(trend.fit.estimates[index]), trend.fit.standard_error(index), trend.fit.df
-    sign = 1 if metric.higher_is_better else -1
+    sign = 1 if metric.larger_wins else -1
     return PlaceTest(slope, statistic(slope, error), df, upper_tail(sign * slope, error, df))
 
 

@@ -9,6 +9,9 @@ import numpy as np
 from scipy.special import stdtr, stdtrit
 from statsmodels.stats.multitest import fdrcorrection
 
+from coupled_adam_bench.results.rounding import difference as difference_of
+from coupled_adam_bench.results.rounding import without_rounding
+
 ALPHA = 0.05
 """Level of significance [P], App. F."""
 LEVEL = 0.95
@@ -51,8 +54,8 @@ def equivalence_p(difference: float, standard_error: float, df: float, margin: f
     """
     if math.isnan(margin) or math.isnan(standard_error):
         return math.nan
-    above = one_sided_p(statistic(difference + margin, standard_error), df, higher=True)
-    below = one_sided_p(statistic(difference - margin, standard_error), df, higher=False)
+    above = one_sided_p(statistic(difference_of(difference, -margin), standard_error), df, higher=True)
+    below = one_sided_p(statistic(difference_of(difference, margin), standard_error), df, higher=False)
     return max(above, below)
 
 
@@ -90,13 +93,15 @@ class TTest:
 def summarize(values: Sequence[float]) -> Sample:
     """Return number, mean and sample standard deviation (NaN for fewer than two values).
 
-    Both are the exact values, rounded once, as ``statistics`` computes them: so equal values have variance 0.
+    Both are the exact values, rounded once, as ``statistics`` computes them, and 0 where they are rounding alone: so
+    values that differ by their last bit have a standard deviation of 0, as equal ones have.
     """
     finite = [float(value) for value in values if math.isfinite(value)]
     n = len(finite)
     if not n or n < len(values):
         return Sample(n, math.nan, math.nan)
-    return Sample(n, mean(finite), stdev(finite) if n > 1 else math.nan)
+    sd = without_rounding(stdev(finite), *finite) if n > 1 else math.nan
+    return Sample(n, without_rounding(mean(finite), *finite), sd)
 
 
 def _untestable(name: str, values: Sequence[float], sample: Sample) -> str:
@@ -117,7 +122,7 @@ def t_test(
     If neither sample varies, different means give t = +-inf with p = 0 or 1, and equal means t = NaN with p = 1.
     """
     a, b = summarize(first), summarize(second)
-    difference = a.mean - b.mean
+    difference = difference_of(a.mean, b.mean)
     reason = "; ".join(filter(None, (_untestable(names[0], first, a), _untestable(names[1], second, b))))
     if reason:
         return TTest(a, b, difference, reason=reason)

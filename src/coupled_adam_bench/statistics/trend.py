@@ -31,6 +31,7 @@ from coupled_adam_bench.report.blocks import (
 )
 from coupled_adam_bench.report.formats import MISSING, p_value, plural, significant
 from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.results.rounding import rounding_of
 from coupled_adam_bench.results.study_results import StudyResults, paired_differences, rivals
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.scores import LOSS
@@ -92,6 +93,7 @@ def fit_line(values: Sequence[float], covariates: Sequence[Sequence[float]], see
     of_seeds = [np.asarray(seeds) == seed for seed in dict.fromkeys(seeds)]
     fits = [np.linalg.lstsq(design[of_seed], y[of_seed], rcond=None) for of_seed in of_seeds]
     lines = np.array([line for line, _, rank, _ in fits if rank > n_slopes])
+    lines[np.abs(lines) <= rounding_of(*y)] = 0.0  # equal differences have no slope
     if len(lines) < 2:
         return _no_fit(
             n_slopes, len(lines), f"{len(lines)} seed(s) with places enough for a line, their spread needs 2"
@@ -191,7 +193,7 @@ def trend_of(
 
 def _rows(trend: Trend) -> list[dict[str, Any]]:
     """Return the rows of trend.csv on one line, without Holm's correction; a term that does not vary has NaN."""
-    sign = 1 if trend.metric.higher_is_better else -1
+    sign = 1 if trend.metric.larger_wins else -1
     fit, setup = trend.fit, trend.groups[0].setup
     rows = []
     for term in (CENTRE, TOKENS, PARAMETERS):

@@ -11,6 +11,7 @@ from pandas import DataFrame
 from coupled_adam_bench.report.blocks import Block, Figures, Grid, Items, Kind, Text, listed
 from coupled_adam_bench.report.formats import MISSING, fixed, plural, shorthand
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
+from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.cells import Cell, readable_count
@@ -81,7 +82,42 @@ def edges_of(tuning: Tuning, settings: Mapping[str, Any]) -> Iterator[tuple[str,
 _BEYOND = {"least": "smaller", "largest": "larger"}
 
 
-def _line(tuning: Tuning, found: DataFrame) -> list[str]:
+def seed_spread(material: Material, tuning: Tuning, found: DataFrame) -> float:
+    """Return the standard deviation over seeds of the losses that a trial compares; NaN where it is not known.
+
+    It is pooled over the candidates of a trial with several seeds, and over the trained cells of one with one seed.
+    """
+    samples = [losses.to_list() for _, losses in found.groupby("candidate")["val_loss"]]
+    if len(tuning.candidates[0].cells) < 2:
+        by_size: dict[tuple[str, int], list[float]] = {}
+        for cell in material.plan.cells.values():
+            if cell.tuning == tuning.id:
+                by_size.setdefault((cell.model.name, cell.n_tokens), []).append(material.study.value(cell, LOSS))
+        samples = list(by_size.values())
+    every = [summarize(sample).sd for sample in samples]
+    sds = [sd for sd in every if not math.isnan(sd)]
+    return math.sqrt(math.fsum(sd**2 for sd in sds) / len(sds)) if sds else math.nan
+
+
+def narrow_choice(tuning: Tuning, found: DataFrame, spread: float) -> str | None:
+    """Return by how little a candidate was chosen if that is within the noise of its trial, two standard errors."""
+    others = found[~found["chosen"]]
+    columns = (others[name].tolist() for name in ("candidate", "mean_val_loss"))
+    means = {candidate: mean for candidate, mean in zip(*columns, strict=True) if not math.isnan(mean)}
+    if not means:
+        return None
+    nearest = min(means, key=means.__getitem__)
+    gap = means[nearest] - found[found["chosen"]]["mean_val_loss"].iloc[0]
+    noise = 2 * spread * math.sqrt(2 / len(tuning.candidates[0].cells))
+    if not gap < noise:
+        return None
+    settings = _described(tuning.candidates[nearest].settings)
+    return (
+        f"chosen by {fixed(gap, _DIGITS)}, within the noise of the trial ({fixed(noise, _DIGITS)}), before {settings}"
+    )
+
+
+def _line(material: Material, tuning: Tuning, found: DataFrame) -> list[str]:
     """Return a tuning in print: its budget, the chosen settings, their validation loss, and what to be wary of."""
     first, n_candidates, n_seeds = tuning.first, len(tuning.candidates), len(tuning.candidates[0].cells)
     budget = f"{n_candidates} × {n_seeds} × {readable_count(first.n_tokens)} = {readable_count(tuning.n_tokens)}"
@@ -89,12 +125,14 @@ def _line(tuning: Tuning, found: DataFrame) -> list[str]:
     if len(found):
         taken = found[found["chosen"]]
         settings = json.loads(taken["settings"].iloc[0])
-        chosen = ", ".join(f"{name} {_shown(value)}" for name, value in settings.items())
+        chosen = _described(settings)
         loss, sensitivity = str(shorthand(summarize(taken["val_loss"].to_list()), _DIGITS)), _sensitivity(tuning, found)
         warnings = [
             f"{text} is the {end} that was tried: {_BEYOND[end]} ones may be better"
             for text, end in edges_of(tuning, settings)
         ]
+        if narrow := narrow_choice(tuning, found, seed_spread(material, tuning, found)):
+            warnings.append(narrow)
         if failed := sum(math.isnan(mean) for mean in found.groupby("candidate")["mean_val_loss"].first()):
             warnings.append(f"{failed} of {plural(n_candidates, 'candidate')} diverged in at least one seed")
     return [
@@ -115,6 +153,10 @@ def _sensitivity(tuning: Tuning, found: DataFrame) -> float:
         by_rate.setdefault(of_candidate["embedding_learning_rate"].iloc[0], []).append(losses)
     best = {rate: min(of_rate, key=math.fsum) for rate, of_rate in by_rate.items()}
     return learning_rate_sensitivity(best, guessing)
+
+
+def _described(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_shown(value)}" for name, value in settings.items())
 
 
 def _shown(value: Any) -> str:
@@ -160,7 +202,7 @@ def _blocks(material: Material) -> Iterator[Block]:
     yield Grid(
         "Tuning",
         listed(*_HEADS),
-        [_line(tuning, tried[tried["tuning"] == tuning.id]) for tuning in plan.tunings.values()],
+        [_line(material, tuning, tried[tried["tuning"] == tuning.id]) for tuning in plan.tunings.values()],
         caption="What was tried, and what was chosen; the budget is candidates × seeds × tokens",
     )
     yield Text(

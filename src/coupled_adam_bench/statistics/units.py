@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from statsmodels.stats.contingency_tables import mcnemar
 
+from coupled_adam_bench.results.rounding import without_rounding
 from coupled_adam_bench.statistics.t_test import interval, statistic, two_sided_p
 
 Floats = NDArray[np.float64]
@@ -41,9 +42,9 @@ class Estimate:
 
 def of_documents(differences_N: Floats) -> Estimate:
     """Return the mean of paired differences of documents, which are independent of each other."""
-    n = len(differences_N)
-    error = float(np.std(differences_N, ddof=1)) / math.sqrt(n) if n > 1 else math.nan
-    return Estimate(n, float(np.mean(differences_N)), error, n - 1)
+    n, largest = len(differences_N), float(np.abs(differences_N).max())
+    sd = without_rounding(float(np.std(differences_N, ddof=1)), largest) if n > 1 else math.nan
+    return Estimate(n, without_rounding(float(np.mean(differences_N)), largest), sd / math.sqrt(n), n - 1)
 
 
 def document_means(
@@ -78,9 +79,11 @@ def average(estimates: Sequence[Estimate]) -> Estimate:
     squares = [(each.standard_error / len(estimates)) ** 2 for each in estimates]
     spread = math.fsum(s**2 / each.df for s, each in zip(squares, estimates, strict=True) if s)
     variance = math.fsum(squares)
+    differences = [each.difference for each in estimates]
+    mean = math.fsum(differences) / len(estimates)
     return Estimate(
         sum(each.n for each in estimates),
-        math.fsum(each.difference for each in estimates) / len(estimates),
+        without_rounding(mean, *differences),
         math.sqrt(variance),
         variance**2 / spread if spread else math.fsum(each.df for each in estimates),
     )

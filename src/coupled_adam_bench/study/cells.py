@@ -165,12 +165,10 @@ def make_cell(study: Study, data: str, model: Model, tokens: Steps | int, optimi
 def stable_prefix(cell: Cell) -> Cell | None:
     """Return the steps of a cell of schedule ``wsd`` before its decay as a run of its own, with a constant schedule.
 
-    Its id is the same for all D. The last step is always the cell's own; ``None`` if there is no other, and for other
-    schedules.
+    Its id is the same for all D. The cell has at least one step of its own. ``None`` for other schedules.
     """
     training = cell.training
-    steps = min(training.decay_start(cell.steps), cell.steps - 1)
-    if training.schedule != "wsd" or steps == 0:
+    if training.schedule != "wsd":
         return None
     identity = _identity(cell.data_digest, cell.vocab_size, cell.model, cell.optimizer, cell.seed)
     identity["training"] = training.model_dump(exclude={"decay_fraction", "min_lr_ratio", "min_learning_rate"})
@@ -178,7 +176,7 @@ def stable_prefix(cell: Cell) -> Cell | None:
         cell,
         id=f"{cell.model.name}_stable_{cell.optimizer.own_key}_s{cell.seed}_{digest(identity)}",
         training=training.model_copy(update={"schedule": "constant"}),
-        steps=steps,
+        steps=training.decay_start(cell.steps),
         tokens_label=None,
     )
 

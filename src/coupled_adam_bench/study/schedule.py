@@ -10,7 +10,8 @@ def learning_rate_factor(step: int, steps: int, training: Training, peak: float)
 
     A linear warmup is followed by ``training.schedule``. A decay falls from 1 to ``min_lr_ratio``, or to
     ``min_learning_rate``, which it would reach at step ``steps``, one after the last. It is a cosine [P][C] or a line;
-    for ``wsd`` the line covers the last steps.
+    for ``wsd`` the line covers the last steps. The first step of a decay is at the peak, so n steps of it lower n - 1
+    rates, as in ``get_wsd_schedule`` of transformers.
     """
     warmup = training.warmup(steps)
     if step < warmup:

@@ -17,7 +17,7 @@ from coupled_adam_bench.models.cross_entropy import token_cross_entropy
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.stored import measurement_of
-from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, RAREST
+from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, RAREST, of_text
 from coupled_adam_bench.study.catalog.stages import STAGES
 
 EVERY = np.ones(4, dtype=bool)
@@ -181,6 +181,10 @@ def test_a_measured_cell_against_its_definition(part):
         share = sum(counts[token] for token in inside) / 499
         pooled = math.log(probability[inside].sum() / share)
         assert values[band.pooled_calibration] == described["pooled_calibration"] == pytest.approx(pooled, abs=1e-6)
+        frequency = training / training.sum()
+        ratios = [math.log(frequency[token] / (counts[token] / 499)) for token in inside if counts[token]]
+        assert values[of_text(band.calibration)] == pytest.approx(np.mean(ratios))
+        assert values[of_text(band.pooled_calibration)] == pytest.approx(math.log(frequency[inside].sum() / share))
     curve = record["calibration"]
     assert curve["n_tokens"][0] == int((training == 0).sum())
     assert sum(curve["n_occurring"]) == len(counts)

@@ -150,7 +150,7 @@ def test_reaches_of_the_drawn_study(fake: Any) -> None:
             for metric in metrics:
                 of_size = tests["n_params"] == group.setup.n_params
                 rows = tests[of_size & (tests["metric"] == metric.name)].sort_values("n_tokens")
-                holds = (rows["p_holm"] < 0.05).tolist()
+                holds = (rows["p_paired_holm"] < 0.05).tolist()
                 expected = {(True,) * 3: "at every D", (False,) * 3: "at no D", (False, True, True): "from 10B on",
                             (False, False, True): "at 20B only"}  # fmt: skip
                 assert word == expected.get(tuple(holds), word)

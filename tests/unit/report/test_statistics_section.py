@@ -19,9 +19,12 @@ def test_survivors_by_recount(fake: Any) -> None:
     material, tests = fake.material, fake.study.tests
     one, seven = (text for text in texts_of(SECTION, material) if "of the table" in text)  # table 2 has no test
     rows = tests[tests["table"] == "table1"]
-    counts = [rows["bold"].sum(), *((rows["bold"] & (rows[name] < 0.05)).sum() for name in ("p_bh", "p_holm"))]
+    counts = [
+        rows["bold"].sum(),
+        *((rows["bold"] & (rows[name] < 0.05)).sum() for name in ("p_paired", "p_paired_holm")),
+    ]
     assert list(map(int, re.findall(r"(\d+) (?:values|of them)|Holm's (\d+)", one)[0][:1])) == counts[:1]
-    assert f"{counts[1]} of them are still significant, after Holm's {counts[2]}." in one
+    assert f"{counts[1]} of them are significant, and {counts[2]} after Holm's correction." in one
     assert seven == "No value of the table is bold."
     by_label = {line[0]: line[1:] for line in tables_of(SECTION, material)[0]}
     losses = rows[rows["metric"] == "loss"]

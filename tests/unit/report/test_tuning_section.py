@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -128,6 +129,29 @@ def test_what_the_section_says(plan_of, tmp_path):
     assert "have the same budget" in html_of(STATISTIC, material_of(plan, tmp_path))
     # Of 64 tokens, guessing has log 64 = 4.1589, which stands for 5 and for what has diverged.
     assert [row[5] for row in rows] == ["0.5196", "0.7196", "0.6667", "-"]
+
+
+def test_a_choice_within_the_noise_of_its_trial_says_so(plan_of, tmp_path):
+    plan = plan_of()
+    inner, clear, *_ = plan.tunings
+    choose(plan, inner, [(5.0, 5.1), (3.0, 3.1), (3.02, 3.11)], 1, tmp_path)  # the seeds spread by 0.061
+    choose(plan, clear, [(5.0, 5.1), (3.0, 3.1), (3.3, 3.4)], 1, tmp_path)
+    rows, *_ = tables_of(STATISTIC, material_of(plan, tmp_path))
+    assert rows[0][6].endswith("chosen by 0.0150, within the noise of the trial (0.1369), before lr_factor 2")
+    assert rows[1][6] == ""
+
+
+def test_the_noise_of_a_trial_with_one_seed_is_that_of_the_trained_cells(plan_of, tmp_path):
+    plan = plan_of(seeds=[11])
+    study = SimpleNamespace(plan=plan, value=lambda cell, _: 0.01 * cell.seed)
+    material = Material(study, tmp_path / "runs", tmp_path)  # type: ignore[arg-type]
+    inner, clear, *_ = plan.tunings
+    choose(plan, inner, [(5.0,), (3.0,), (3.0015,)], 1, tmp_path)
+    choose(plan, clear, [(5.0,), (3.0,), (3.1,)], 1, tmp_path)
+    rows, *_ = tables_of(STATISTIC, material)
+    spread = statistics.stdev(0.01 * seed for seed in plan.blocks[0].block.seeds)
+    assert rows[0][6].endswith(f"within the noise of the trial ({2 * math.sqrt(2) * spread:.4f}), before lr_factor 2")
+    assert rows[1][6] == ""
 
 
 def test_the_sensitivity_takes_the_best_of_what_else_is_tuned_at_each_rate(plan_of, tmp_path):

@@ -44,20 +44,20 @@ def test_the_pooled_interval_is_that_of_scipy() -> None:
 
 def test_flips_of_signs_by_hand() -> None:
     # Sums of +-1 +-2 +-4 are all different: 7 is the largest of 8, 5 the second, and -7 the last.
-    assert sign_flip_p([1.0, 2.0, 4.0]) == 1 / 8
-    assert sign_flip_p([-1.0, 2.0, 4.0]) == 2 / 8
-    assert sign_flip_p([-1.0, -2.0, -4.0]) == 1
-    assert sign_flip_p([1.0, 1.0, -1.0]) == 4 / 8  # ties count: 3 and three times 1
-    assert sign_flip_p([0.1, 0.2, -0.3]) == 5 / 8  # 0.6, 0.4, 0.2 and two sums of zero but for rounding
-    assert sign_flip_p([0.0, 0.0]) == 1
+    assert sign_flip_p([1.0, 2.0, 4.0], 1e-12) == 1 / 8
+    assert sign_flip_p([-1.0, 2.0, 4.0], 1e-12) == 2 / 8
+    assert sign_flip_p([-1.0, -2.0, -4.0], 1e-12) == 1
+    assert sign_flip_p([1.0, 1.0, -1.0], 1e-12) == 4 / 8  # ties count: 3 and three times 1
+    assert sign_flip_p([0.1, 0.2, -0.3], 1e-12) == 5 / 8  # 0.6, 0.4, 0.2 and two sums of zero but for rounding
+    assert sign_flip_p([0.0, 0.0], 1e-12) == 1
 
 
 def test_many_seeds_are_flipped_at_random_and_the_same_each_time() -> None:
     values = np.random.default_rng(1).normal(0.4, 1, size=14).tolist()
     exact = np.mean([sum(s * v for s, v in zip(signs, values, strict=True)) >= sum(values) - 1e-12
                      for signs in np.ndindex(*[2] * 14) for signs in [[1 - 2 * s for s in signs]]])  # fmt: skip
-    found = sign_flip_p(values)
-    assert found == sign_flip_p(values)
+    found = sign_flip_p(values, 1e-12)
+    assert found == sign_flip_p(values, 1e-12)
     assert found == pytest.approx(exact, abs=4 * math.sqrt(exact / N_DRAWN))
 
 

@@ -147,12 +147,12 @@ def test_a_change_of_order_counts_where_both_differences_are_significant(study: 
     group = {each.n_tokens: study.by_seed(each, study.layout.metrics["loss"]) for each in study.groups["table7"]}
     pairs = [(tokens, a, b) for tokens in group for a, b in (("coupled_adam", "adamw"), ("adamw", "sgd_f100"),
              ("coupled_adam", "sgd_f100"))]  # fmt: skip
-    p = [stats.ttest_ind(*(list(group[t][key].values()) for key in (a, b))).pvalue for t, a, b in pairs]
+    p = [stats.ttest_rel(*(list(group[t][key].values()) for key in (a, b))).pvalue for t, a, b in pairs]
     corrected = dict(zip(pairs, holm(p), strict=True))
     for (tokens, later), row in found.iterrows():
         assert row["difference"] < 0 < row["difference_later"]
         both = [corrected[each, "coupled_adam", "adamw"] for each in (tokens, later)]
-        assert [row["p_holm"], row["p_holm_later"]] == pytest.approx(both)
+        assert [row["p_paired_holm"], row["p_paired_holm_later"]] == pytest.approx(both)
         assert row["told_apart"] == (max(both) < 0.05)
     assert found["told_apart"].to_dict() == {(6400, 25600): True, (12800, 25600): False}
 

@@ -256,7 +256,7 @@ def test_a_table_of_the_paper_has_the_columns_that_the_study_measures():
 
 @pytest.mark.fault(
     "settings",
-    "a warmup takes the whole run, or with schedule `wsd` leaves no room for the decay",
+    "a warmup takes the whole run, or with schedule `wsd` leaves no room for the decay, or the decay is one step",
     "it is refused with its place in the grid",
 )
 @pytest.mark.parametrize(
@@ -275,6 +275,11 @@ def test_a_table_of_the_paper_has_the_columns_that_the_study_measures():
             {"training__schedule": "wsd", "training__decay_fraction": 0.6},
             "grid.0.tokens.0: the warmup of 5 steps (training.warmup_steps) and the decay of 6 "
             "(training.decay_fraction) are more than the 10 steps of the run; lower one, or train for longer",
+        ),
+        (
+            {"training__schedule": "wsd", "training__decay_fraction": 0.1},
+            "grid.0.tokens.0: a decay of 1 of the 10 steps of the run (training.decay_fraction) never lowers the "
+            "learning rate, since a decay begins at the peak; raise it, or train for longer",
         ),
     ],
 )

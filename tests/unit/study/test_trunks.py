@@ -57,9 +57,8 @@ def test_other_schedules_have_none(schedule, wsd) -> None:
 @pytest.mark.parametrize(
     ("steps", "training", "expected"),
     [
-        (1, {"warmup_steps": 0}, None),
-        (2, {"warmup_steps": 0}, 1),
-        (6, {"decay_fraction": 0.1}, 5),  # the decay is the last step, from the peak: nothing falls
+        (2, {"warmup_steps": 0, "decay_fraction": 1.0}, 1),
+        (7, {"decay_fraction": 0.2}, 6),  # the decay is two steps, the first of them at the peak
         (20, {"decay_fraction": 0.75}, 6),  # the warmup of 5 and the first step of the decay
         (20, {"warmup_steps": 16}, 17),
     ],
@@ -67,7 +66,8 @@ def test_other_schedules_have_none(schedule, wsd) -> None:
 def test_the_last_step_is_the_cell_s_own(steps, training, expected, wsd) -> None:
     (cell,) = wsd(steps, training=training).cells.values()
     part = stable_prefix(cell)
-    assert (part and part.steps) == expected
+    assert part is not None
+    assert part.steps == expected
 
 
 def test_the_decay_is_not_in_a_trunk_s_id(wsd) -> None:

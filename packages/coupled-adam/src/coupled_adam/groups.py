@@ -1,7 +1,7 @@
 """Parameter groups for CoupledAdam: the token embeddings of a model coupled, everything else with AdamW."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 def coupled_param_groups(
     model: nn.Module,
     *,
-    weight_decay: float = 0.0,
+    weight_decay: float | None = None,
     embedding_weight_decay: float = 0.0,
     decay_vectors: bool = False,
     embeddings: Sequence[str] | None = None,
@@ -28,14 +28,14 @@ def coupled_param_groups(
 
     Args:
         model: any module, with or without ``DistributedDataParallel`` or ``fully_shard`` around it.
-        weight_decay: weight decay of all matrices that are not coupled.
+        weight_decay: weight decay of all matrices that are not coupled; by default that of the optimizer.
         embedding_weight_decay: weight decay of the token embeddings.
-        decay_vectors: whether biases and norms have ``weight_decay`` too.
+        decay_vectors: whether biases and norms decay as these matrices do.
         embeddings: names of the parameters to couple, as in ``model.named_parameters()``; by default the token
             embeddings.
 
     Raises:
-        ValueError: if the token embeddings are ambiguous, frozen, or not in the model.
+        ValueError: if the token embeddings are ambiguous, frozen, or not in the model, or ``embeddings`` has no names.
     """
     if isinstance(model, DistributedDataParallel):
         model = model.module
@@ -45,28 +45,39 @@ def coupled_param_groups(
         raise ValueError("embeddings: all token embeddings are frozen, so there is nothing to couple; use AdamW")
     taken = {id(parameter) for parameter in coupled}
     rest = [parameter for parameter in model.parameters() if parameter.requires_grad and id(parameter) not in taken]
+    # A group without a decay of its own has the one that is given to the optimizer.
+    decay = {} if weight_decay is None else {"weight_decay": weight_decay}
     groups = [
         {"params": coupled, "coupled": True, "weight_decay": embedding_weight_decay},
-        {"params": [p for p in rest if p.ndim >= 2], "coupled": False, "weight_decay": weight_decay},
-        {
-            "params": [p for p in rest if p.ndim < 2],
-            "coupled": False,
-            "weight_decay": weight_decay if decay_vectors else 0.0,
-        },
+        {"params": [p for p in rest if p.ndim >= 2], "coupled": False} | decay,
+        {"params": [p for p in rest if p.ndim < 2], "coupled": False}
+        | (decay if decay_vectors else {"weight_decay": 0.0}),
     ]
     return [group for group in groups if group["params"]]
 
 
 def _named(model: nn.Module, names: Sequence[str]) -> list[Tensor]:
+    if isinstance(names, str):
+        raise ValueError(f"embeddings: {names!r} is text; give a list of names, embeddings=[{names!r}]")
+    if isinstance(names, Tensor | nn.Module) or not all(isinstance(name, str) for name in names):
+        raise ValueError("embeddings: it must be a list of names, as in model.named_parameters()")
+    if not names:
+        raise ValueError("embeddings: it has no names; give at least one, or leave it out")
     known = dict(model.named_parameters(remove_duplicate=False))
-    for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-            raise ValueError(
-                f"embeddings: the model has no parameter {name!r}"
-                + (f"; did you mean {close[0]!r}?" if close else "; its names are those of model.named_parameters()")
-            )
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        meant = [f"{name!r}{_suggestion(name, known)}" for name in unknown]
+        raise ValueError(
+            f"embeddings: the model has no parameter {', '.join(meant)}; names are those of model.named_parameters()"
+        )
     return _unique(known[name] for name in names)
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    """Return which of the known names may be meant: those of which ``name`` is a part, or else the most similar one."""
+    found = [each for each in known if f".{name}." in f".{each}."]
+    found = found[:3] or difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    return f" (did you mean {' or '.join(map(repr, found))}?)" if found else ""
 
 
 def _token_embeddings(model: nn.Module) -> list[Tensor]:

@@ -3,7 +3,8 @@
 The paper is *Better Embeddings with Coupled Adam*, https://arxiv.org/abs/2502.08441.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import ParamsT
 
 from coupled_adam.adamw import adamw_step, dense
-from coupled_adam.saved_state import saved_group, saved_step_and_moment, step_device
+from coupled_adam.checks import ONLY_COUPLED, check, refuse, refuse_without_effect
+from coupled_adam.saved_state import of_adamw, saved_group, saved_step_and_moment, step_device
 from coupled_adam.shards import local, part_of_row, placed_as, sums_over_shards
 from coupled_adam.update import Scalar, sums_of_squares, update
 
@@ -59,7 +61,8 @@ class CoupledAdam(torch.optim.Optimizer):
 
     Raises:
         TypeError: if ``params`` is a module.
-        ValueError: if a setting is out of range or not supported, or a coupled parameter is not a matrix or is complex.
+        ValueError: if a setting is out of range, not supported or without effect, or a coupled parameter is not a
+            matrix or is complex.
     """
 
     def __init__(
@@ -84,10 +87,11 @@ class CoupledAdam(torch.optim.Optimizer):
                 f"params: got a module, {type(params).__name__}; split its parameters into groups: "
                 "CoupledAdam(coupled_param_groups(model), lr=...)"
             )
-        _refuse({"amsgrad": amsgrad, "foreach": foreach, "differentiable": differentiable})
+        refuse({"amsgrad": amsgrad, "foreach": foreach, "differentiable": differentiable})
         if not isinstance(params, Tensor):  # torch refuses a single tensor itself
             params = list(params)  # type: ignore[assignment]
-        marked = any(isinstance(group, dict) and "coupled" in group for group in params)
+        own = [group for group in params if isinstance(group, dict)]
+        marked = any("coupled" in group for group in own)
         defaults = {
             "coupled": not marked,
             "lr": lr,
@@ -100,6 +104,9 @@ class CoupledAdam(torch.optim.Optimizer):
             "capturable": capturable,
             "fused": fused,
         }
+        if own:
+            arguments = inspect.signature(CoupledAdam).parameters
+            refuse_without_effect(defaults, {name: each.default for name, each in arguments.items()}, own)
         self._clipped: dict[Tensor, _Clipped] = {}
         super().__init__(params, defaults)
 
@@ -115,7 +122,7 @@ class CoupledAdam(torch.optim.Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
-            _check(group)
+            check(group)
         except ValueError:
             self.param_groups.pop()
             raise
@@ -171,7 +178,7 @@ class CoupledAdam(torch.optim.Optimizer):
             # On a CPU .item() does not synchronize, and a float 1 lets the step skip the multiplication.
             on_cpu = parameter.device.type == "cpu"
             self._clipped[parameter] = _Clipped(
-                grad, sums[parameter], factor.item() if on_cpu else factor.to(parameter.device)
+                grad, _version(grad), sums[parameter], factor.item() if on_cpu else factor.to(parameter.device)
             )
         return norm
 
@@ -183,8 +190,8 @@ class CoupledAdam(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of this class or of ``torch.optim.AdamW`` for the same parameters.
 
-        AdamW's second moment is averaged, and settings that AdamW does not have are kept. Raises ``ValueError`` for a
-        state that does not fit this optimizer.
+        AdamW's second moment is averaged, and settings that AdamW does not have are kept. Nothing is shared with the
+        state that is given. Raises ``ValueError`` for a state that does not fit this optimizer.
         """
         groups = list(state_dict["param_groups"])
         for index, (saved, group) in enumerate(zip(groups, self.param_groups, strict=False)):
@@ -193,8 +200,26 @@ class CoupledAdam(torch.optim.Optimizer):
         for group, saved in zip(self.param_groups, groups, strict=True):
             for parameter, index in zip(group["params"], saved["params"], strict=True):
                 if index in state_dict["state"]:  # not torch's copy, whose moments have the parameter's dtype
-                    saved_state = state_dict["state"][index]
-                    self.state[parameter] |= saved_step_and_moment(saved_state, parameter, group)
+                    saved_state, state = state_dict["state"][index], self.state[parameter]
+                    state |= saved_step_and_moment(saved_state, parameter, group)
+                    if state["exp_avg"] is saved_state["exp_avg"]:  # torch copies only what it has to convert
+                        state["exp_avg"] = state["exp_avg"].clone()
+
+    @torch.no_grad()
+    def adamw_state_dict(self) -> dict[str, Any]:
+        """Return a state that a ``torch.optim.AdamW`` with the same groups of parameters can load.
+
+        Moments and step counts go on; each row of a coupled parameter has the second moment of its column, times
+        ``scale``. AdamW gives it the dtype of the parameter.
+        """
+        state_dict = self.state_dict()
+        state, groups = dict(state_dict["state"]), []
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            groups.append({name: value for name, value in saved.items() if name not in ("coupled", *ONLY_COUPLED)})
+            for parameter, index in zip(group["params"], saved["params"], strict=True):
+                if index in state:
+                    state[index] = of_adamw(state[index], parameter, group)
+        return {**state_dict, "state": state, "param_groups": groups}
 
     def load_adamw_state(self, adamw: torch.optim.Optimizer) -> None:
         """Copy the moments that a ``torch.optim.AdamW`` has for this optimizer's parameters.
@@ -210,8 +235,11 @@ class CoupledAdam(torch.optim.Optimizer):
 
     def _update(self, parameter: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         clipped = self._clipped.pop(parameter, None)
-        if clipped is not None and clipped.grad is not grad:
-            raise RuntimeError("step: a gradient was replaced after clip_grad_norm_; clip last, right before the step")
+        if clipped is not None and (clipped.grad is not grad or clipped.version != _version(grad)):
+            raise RuntimeError(
+                "step: a gradient was replaced or changed after clip_grad_norm_; clip last, right before the step, and "
+                "after a step that is left out call the optimizer's zero_grad()"
+            )
         if parameter.numel() == 0:
             return
         sums = _sums(parameter, grad, group) if clipped is None else clipped.sums
@@ -248,50 +276,24 @@ class CoupledAdam(torch.optim.Optimizer):
 
 @dataclass(frozen=True)
 class _Clipped:
-    """What the step takes over from clipping: a gradient, the column sums of its squares and the factor on it."""
+    """What the step takes over from clipping: a gradient, the column sums of its squares and the factor on it.
+
+    ``version`` tells whether the gradient was changed in place since.
+    """
 
     grad: Tensor
+    version: int
     sums: Tensor
     factor: Scalar
+
+
+def _version(grad: Tensor) -> int:
+    """Return torch's count of the changes in place of a gradient; the local tensor of a shard has it."""
+    # The only way to read the count without keeping a copy of the gradient. Tensors of inference mode have none.
+    return 0 if local(grad).is_inference() else local(grad)._version
 
 
 def _sums(parameter: Tensor, grad: Tensor, group: dict[str, Any]) -> Tensor:
     """Return the sums of squares of a gradient over the coupled dimension, across all shards."""
     placed, dim = placed_as(dense(grad), parameter), group["coupled_dim"] % parameter.ndim
     return sums_over_shards(sums_of_squares(local(placed), dim, group["fused"]), placed, dim)
-
-
-# Options of torch.optim.AdamW, and what to write instead.
-_ONLY_ADAMW = {
-    "amsgrad": "leave it out",
-    "foreach": "leave it out: torch chooses it by itself for groups that are not coupled, and `fused` is for all",
-    "differentiable": "leave it out: no gradient flows through a step",
-}
-
-
-def _refuse(settings: Mapping[str, Any]) -> None:
-    for name, instead in _ONLY_ADAMW.items():
-        if settings.get(name):
-            raise ValueError(f"{name}: {settings[name]} is not supported by CoupledAdam; {instead}")
-
-
-def _check(group: dict[str, Any]) -> None:
-    _refuse(group)
-    for name, allowed, what in (
-        ("lr", group["lr"] >= 0, "at least 0"),
-        ("betas", all(0 <= beta < 1 for beta in group["betas"]), "at least 0 and below 1, both"),
-        ("eps", group["eps"] >= 0, "at least 0"),
-        ("weight_decay", group["weight_decay"] >= 0, "at least 0"),
-        ("scale", group["scale"] > 0, "above 0"),
-    ):
-        if not allowed:
-            raise ValueError(f"{name}: {group[name]} is out of range; it must be {what}")
-    for parameter in group["params"] if group["coupled"] else ():
-        shape, dim = tuple(parameter.shape), group["coupled_dim"]
-        if parameter.ndim < 2 or not parameter.is_floating_point():
-            raise ValueError(
-                f"params: CoupledAdam takes matrices of real numbers, got a parameter of shape {shape} and "
-                f"{parameter.dtype}; put it into a group with coupled=False, as coupled_param_groups(model) does"
-            )
-        if not -parameter.ndim <= dim < parameter.ndim:
-            raise ValueError(f"coupled_dim: {dim} is not a dimension of a parameter of shape {shape}")

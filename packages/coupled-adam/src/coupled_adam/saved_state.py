@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from coupled_adam.shards import local, part_of_row
 from coupled_adam.update import exact_dtype
 
 _SHARED_WITH_ADAMW = ("params", "param_names", "initial_lr", "lr", "betas", "eps", "weight_decay", "maximize")
@@ -58,6 +59,17 @@ def saved_step_and_moment(saved: dict[str, Any], parameter: Tensor, group: dict[
         moment = moment.to(parameter.device, parameter.dtype, copy=True)
     step = torch.as_tensor(saved["step"], dtype=torch.float32)
     return {"step": step.to(step_device(parameter, group), copy=True), "exp_avg_sq": moment}
+
+
+def of_adamw(state: dict[str, Any], parameter: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+    """Return a parameter's state as AdamW has it, with a coupled second moment in each element of its column."""
+    if not group["coupled"]:
+        return state
+    dim = group["coupled_dim"] % parameter.ndim
+    moment = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+    row = part_of_row(parameter, group["scale"] * state["exp_avg_sq"], dim)
+    local(moment).copy_(row.unsqueeze(dim).expand_as(local(moment)))
+    return {**state, "exp_avg_sq": moment}
 
 
 def _averaged(moment: Tensor, parameter: Tensor, dim: int) -> Tensor:

@@ -98,7 +98,7 @@ def thin(style: Style) -> dict[str, Any]:
 def axis_label(metric: Metric, arrow: bool = False) -> str:
     """Return the symbol of a metric with its unit, and with the arrow of its direction if it is asked for."""
     label = metric.latex if metric.unit == "1" else f"{metric.latex} ({metric.unit})"
-    return label if not arrow else label + (r" $\uparrow$" if metric.higher_is_better else r" $\downarrow$")
+    return f"{label} {metric.latex_arrow}" if arrow else label
 
 
 def curve(ax: Axes, points: Sequence[tuple[float, float]], label: str | None = None, **style: Any) -> None:

@@ -54,6 +54,10 @@ class Metric:
 
     ``name`` and ``task`` identify its rows in ``results.csv``, ``stage`` is the stage of evaluation that measures it;
     ``latex`` and ``html`` are its symbol, already escaped; no value lies outside ``low`` and ``high``.
+
+    A metric that has no better side, with ``higher_is_better`` None, is best at a value. ``best_at`` is this number or,
+    where it depends on the text, the name under which ``results.csv`` has it for each cell. Such values are compared by
+    their distances from it.
     """
 
     name: str
@@ -62,11 +66,44 @@ class Metric:
     latex: str
     html: str
     description: str
-    higher_is_better: bool
+    higher_is_better: bool | None = None
+    best_at: float | str | None = None
     unit: str = "1"
     digits: int = 2
     low: float = 0.0
     high: float = inf
+
+    def __post_init__(self) -> None:
+        """Refuse a metric without a direction, or with two."""
+        assert (self.higher_is_better is None) != (self.best_at is None), self.name
+
+    @property
+    def larger_wins(self) -> bool:
+        """Whether of two numbers that are compared the larger one is better; of two distances it is the smaller."""
+        return bool(self.higher_is_better)
+
+    @property
+    def better(self) -> str:
+        """Which values are better, in words that "is better" follows."""
+        if isinstance(self.best_at, str):
+            return "nearer to what the frequencies of the training text have"
+        if self.best_at is not None:
+            return f"nearer to {self.best_at:g}"
+        return "higher" if self.higher_is_better else "lower"
+
+    @property
+    def arrow(self) -> str:
+        """The sign of the better side, or where the metric is best, in a table's head."""
+        if self.best_at is not None:
+            return "→ text" if isinstance(self.best_at, str) else f"→ {self.best_at:g}"
+        return "↑" if self.higher_is_better else "↓"
+
+    @property
+    def latex_arrow(self) -> str:
+        """The same in LaTeX."""
+        if self.best_at is not None:
+            return r"$\to$ text" if isinstance(self.best_at, str) else rf"$\to {self.best_at:g}$"
+        return r"$\uparrow$" if self.higher_is_better else r"$\downarrow$"
 
 
 # Arrows and digits are those of the paper's tables. A correlation or a ratio of floats may pass its bound by rounding.
@@ -102,8 +139,12 @@ def _band_loss(band: Band) -> Metric:
     return _loss(band.metric, *_of_band(band, r"\mathcal{L}", "<i>L</i>", "cross-entropy on held-out tokens"))
 
 
-# What is best at 0 has the direction in which it errs in practice: rare tokens get too little probability.
-_SIGNED: Any = {"higher_is_better": True, "low": -inf}
+def of_text(name: str) -> str:
+    """Return the name in ``results.csv`` of a calibration that a model with the training text's frequencies has.
+
+    On held-out text it is not 0: rare tokens of the training text come less often there.
+    """
+    return f"{name}_of_text"
 
 
 def _band_calibrations(band: Band) -> tuple[Metric, Metric]:
@@ -115,16 +156,15 @@ def _band_calibrations(band: Band) -> tuple[Metric, Metric]:
         band, r"\log \bar{p}/\bar{f}", "log <i>p̄</i>/<i>f̄</i>",
         "log(probability / share) of all held-out tokens together",
     )  # fmt: skip
-    return (
-        _test(band.calibration, *mean, unit="nat", **_SIGNED),
-        _test(band.pooled_calibration, *pooled, unit="nat", **_SIGNED),
-    )
+    both = ((band.calibration, mean), (band.pooled_calibration, pooled))
+    first, second = (_test(name, *texts, best_at=of_text(name), unit="nat", low=-inf) for name, texts in both)
+    return first, second
 
 
 # Those of the logits of held-out tokens, after Stollenwerk et al. 2026 (arXiv 2601.02031).
 _LOGITS = (
-    # Where the logits drift, they fall; with a centered head their mean is 0.
-    _test("logit_mean", r"$\overline{z}$", "<i>z̄</i>", "mean of all logits", **_SIGNED),
+    # With a centered head the mean is 0; where the logits drift, it leaves it.
+    _test("logit_mean", r"$\overline{z}$", "<i>z̄</i>", "mean of all logits", best_at=0.0, low=-inf),
     _test("logit_sd", r"$\mathrm{sd}\,z$", "sd <i>z</i>", "standard deviation of all logits", higher_is_better=False),
     _test("logit_max", r"$\max |z|$", "max |<i>z</i>|", "largest absolute value of a logit", higher_is_better=False),
     _test(

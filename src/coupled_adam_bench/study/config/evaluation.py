@@ -39,13 +39,23 @@ class OwnMetric(Settings):
     """Module and function, of an installed package or of a file in the folder in which the study is started."""
     symbol: Label
     """What the head of a table's column prints."""
-    higher_is_better: bool
-    """Direction of the test, of the arrow in the table's head and of the bold type."""
+    higher_is_better: bool | None = None
+    """Direction of the test, of the arrow in the table's head and of the bold type; or give ``best_at``."""
+    best_at: Annotated[float, Field(allow_inf_nan=False), BeforeValidator(not_bool)] | None = None
+    """The value at which the metric is best, in place of a direction: the distances from it are compared."""
     digits: int = Field(2, ge=0, le=6)
     """Decimals in tables."""
     unit: Line = "1"
     description: Line = ""
     """What it measures, in a few words."""
+
+    @model_validator(mode="after")
+    def _has_one_direction(self) -> Self:
+        if (self.higher_is_better is None) == (self.best_at is None):
+            raise ValueError(
+                f"higher_is_better, best_at: {self.name} needs one of the two; give a direction or a value"
+            )
+        return self
 
     def declared(self) -> Metric:
         """Return the metric as the catalogue declares its own."""
@@ -57,6 +67,7 @@ class OwnMetric(Settings):
             html=html.escape(self.symbol),
             unit=self.unit,
             higher_is_better=self.higher_is_better,
+            best_at=self.best_at,
             digits=self.digits,
             description=self.description or self.name,
             low=-inf,

@@ -127,8 +127,8 @@ class StatisticsSettings(Settings):
 
     bold: BoldRule = "paper"
     """What decides whether a value is bold in tables with a test. ``paper``: Student's t-test with pooled variance, p <
-    0.05 [P]; ``paired``: the t-test of the differences between runs of the same seed; ``holm``: the paper's test,
-    two-sided, after Holm's correction for all pairs of optimizers of the table."""
+    0.05 [P]; ``paired``: the t-test of the differences between runs of the same seed; ``holm``: this paired
+    test, two-sided, after Holm's correction for all pairs of optimizers of the table."""
     margins: dict[Term, Annotated[float, Field(gt=0), BeforeValidator(not_bool)]] = Field({})
     """By metric, in its unit, the difference that does not matter, such as ``loss: 0.01``. Two optimizers are then
     tested for being equivalent: for a difference within it. Metrics that are not named are not tested so."""

@@ -195,6 +195,11 @@ class Study(Settings):
                 f"the warmup of {warmup} steps (training.{field}) and the decay of {decay} (training.decay_fraction) "
                 f"are more than the {steps} steps of the run; lower one, or train for longer"
             )
+        if decay == 1:
+            return (
+                f"a decay of 1 of the {steps} steps of the run (training.decay_fraction) never lowers the learning "
+                "rate, since a decay begins at the peak; raise it, or train for longer"
+            )
         return None
 
     def _tuning_errors(self) -> Iterator[str]:

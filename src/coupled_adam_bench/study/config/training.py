@@ -188,7 +188,8 @@ class Training(LaterSettings):
     """Learning rate at which the decay ends whatever its peak, in place of ``min_lr_ratio``: 1e-5 in arXiv 2601.02031
     [C]. A lower peak does not decay. An embedding whose rate is f times the model's ends at f times this."""
     decay_fraction: float = Field(0.2, gt=0, le=1)
-    """Fraction of a cell's steps over which ``wsd`` lowers the learning rate."""
+    """Fraction of a cell's steps over which ``wsd`` lowers the learning rate, rounded up. The first of these steps
+    is at the peak, so there must be two."""
     data_order: Literal["with_replacement", "shuffled", "per_rank", "sequential"] = "with_replacement"
     """Windows that a step draws. ``with_replacement``: uniform offsets; ``shuffled``: windows without overlap, each
     once per epoch; ``per_rank``: the authors' offsets, rank r of ``data_ranks`` drawing with the seed seed + r [C];

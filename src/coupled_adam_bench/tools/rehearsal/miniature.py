@@ -75,6 +75,8 @@ def _cut(study: Study, steps: dict[int, int], data: int) -> dict[str, Any]:
     sequences = _SEQUENCES * (training.data_ranks if training.data_order == "per_rank" else 1)
     values["training"] |= {"seq_len": _SEQ_LEN, "batch_sequences": sequences, "warmup_fraction": None}
     values["training"]["warmup_steps"] = int(training.schedule != "wsd" and training.warmup(_STEPS) > 0)
+    # More than half, so that the decay of the shortest run of `wsd` has the two steps that it needs.
+    values["training"]["decay_fraction"] = max(training.decay_fraction, 0.6)
     batch_tokens = training.batch_sequences * training.seq_len
     tables = study.tables_of_blocks
     for block, written in zip(study.grid, values["grid"], strict=True):

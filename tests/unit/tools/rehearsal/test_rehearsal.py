@@ -56,6 +56,14 @@ def one_optimizer(tiny_study):
     return settings
 
 
+def test_the_shortest_run_of_a_miniature_has_the_decay_of_two_steps_that_wsd_needs(tiny_study):
+    settings = tiny_study()
+    settings["training"] |= {"schedule": "wsd", "decay_fraction": 0.2}
+    (cut,) = miniature(make_plan(parse_study(settings)))["studies"]
+    training = parse_study(cut["study"]).training
+    assert [training.decay(steps) for steps in (2, 3, 4)] == [2, 2, 3]
+
+
 @pytest.mark.parametrize("name", ["demo", "optimizers", "theory"])
 def test_the_small_shipped_studies_are_clean(name):
     for combination in combinations(shipped(name)):
