@@ -193,9 +193,11 @@ def _experiment(client: "MlflowClient", uri: str, name: str, plan: Plan, results
 
 def _free_name(client: "MlflowClient", deleted: "Experiment") -> None:
     """Rename a deleted experiment: MLflow makes none of the same name while it is kept, and renames no deleted one."""
+    kept = f"{deleted.name} (deleted, {deleted.experiment_id})"
     client.restore_experiment(deleted.experiment_id)
-    client.rename_experiment(deleted.experiment_id, f"{deleted.name} (deleted, {deleted.experiment_id})")
+    client.rename_experiment(deleted.experiment_id, kept)
     client.delete_experiment(deleted.experiment_id)
+    say(f"MLflow's experiment {deleted.name!r} was deleted: it is kept as {kept!r} until `mlflow gc`, and made anew")
 
 
 def _source(folder: Path, measurements: list[Measurement]) -> Source | None:

@@ -93,6 +93,12 @@ def test_a_composite_and_verify_give_whole_paths(tiny_study: Any, tmp_path: Path
     assert Paths(**parse_config(["paths={hub_mirror: ~/hub}"])).hub_mirror == f"{tmp_path}/home/hub"
 
 
+@pytest.mark.parametrize("text", ["paths={hub_mirror: [}", "paths", "title=a", "paths={hub: a}"])
+def test_verify_takes_nothing_but_paths(text: str) -> None:
+    with pytest.raises(ValueError, match="is not paths="):
+        parse_config([text])
+
+
 @pytest.mark.parametrize("option", ["--out=~/plan.json", "--out=~nobody-of-this-name/plan.json"])
 def test_an_option_with_a_path_knows_the_home(option: str, tmp_path: Path) -> None:
     given = parser().parse_args(["plan", "--study", "~/study.yaml", option])

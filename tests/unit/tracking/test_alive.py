@@ -164,10 +164,11 @@ def test_what_was_deleted_comes_anew(what, imported, tiny_plan):
     assert import_again(tiny_plan)["unchanged"] == 6
 
 
-def test_an_experiment_is_deleted_twice(imported, tiny_plan):
+def test_an_experiment_is_deleted_twice(imported, tiny_plan, capfd):
     for _ in range(2):
         client().delete_experiment(experiment().experiment_id)
         assert import_again(tiny_plan)["created"] == 6
+        assert "MLflow's experiment 'tiny' was deleted: it is kept as 'tiny (deleted, " in capfd.readouterr().err
     assert_all_is_here(imported)
 
 

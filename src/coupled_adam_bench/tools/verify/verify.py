@@ -226,7 +226,10 @@ def parse_config(texts: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in texts:
         name, _, values = text.partition("=")
-        given = yaml.safe_load(values)
+        try:
+            given = yaml.safe_load(values)
+        except yaml.YAMLError:
+            given = None
         if name != "paths" or not isinstance(given, dict) or given.keys() - Paths.model_fields:
             allowed = ", ".join(f"{one}: PATH" for one in Paths.model_fields)
             raise ValueError(f"--config: {text!r} is not paths={{...}} with {allowed}; all else is in the manifest")
