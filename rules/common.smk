@@ -13,8 +13,9 @@ from snakemake.logging import logger
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
 from coupled_adam_bench.cli.guard import check_readable
-from coupled_adam_bench.cli.jobs import Jobs, switch, watched
+from coupled_adam_bench.cli.jobs import Jobs, switch
 from coupled_adam_bench.machine.gpu_leases import visible_gpus
+from coupled_adam_bench.machine.process import end_with_parent
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import await_files, digest
@@ -23,7 +24,10 @@ from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.config import parse_any_study
 from coupled_adam_bench.study.config.reading import read_study_file
 from coupled_adam_bench.study.plan import make_plan, read_plan_file
-from coupled_adam_bench.tools.estimate.speed import LONGEST_MINUTES
+
+# A Snakemake in a job of a cluster does not outlive its job.
+if workflow.remote_exec:
+    end_with_parent()
 
 # No Python that a job starts takes a user's `random.py` in the working folder for its own.
 os.environ["PYTHONSAFEPATH"] = "1"

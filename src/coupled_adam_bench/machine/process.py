@@ -4,10 +4,13 @@ import contextlib
 import gc
 import os
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 _NEW_OBJECTS = 50_000
+_PARENT_SECONDS = 5.0
 
 
 @contextlib.contextmanager
@@ -38,6 +41,22 @@ def rarely_collected() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*usual)
+
+
+def end_with_parent() -> None:
+    """End this process, some seconds later at the most, when the process that started it has ended.
+
+    Snakemake takes SIGTERM in its main thread, which may hold the lock that its handler waits for. Such a process in a
+    cancelled job of a cluster hangs, and not every cluster kills what its job has left.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def git_revision() -> str | None:
