@@ -15,9 +15,10 @@ from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
 from coupled_adam_bench.cli.arguments import check_given_once
 from coupled_adam_bench.cli.guard import check_places, check_readable
-from coupled_adam_bench.cli.jobs import Jobs, switch, watched
+from coupled_adam_bench.cli.jobs import Jobs, switch
 from coupled_adam_bench.machine import surroundings
 from coupled_adam_bench.machine.gpu_leases import visible_gpus
+from coupled_adam_bench.machine.process import end_with_parent
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import await_files, digest
@@ -26,7 +27,10 @@ from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.config import parse_any_study
 from coupled_adam_bench.study.config.reading import check_files
 from coupled_adam_bench.study.plan import make_plan, read_plan_file
-from coupled_adam_bench.tools.estimate.speed import LONGEST_MINUTES
+
+# A Snakemake in a job of a cluster does not outlive its job.
+if workflow.remote_exec:
+    end_with_parent(5)
 
 # The folder of this workflow, and whether another one has imported it with `module`.
 ROOT = Path(str(workflow.current_basedir)).parent

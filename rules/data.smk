@@ -32,14 +32,14 @@ rule prepare:
         STUDY_DIR / "logs" / "{data}.prepare.tsv"
     # Before any training, else data that need all processors wait for the longest one.
     priority: 1e9
-    threads: JOBS.execution("data_threads")
+    threads: JOBS.threads("prepare")
     resources:
-        mem_mb=JOBS.growing(4000),
-        runtime=JOBS.by_study(lambda study: study.execution.train_minutes or LONGEST_MINUTES),
+        mem_mb=JOBS.memory("prepare"),
+        runtime=JOBS.minutes("prepare"),
     params:
         version=versions.DATA,
     shell:
-        watched(
+        JOBS.watched(
             bench("prepare", "--data {wildcards.data:q} --workers {threads} --done {output:q}"),
             "data_threads",
         )

@@ -29,6 +29,7 @@ rule evaluate:
 # theory trains each cell once more in one process, so it needs about the time and the memory of training.
 for stage in STAGES.values():
     trains = stage.name == "theory"
+    kind = "theory" if trains else "evaluate"
 
     rule:
         """Measure trained cells: a stage of the catalogue."""
@@ -42,10 +43,10 @@ for stage in STAGES.values():
             STUDY_DIR / "logs" / f"{{batch}}.{stage.name}.log",
         benchmark:
             STUDY_DIR / "logs" / f"{{batch}}.{stage.name}.tsv"
-        threads: JOBS.execution("train_threads" if trains else "evaluation_threads")
+        threads: JOBS.threads(kind)
         resources:
-            mem_mb=JOBS.training_memory if trains else JOBS.growing("evaluation_mem_mb"),
-            runtime=JOBS.training_minutes if trains else JOBS.growing("evaluation_minutes"),
+            mem_mb=JOBS.memory(kind),
+            runtime=JOBS.minutes(kind),
             gpu=ONE_GPU if stage.gpu else 0,
             nodes=1,
             turn=0 if trains else 1,
@@ -54,7 +55,7 @@ for stage in STAGES.values():
             settings=JOBS.settings(stage.name),
             cells=lambda wildcards: JOBS.evaluation[wildcards.batch],
         shell:
-            watched(
+            JOBS.watched(
                 ENVIRONMENT + bench("{params.stage}", "--cells {params.cells:q} --done {output:q}") + LEASE_GPUS,
                 "train_mem_mb" if trains else "evaluation_mem_mb",
             )

@@ -3,14 +3,16 @@
 #      results/<study>/logs/mlflow-live.log, of the import into MLflow beside the jobs
 #      results/<study>/.lock, which one run of the study at a time holds: the others wait, and find its work done
 
-from coupled_adam_bench.cli import start
+from coupled_adam_bench.cli import queue, start
+from coupled_adam_bench.machine.slurm import check_slurm
 from coupled_adam_bench.store.files import LATENCY_WAIT
 from coupled_adam_bench.store.paths import not_imported
 
-# The main process holds the lock until it ends. The processes of its jobs take none, nor does a study without files.
+# The main process holds the lock until it ends. The processes of its jobs take none, nor does a dry run of a study without
+# files. Two first starts at once wait for each other here, since Snakemake's own lock would end one of them.
 LOCKS = []
 LIVE_IMPORTS = []
-if workflow.is_main_process and STUDY_DIR.is_dir():
+if workflow.is_main_process and (STUDY_DIR.is_dir() or not workflow.output_settings.dryrun):
     with errors_of_users():
         LOCKS = start.lock_study(STUDY_DIR, wait=not workflow.output_settings.dryrun)
     for lock in LOCKS:
@@ -22,7 +24,6 @@ if workflow.is_main_process and STUDY_DIR.is_dir():
 
 def begin():
     """Write what the jobs of this start read."""
-    LOCKS.extend([] if LOCKS else start.lock_study(STUDY_DIR, wait=True))
     start.write_plan(JOBS)
 
 
@@ -41,12 +42,19 @@ onstart:
     work = [(ours.get(job.rule.name, ""), job.wildcards_dict) for job in workflow.dag.needrun_jobs()]
     planned = {rule for rule, _ in work}
     with errors_of_users():
+        if on_slurm := workflow.executor_plugin.name == "slurm":
+            check_slurm()
         start.check_start(JOBS, planned, workflow.local_exec, MISSING)
         begin()
     # For jobs, on a cluster too: what another job has written may be visible late.
     os.environ[LATENCY_WAIT] = str(workflow.execution_settings.latency_wait)
     if trial := start.trial(JOBS, planned, workflow.local_exec):
         shell(f"{verbatim(sys.executable)} -m coupled_adam_bench {trial}")
+    if on_slurm:
+        submitted = [job for job in workflow.dag.needrun_jobs() if not job.is_local]
+        for said in queue.fit_partitions(JOBS, submitted, workflow.group_settings.overwrite_groups):
+            logger.warning(said)
+        queue.watch_queue(logger.warning)
     LIVE_IMPORTS.append(start.start_live_import(JOBS, planned))
     said = start.planned_work(JOBS, work, next(map(os.path.relpath, log), ""))
     if not {"plan", "rehearse", "fetch"} & planned:  # these print, and the line would stand between

@@ -48,10 +48,10 @@ rule try_tasks:
         TASKS_TRIED,
     log:
         STUDY_DIR / "logs" / "try_tasks.log",
-    threads: 1
+    threads: JOBS.threads("try_tasks")
     resources:
-        mem_mb=JOBS.growing(8000),
-        runtime=120,
+        mem_mb=JOBS.memory("try_tasks"),
+        runtime=JOBS.minutes("try_tasks"),
     params:
         settings=[
             measurement and digest(measurement.settings)
@@ -59,7 +59,7 @@ rule try_tasks:
             if stage == "downstream"
         ],
     shell:
-        watched(ENVIRONMENT + bench("try-tasks", "--out {output:q}"), None)
+        JOBS.watched(ENVIRONMENT + bench("try-tasks", "--out {output:q}"), None)
 
 
 # Each branch has a job, so that the cells of a small D need not wait for the end of the trunk.
@@ -77,18 +77,17 @@ rule train_trunk:
         STUDY_DIR / "logs" / "{trunk}.step-{step}.train.tsv"
     wildcard_constraints:
         trunk="|".join(map(re.escape, PLAN.trunks)) or "none",
-    threads: JOBS.execution("training_threads")
+    threads: JOBS.threads("train")
     resources:
-        mem_mb=JOBS.training_memory,
-        runtime=JOBS.training_minutes,
+        mem_mb=JOBS.memory("train"),
+        runtime=JOBS.minutes("train"),
         gpu=JOBS.execution("gpus"),
         nodes=1,
-        slurm_extra=JOBS.warning_before_the_limit,
     params:
         version=versions.TRAIN,
         branch=lambda wildcards: paths.branch_file(wildcards.trunk, int(wildcards.step)),
     shell:
-        watched(
+        JOBS.watched(
             ENVIRONMENT
             + bench("train-trunk", "--branches {params.branch:q} --done {output:q}")
             + REQUEUE
@@ -114,18 +113,17 @@ rule train_cells:
         job="|".join(map(re.escape, JOBS.training)),
     # The longest job comes first, so that no core waits for the last one.
     priority: lambda wildcards: sum(PLAN.trained[cell].flops for cell in JOBS.training[wildcards.job]) / 1e12
-    threads: JOBS.execution("training_threads")
+    threads: JOBS.threads("train")
     resources:
-        mem_mb=JOBS.training_memory,
-        runtime=JOBS.training_minutes,
+        mem_mb=JOBS.memory("train"),
+        runtime=JOBS.minutes("train"),
         gpu=JOBS.execution("gpus"),
         nodes=1,
-        slurm_extra=JOBS.warning_before_the_limit,
     params:
         version=versions.TRAIN,
         cells=lambda wildcards: JOBS.training[wildcards.job],
     shell:
-        watched(
+        JOBS.watched(
             ENVIRONMENT + bench("train", "--cells {params.cells:q} --done {output:q}") + REQUEUE + LEASE_GPUS,
             "train_mem_mb",
         )
@@ -145,16 +143,16 @@ rule choose:
         STUDY_DIR / "logs" / "{tuning}.choose.tsv"
     wildcard_constraints:
         tuning="|".join(map(re.escape, PLAN.tunings)) or "none",
-    threads: JOBS.execution("evaluation_threads")
+    threads: JOBS.threads("evaluate")
     resources:
-        mem_mb=JOBS.growing("evaluation_mem_mb"),
-        runtime=JOBS.growing("evaluation_minutes"),
+        mem_mb=JOBS.memory("evaluate"),
+        runtime=JOBS.minutes("evaluate"),
         gpu=ONE_GPU,
         nodes=1,
     params:
         settings=JOBS.choosing,
     shell:
-        watched(
+        JOBS.watched(
             ENVIRONMENT + bench("choose", "--tuning {wildcards.tuning:q} --out {output:q}") + LEASE_GPUS,
             "evaluation_mem_mb",
         )

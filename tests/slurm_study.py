@@ -53,7 +53,18 @@ class StudyOnSlurm:
     ) -> subprocess.Popen[bytes]:
         """Start Snakemake in a process group of its own, as from a terminal."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = [python, "-m", "snakemake", "--cores", "all", "--configfile", self.study]
+        # Behind `&` a shell has Ctrl-C ignored, and what it starts inherits that.
+        command = [
+            "env",
+            "--default-signal=INT",
+            python,
+            "-m",
+            "snakemake",
+            "--cores",
+            "all",
+            "--configfile",
+            self.study,
+        ]
         if profile:
             command += ["--profile", "slurm", "--slurm-init-seconds-before-status-checks", "1"]
         command += ["--directory", self.folder, *arguments]

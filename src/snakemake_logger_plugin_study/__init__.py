@@ -29,7 +29,7 @@ _DRAW_SECONDS = 1.0
 # What Snakemake says at each start and for each job, and the command of a job that failed. All else is printed.
 _USUAL = re.compile(
     r"Building DAG of jobs|Assuming unrestricted shared|host: |Using shell|Select jobs to execute|Execute \d+ jobs"
-    r"|Complete log|Elapsed time|SLURM run ID|Job \d+ has been submitted|Job rate limit|Waiting at most|None$"
+    r"|Complete log|Elapsed time|SLURM run ID|Job [\w-]+ has been submitted|Job rate limit|Waiting at most|None$"
     r"|RuleException:\nCalledProcessError"
 )
 # A warning for each file of a report that failed: the files are what they were (rules/report.smk).

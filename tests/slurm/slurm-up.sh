@@ -60,6 +60,7 @@ $(for i in $(seq "$nodes"); do
   echo "NodeName=n$i NodeHostname=$(hostname -s) NodeAddr=127.0.0.1 Port=$((port + i)) CPUs=$cpus RealMemory=8000 Gres=gpu:fake:1"
 done)
 PartitionName=main Nodes=n[1-$nodes] Default=YES MaxTime=INFINITE State=UP
+PartitionName=short Nodes=n[1-$nodes] MaxTime=30 State=UP
 CONF
 for i in $(seq "$nodes"); do
   mkdir "$folder/spool-n$i"
@@ -77,7 +78,7 @@ slurmctld -i >&2
 for i in $(seq "$nodes"); do slurmd -N "n$i" >&2; done
 
 for _ in $(seq 150); do
-  if [ "$(sinfo --noheader --Node --format=%t 2>/dev/null | grep -cx idle)" = "$nodes" ]; then
+  if [ "$(sinfo --noheader --partition=main --Node --format=%t 2>/dev/null | grep -cx idle)" = "$nodes" ]; then
     echo "export SLURM_CONF=$SLURM_CONF PATH=$folder/bin:\$PATH"
     exit 0
   fi

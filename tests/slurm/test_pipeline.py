@@ -1,13 +1,15 @@
 """A study on a real SLURM cluster through the shipped profile gives the tables of a local run, whatever is cut off."""
 
 import json
+import os
+import signal
 import time
 from collections import Counter
 
 import pytest
 import yaml
 from finished import outputs
-from slurm_study import StudyOnSlurm, ended
+from slurm_study import StudyOnSlurm, ended, wait_for
 
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -16,7 +18,16 @@ pytestmark = pytest.mark.xdist_group("slurm")  # one cluster, in one worker
 CUTS = 2
 
 
+SHORT = ("--default-resources", "slurm_partition=short", "mem_mb=4000")
+"""A partition that ends jobs after half an hour, less than any job of ours asks for."""
+
+
 @pytest.mark.timeout(600)
+@pytest.mark.fault(
+    "cluster",
+    "The partition ends jobs after half an hour, and each job of the study asks for an hour or more.",
+    "A sentence names them; they ask for half an hour, and the tables are those of a local run.",
+)
 def test_a_study_has_the_tables_of_the_local_run(finished, slurm_cluster, tmp_path):
     pytest.importorskip("snakemake_executor_plugin_slurm")
     settings = yaml.safe_load((finished / "study.yaml").read_text())
@@ -24,14 +35,39 @@ def test_a_study_has_the_tables_of_the_local_run(finished, slurm_cluster, tmp_pa
     study = tmp_path / "study.yaml"
     study.write_text(yaml.safe_dump(settings))
     cluster = StudyOnSlurm(tmp_path / "slurm", study, slurm_cluster)
-    process = cluster.start("tables")
+    process = cluster.start("tables", *SHORT)
     with ended(process):
         assert process.wait(500) == 0, cluster.log.read_text()[-5000:]
     assert cluster.outputs() == outputs(finished)
+    said = cluster.log.read_text()
+    assert "partition short ends jobs after 30 minutes: " in said
+    assert "prepare asks for 30 minutes in place of 60" in said
+    assert "test_loss asks for 15 minutes in place of 240" in said
     # The data, one job that trains, and two for three stages of evaluation.
     jobs = cluster.jobs()
     assert {job.state for job in jobs} == {"COMPLETED"}
     assert len(jobs) == 4
+
+
+@pytest.mark.fault(
+    "cluster",
+    "The user's settings ask for more time than the partition gives, so SLURM lets the job wait for ever; then Ctrl-C.",
+    "Within a minute the terminal names the job, the reason and the setting; nothing is left after Ctrl-C.",
+)
+def test_a_job_that_would_wait_for_ever_is_named(finished, slurm_cluster, tmp_path):
+    pytest.importorskip("snakemake_executor_plugin_slurm")
+    cluster = StudyOnSlurm(tmp_path / "slurm", finished / "study.yaml", slurm_cluster)
+    process = cluster.start("data", *SHORT, "--set-resources", "prepare:runtime=500")
+    with ended(process):
+        wait_for(lambda: cluster.jobs("PENDING"), f"a job waits:\n{cluster.log.read_text()}", 60)
+        wait_for(lambda: "may wait for ever (PartitionTimeLimit)" in cluster.log.read_text(), "the reason is told", 60)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 1
+    said = cluster.log.read_text()
+    assert "prepare asks for 500, as your settings say, and may wait for ever" in said
+    assert "it asks for 500 minutes, more than partition short gives" in said
+    assert "--set-resources prepare:runtime=MINUTES" in said
+    assert cluster.jobs("PENDING", "RUNNING") == []
 
 
 @pytest.mark.fault(
@@ -112,7 +148,7 @@ def test_training_that_is_cut_twice_gives_the_tables_of_the_local_run(
                     continue
                 restarts, now = cluster.restarts(job), cluster.history_lines(*of_job[name])
                 if restarts == cuts[name] and now > begun.setdefault((name, restarts), now):
-                    # What `--signal=TERM@120` does two minutes before the time limit: to the steps, not to the script.
+                    # What SLURM does before it preempts a job: to the steps, not to the script.
                     cluster.slurm("scancel", "--signal=TERM", job.number)
                     cuts[name] += 1
     assert process.returncode == 0, cluster.log.read_text()[-5000:]

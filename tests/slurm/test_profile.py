@@ -16,8 +16,7 @@ pytestmark = pytest.mark.xdist_group("slurm")  # one cluster, in one worker
 ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "slurm" / "config.yaml"
 
-# The resources of rules/train.smk and rules/evaluate.smk, with jobs that say what they were given. SLURM looks at the
-# time every 30 seconds and may warn as much too soon, so a second attempt has a minute more, in which it ends unwarned.
+# The resources of rules/train.smk and rules/evaluate.smk, with jobs that say what they were given.
 SNAKEFILE = """
 PYTHON = {python!r}
 
@@ -31,16 +30,18 @@ for name, gpu, minutes in (("train_cells", 1, 1), ("test_loss", 1, 5), ("embeddi
         params: name=name
         threads: 2
         resources:
-            mem_mb=1000, gpu=gpu, slurm_extra="'--signal=TERM@20'",
-            runtime=lambda wildcards, attempt, minutes=minutes: minutes - 1 + attempt
+            mem_mb=1000, gpu=gpu, runtime=minutes
         shell: "{{PYTHON}} job.py {{params.name}} {{threads}}"
 """
 JOB = """
-import os, pathlib, signal, sys, time
+import os, pathlib, signal, subprocess, sys, time
+from coupled_adam_bench.machine.requeue import stop_before_the_limit
 
 name, threads = sys.argv[1:]
 attempts = pathlib.Path(name + ".attempts")
 given = [os.environ.get(variable, "-") for variable in ("SLURM_CPUS_PER_TASK", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")]
+shown = subprocess.run(["scontrol", "show", "job", given[2]], capture_output=True, text=True, check=True).stdout
+given.append(next(fact for fact in shown.split() if fact.startswith("Nice=")))
 with attempts.open("a") as file:
     print(threads, *given, file=file)
 first = len(attempts.read_text().splitlines()) == 1
@@ -50,6 +51,8 @@ def checkpoint(number, frame):
     sys.exit(75)
 
 signal.signal(signal.SIGTERM, checkpoint)
+if name == "train_cells":
+    stop_before_the_limit(35)
 if name == "train_cells" and first:
     time.sleep(120)  # longer than the job's time limit of a minute
 if name == "test_loss" and first:
@@ -73,6 +76,11 @@ def test_the_profile_sets_what_rules_of_ours_use():
         body = re.search(rf"^rule {name}:\n((?:    .*|)\n)+", rules, re.MULTILINE)
         assert body, f"rule {name} is in the profile and not in rules/"
         assert "gpu=" in body[0], f"rule {name} sets no resource gpu"
+
+
+def test_no_rule_takes_the_options_of_the_site():
+    rules = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "rules").glob("*.smk")))
+    assert "slurm_extra" not in rules
 
 
 def test_stages_of_the_same_cells_are_one_job():
@@ -100,12 +108,19 @@ def test_the_default_profile_leaves_the_cluster_alone():
     assert all(slurm[key] == value for key, value in default.items() if key in slurm)
 
 
+@pytest.mark.fault(
+    "cluster",
+    "A site has options of its own for `sbatch`, for all jobs (`default-resources`) or for those of a rule.",
+    "They arrive, and training stops before its time limit all the same.",
+)
 def test_jobs_get_their_resources_retries_and_warnings(slurm_cluster, tmp_path):
     pytest.importorskip("snakemake_executor_plugin_slurm")
     shutil.copytree(ROOT / "profiles", tmp_path / "profiles")
     (tmp_path / "slurm").mkdir()
     profile = yaml.safe_load(with_site_settings(PROFILE.read_text(encoding="utf-8")))
     del profile["groups"], profile["group-components"]  # here each rule is a job; test_pipeline.py has the groups
+    profile["default-resources"]["slurm_extra"] = "'--nice=7'"
+    profile["set-resources"]["test_loss"]["slurm_extra"] = "'--nice=8'"
     (tmp_path / "slurm" / "config.yaml").write_text(yaml.safe_dump(profile), encoding="utf-8")
     (tmp_path / "Snakefile").write_text(SNAKEFILE.format(python=sys.executable), encoding="utf-8")
     (tmp_path / "job.py").write_text(JOB, encoding="utf-8")
@@ -141,3 +156,4 @@ def test_jobs_get_their_resources_retries_and_warnings(slurm_cluster, tmp_path):
     for name, rows in attempts.items():
         gpu = "0" if name in ("train_cells", "test_loss") else "-"
         assert [row[:3] for row in rows] == [["2", "2", gpu]] * len(rows), name
+        assert {row[4] for row in rows} == {"Nice=8" if name == "test_loss" else "Nice=7"}, name

@@ -67,21 +67,24 @@ def _train_with(
     its job back into the queue, if it was asked to stop and ``--requeue`` is given.
     """
     from coupled_adam_bench.data.bins import open_tokens
+    from coupled_adam_bench.machine.requeue import stop_before_the_limit
     from coupled_adam_bench.study.plan import study_of
     from coupled_adam_bench.training.distributed import launch
     from coupled_adam_bench.training.memory import stop_seconds
 
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"--{option}: {', '.join(unknown)} not among the {option} of {arguments.plan}")
-    execution = study_of(known[name] for name in names).execution
+    cells = [known[name] for name in names]
+    execution = study_of(cells).execution
     device = _device(arguments, execution)
+    if arguments.requeue:
+        stop_before_the_limit(stop_seconds(cells))
     if execution.processes > 1 and not is_launched():
         options = ["--plan", str(arguments.plan), f"--{option}", *names, "--device", device]
-        cells = [known[name] for name in names]
         open_tokens(paths.data_dir(cells[0].data_id), "train")  # compares it once, while no process waits for another
         status = launch(execution.processes, [stage, *options], stop_seconds(cells))
     else:
-        status = train([known[name] for name in names], execution, paths.RESULTS, device)
+        status = train(cells, execution, paths.RESULTS, device)
     return _end_training(status, arguments)
 
 

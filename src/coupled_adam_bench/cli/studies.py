@@ -28,12 +28,23 @@ def _describe(arguments: argparse.Namespace) -> None:
 
     plan = plan_of(arguments)
     estimate = estimate_study(plan)
-    text = describe(estimate) + _describe_stated(plan) + (_describe_cells(plan) if arguments.all else "")
+    text = describe(estimate) + _describe_jobs(plan) + _describe_stated(plan)
+    if arguments.all:
+        text += _describe_cells(plan)
     if arguments.out is not None:
         write_text(arguments.out, text)
     if arguments.json is not None:
         write_json(arguments.json, estimate.to_json())
     print(text, end="")
+
+
+def _describe_jobs(plan: "Plan") -> str:
+    """Return the table of what jobs ask a cluster for."""
+    from coupled_adam_bench.cli.jobs import Jobs
+    from coupled_adam_bench.tools.estimate.text import align
+
+    title = "What jobs ask a cluster for, before the profile's set-resources and the limits of its partitions"
+    return "\n".join(["", title, *align(Jobs(plan).asked(), n_left=1), ""])
 
 
 def _describe_cells(plan: "Plan") -> str:

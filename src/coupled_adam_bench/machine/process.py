@@ -47,7 +47,8 @@ def rarely_collected() -> Iterator[None]:
 def end_with_parent(seconds: float) -> None:
     """Ask this process to stop when its parent has ended, and kill it if it goes on for ``seconds`` after that.
 
-    A process that waits for another one in a collective operation of torch sees no signal, so a thread looks.
+    A process that waits for another one in a collective operation of torch sees no signal. Snakemake takes SIGTERM in
+    its main thread, which may hold the lock that its handler waits for. So a thread looks.
     """
     parent = os.getppid()
 

@@ -1,5 +1,6 @@
 """What the rules ask of the jobs of a study, and what a start refuses; the workflow's own tests run them for real."""
 
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -7,8 +8,6 @@ import pytest
 
 from coupled_adam_bench.cli import start
 from coupled_adam_bench.cli.jobs import Jobs, switch
-from coupled_adam_bench.study.config import parse_study
-from coupled_adam_bench.study.plan import make_plan
 
 
 class Wildcards(SimpleNamespace):
@@ -30,26 +29,73 @@ def test_each_cell_is_trained_and_evaluated_by_one_job(jobs):
     assert set(jobs.markers_of(cells)) == {jobs.trained(job) for job in jobs.training}
 
 
-def test_memory_grows_with_each_attempt_to_a_bound(jobs):
-    wildcards = Wildcards(job=next(iter(jobs.training)))
-    assert [jobs.growing(1000)(wildcards, attempt) for attempt in (1, 2, 3, 9)] == [1000, 2000, 3000, 3000]
-    least, *more = (jobs.training_memory(wildcards, attempt) for attempt in (1, 2, 3, 9))
-    assert more == [round(1.5 * least), round(2.25 * least), round(2.25 * least)]
+def run_killed(jobs, wildcards, tmp_path, ends: list[str]) -> None:
+    """Run a job's command once for each of these ends, as Snakemake would."""
+    (jobs.study_dir / "logs").mkdir(parents=True, exist_ok=True)
+    values = " ".join(vars(wildcards).values())
+    for end in ends:
+        command = jobs.watched(f"bash -c {end!r}", None).format(rule="rule", wildcards=values, log=Quoted("log"))
+        subprocess.run(["bash", "-euc", command], check=False, cwd=tmp_path)
+
+
+class Quoted(str):
+    def __format__(self, spec):
+        return self
 
 
 @pytest.mark.fault(
     "cluster",
-    "`train_minutes` is shorter than the warning that a cluster sends two minutes before the limit.",
-    "The warning comes a quarter of the limit before its end, so that most of the time goes into training.",
+    "A job is cancelled, fails by itself, or is killed without a word, as for lack of memory.",
+    "Only after the last its retry asks for more memory.",
 )
-@pytest.mark.parametrize(("minutes", "seconds"), [(4, 60), (9, 121), (1440, 121)])
-def test_the_warning_before_a_short_limit(minutes, seconds, tiny_study):
-    settings = tiny_study()
-    settings["execution"]["train_minutes"] = minutes
-    jobs = Jobs(make_plan(parse_study(settings)))
-    wildcards = Wildcards(job=next(iter(jobs.training)))
-    assert jobs.training_minutes(wildcards, 1) == minutes
-    assert jobs.warning_before_the_limit(wildcards, 1) == f"'--signal=TERM@{seconds}'"
+@pytest.mark.parametrize(
+    ("ends", "growth"),
+    [
+        (["kill -9 $$"], 1),
+        (["kill -9 $PPID"], 1),  # the script with all that it runs, as SLURM does where there are no cgroups
+        (["kill -9 $$"] * 2, 2),
+        (["kill -9 $$"] * 5, 2),
+        (["kill $PPID; kill $$"], 0),
+        (["exit 2"], 0),
+        (["exit 75"], 0),
+        (["kill -9 $$", "kill $$"], 1),
+        (["kill -9 $$", "exit 0"], 0),
+    ],
+)
+def test_memory_grows_where_a_job_was_killed_without_a_word(ends, growth, jobs, tmp_path):
+    wildcards = Wildcards(batch=next(iter(jobs.evaluation)))
+    run_killed(jobs, wildcards, tmp_path, ends)
+    memory = jobs.memory("evaluate")
+    first = memory(wildcards, 1, "rule")
+    assert memory(wildcards, len(ends) + 1, "rule") == (1 + growth) * first
+    training = jobs.memory("theory")
+    assert training(wildcards, len(ends) + 1, "rule") == round(1.5**growth * training(wildcards, 1, "rule"))
+    assert memory(wildcards, len(ends) + 1, "another_rule") == first
+
+
+def test_no_job_asks_for_more_time_than_its_partition_gives(jobs):
+    wildcards = Wildcards(batch=next(iter(jobs.evaluation)))
+    minutes = jobs.minutes("evaluate")
+    assert [minutes(wildcards, attempt, "test_loss") for attempt in (1, 2, 3, 9)] == [240, 480, 720, 720]
+    jobs.most_minutes["test_loss"] = 300
+    assert [minutes(wildcards, attempt, "test_loss") for attempt in (1, 2, 9)] == [240, 300, 300]
+    assert minutes(wildcards, 2, "embeddings") == 480
+
+
+def test_the_plan_shows_what_each_rule_asks_for(jobs, tiny_plan):
+    header, *rows = jobs.asked()
+    asked = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+    (study,) = tiny_plan.studies.values()
+    assert list(asked) == ["prepare", "train_cells", *(stage.name for stage in study.stages)]
+    assert asked["train_cells"]["jobs"] == str(len(jobs.training))
+    assert asked["test_loss"]["minutes"] == "240" and asked["test_loss"]["at most"] == "720"
+    for rule, wildcards in (
+        ("prepare", {"data": tiny_plan.data_ids[0]}),
+        ("train_cells", {"job": next(iter(jobs.training))}),
+    ):
+        kind = "prepare" if rule == "prepare" else "train"
+        assert asked[rule]["minutes"] == str(jobs.minutes(kind)(wildcards, 1, rule))
+        assert asked[rule]["memory in MB"] == str(jobs.memory(kind)(wildcards, 1, rule))
 
 
 @pytest.mark.parametrize(

@@ -26,3 +26,29 @@ def test_the_command_line_leaves_its_objects_to_the_system_when_it_ends() -> Non
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines()[-1] == "True"
+
+
+HANGS = """
+import signal, threading
+from coupled_adam_bench.machine import process
+process._LOOK_SECONDS = 0.05
+signal.signal(signal.SIGTERM, lambda *_: lock.acquire())
+process.end_with_parent(0.05)
+lock = threading.Lock()
+lock.acquire()
+print("hangs", flush=True)
+lock.acquire()
+"""
+
+
+@pytest.mark.fault(
+    "cluster",
+    "A Snakemake in a cluster's job hangs when the job is cancelled (Ctrl-C), since the signal finds it with a lock.",
+    "It ends when the script of the job has ended.",
+)
+def test_a_process_that_hangs_ends_with_its_parent():
+    command = ["sh", "-c", '"$@"; true', "sh", sys.executable, "-c", HANGS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as script:
+        assert script.stdout.readline() == b"hangs\n"
+        script.kill()
+        assert script.stdout.read() == b""  # until no process has its other end

@@ -1,11 +1,15 @@
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from coupled_adam_bench.machine import requeue
-from coupled_adam_bench.machine.requeue import requeue_own_job
+from coupled_adam_bench.machine import slurm as slurm_commands
+from coupled_adam_bench.machine.requeue import requeue_own_job, stop_before_the_limit
 
 
 @pytest.fixture
@@ -62,7 +66,7 @@ def test_a_job_that_was_ended_does_not_come_back(state, slurm):
     ],
 )
 def test_what_slurm_refuses_is_said(squeue, scontrol, said, slurm, monkeypatch, capsys):
-    monkeypatch.setattr(requeue, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(slurm_commands, "_ANSWER_SECONDS", 0.5)
     slurm(squeue, scontrol)
     assert not requeue_own_job()
     error = capsys.readouterr().err
@@ -78,3 +82,66 @@ def test_without_slurm(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     assert not requeue_own_job()
     assert "No such file or directory: 'squeue'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def stopped(monkeypatch) -> threading.Event:
+    """Return the event that a SIGTERM to this process sets."""
+    event = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: event.set())
+    monkeypatch.setattr(requeue, "_ASK_AGAIN_SECONDS", 0.1)
+    yield event
+    signal.signal(signal.SIGTERM, before)
+
+
+def within(event: threading.Event, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not event.is_set() and time.monotonic() < deadline:
+        time.sleep(0.01)  # a signal's handler runs between the steps of this thread
+    return event.is_set()
+
+
+@pytest.mark.fault(
+    "cluster",
+    "SLURM's controller does not answer a training job that asks when its time ends, and the limit is changed then.",
+    "It asks again, and stops before the limit as it is.",
+)
+def test_a_job_asks_how_long_it_has_and_stops_before(slurm, stopped, tmp_path, capsys):
+    answers = tmp_path / "answers"
+    answers.write_text("error\n0:01\nerror\n0:01\n0:00\n")
+    first = f"answer=$(head -n 1 {answers}); sed -i 1d {answers}"
+    slurm(f"{first}; [ $answer != error ] || exit 1; echo $answer")
+    stop_before_the_limit(120)
+    assert within(stopped, 10)
+    assert answers.read_text() == ""
+    assert "SLURM job 17 has 0 s left: training is asked to stop" in capsys.readouterr().err
+
+
+@pytest.mark.fault(
+    "cluster",
+    "The time limit is shorter than the two minutes that a training job takes to stop.",
+    "It stops after three quarters of the limit, so that most of the time goes into training.",
+)
+def test_a_short_limit(slurm, stopped, monkeypatch):
+    waits = []
+    answers = iter(["4:00", "1:00"])
+    monkeypatch.setattr(requeue, "ask", lambda *_: next(answers))
+    monkeypatch.setattr(requeue.time, "sleep", waits.append)
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    requeue._watch("17", before=121)
+    assert waits == [180]
+    assert stopped.is_set()
+
+
+@pytest.mark.parametrize("left", ["UNLIMITED", "1-00:00:00"])
+def test_a_job_with_time_is_not_stopped(left, slurm, stopped):
+    slurm(f"echo {left}")
+    stop_before_the_limit(120)
+    assert not within(stopped, 0.5)
+
+
+def test_only_jobs_of_slurm_are_stopped(monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    before = threading.active_count()
+    stop_before_the_limit(10**9)
+    assert threading.active_count() == before

@@ -1,15 +1,20 @@
 """What the cells of a study take, each by itself: time, memory and disk, and what ended runs took; and its data."""
 
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from coupled_adam_bench.store.files import read_sealed
 from coupled_adam_bench.study.cells import Cell, Trunk
-from coupled_adam_bench.study.config import Study
+from coupled_adam_bench.study.config import FilesSource, Study
+from coupled_adam_bench.study.inputs import text_files
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.tools.estimate.rental import MEMORY_GB
 from coupled_adam_bench.tools.estimate.speed import (
+    LONGEST_MINUTES,
+    SHORTEST_MINUTES,
+    START_SECONDS,
     EndedRun,
     Source,
     Speeds,
@@ -28,6 +33,10 @@ from coupled_adam_bench.training.memory import (
 # Tokens of GPT-2's tokenizer in a whole dataset: nanoGPT's README (data/openwebtext) and the dataset's card.
 _DATASET_TOKENS = {"openwebtext": 9_040_000_000, "slimpajama": 627_000_000_000}
 _UINT16_VOCABULARY = 2**16
+# What preparing text takes at the most: a process made 250,000 tokens of BPE a second of its CPU time.
+_PREPARED_PER_SECOND = 50_000
+_BYTES_PER_TOKEN = 3
+_COMPRESSED = 5
 
 
 def own_parts(plan: Plan) -> dict[str, Cell]:
@@ -198,3 +207,27 @@ def data_size(study: Study, data_id: str, data_dir: Path) -> DataSize:
         known = min(study.data.max_tokens, known or study.data.max_tokens)
     itemsize = 2 if study.data.vocab_size <= _UINT16_VOCABULARY else 4
     return DataSize(data_id, False, known, known and known * itemsize)
+
+
+def prepare_minutes(study: Study, data_dir: Path, attempt: int = 1) -> int:
+    """Return the time limit of a job's ``attempt`` (from 1) that prepares a study's data, from the size of its text.
+
+    It is the longest limit where nobody knows the size. Preparation goes on with what an earlier attempt has finished.
+    """
+    longest = study.execution.train_minutes or LONGEST_MINUTES
+    n_tokens = data_size(study, "", data_dir).n_tokens
+    if n_tokens is None and isinstance(study.data.source, FilesSource):
+        n_tokens = _tokens_in_files(study.paths.text)
+    if n_tokens is None:
+        return longest
+    minutes = math.ceil((START_SECONDS + n_tokens / (_PREPARED_PER_SECOND * study.execution.data_threads)) / 60)
+    return min(longest, attempt * max(SHORTEST_MINUTES, minutes))
+
+
+def _tokens_in_files(patterns: tuple[str, ...]) -> int:
+    """Return about the most tokens that text files have, some of which may be compressed."""
+    n_bytes = 0
+    for _, path in text_files(patterns):
+        packed = path.suffix not in (".txt", ".jsonl")
+        n_bytes += path.stat().st_size * (_COMPRESSED if packed else 1)
+    return n_bytes // _BYTES_PER_TOKEN

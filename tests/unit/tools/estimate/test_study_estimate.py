@@ -16,7 +16,7 @@ from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.study.config import load_any_study, parse_any_study, parse_study
 from coupled_adam_bench.study.plan import Plan, load_plan, make_plan
-from coupled_adam_bench.tools.estimate.cell import own_parts, trunk_part
+from coupled_adam_bench.tools.estimate.cell import own_parts, prepare_minutes, trunk_part
 from coupled_adam_bench.tools.estimate.speed import START_SECONDS, Speeds, estimated_mfu, read_speeds, train_minutes
 from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
 from coupled_adam_bench.tools.estimate.text import count, describe, hours, size
@@ -505,3 +505,37 @@ def test_candidates_cost_and_their_cells_come_after_them(tmp_path: Path, monkeyp
     ]
     longest = {tunes: max(cell.seconds for cell in estimate.cells if cell.tunes == tunes) for tunes in (True, False)}
     assert estimate.longest[1] == pytest.approx(sum(longest.values()))
+
+
+# The time limit of a preparation.
+
+
+@pytest.mark.fault(
+    "cluster",
+    "A partition ends jobs after some hours, and a study's text is small.",
+    "Preparing the data asks for an hour in place of a day; a text of unknown size asks for a day.",
+)
+def test_preparing_data_asks_for_what_the_text_takes(tiny_study, tmp_path):
+    def minutes(changes: dict[str, Any], attempt: int = 1, **execution: Any) -> int:
+        settings = tiny_study()
+        settings["data"] |= changes
+        settings["execution"] |= execution
+        if "source" in changes:
+            settings["evaluation"] = {"word_similarity": [], "downstream": {"tasks": ["piqa"]}}
+            settings["paths"] = {"text": str(tmp_path / "text")}
+        return prepare_minutes(parse_study(settings), tmp_path / "none", attempt)
+
+    assert [minutes({}, attempt) for attempt in (1, 2, 3)] == [60, 120, 180]
+    assert minutes({}, train_minutes=45) == 45
+    (tmp_path / "text").mkdir()
+    for name, n_bytes in (("a.txt", 600 * 10**6), ("b.jsonl.gz", 600 * 10**6)):
+        with (tmp_path / "text" / name).open("wb") as file:
+            file.truncate(n_bytes)
+    files = {"source": {"kind": "files"}, "tokenizer": "bpe", "vocab_size": 300}
+    # A sixth of it as it is, and five times as much packed: 1.2 billion tokens of three bytes.
+    assert minutes(files, data_threads=2) == 2 + 1_200_000_000 // (2 * 50_000 * 60)
+    assert minutes(files | {"max_tokens": 6_000_000}, data_threads=1) == 60
+    hub = {"source": {"kind": "hub", "preset": "openwebtext"}}
+    assert minutes(files | hub) == 1440
+    unknown = {"source": {"kind": "hub", "dataset": "someone/corpus"}}
+    assert minutes(files | unknown) == 1440
