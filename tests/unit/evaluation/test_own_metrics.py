@@ -128,7 +128,7 @@ def test_nan_has_its_reason(own):
         ("endless", "returns inf, not a finite number of at most 1e+70 in size"),
         (
             "partition",
-            "e+262, not a finite number of at most 1e+70 in size, which statistics need; return, for example, its logarithm",
+            "e+262, not a finite number of at most 1e+70 in size, which statistics need; return, for example, its log",
         ),
         ("changes", "fails (ValueError: assignment destination is read-only"),
         ("fails", "fails (RuntimeError: no)"),
