@@ -68,10 +68,10 @@ def finish(folder: Path, *targets: str, study: str = "study.yaml") -> str:
     return result.stdout
 
 
-def start(folder: Path, *targets: str) -> Any:
-    """Start the workflow, first process of a group, which will run to its end; what it says goes to ``said.txt``."""
+def start(folder: Path, *targets: str, said: str = "said.txt") -> Any:
+    """Start the workflow, first process of a group, which will run to its end; ``said`` gets what it says."""
     options = [*SNAKEMAKE[1:], *targets, "--cores", "2", "--configfile", "study.yaml"]
-    return _process(folder, options, folder / "said.txt")
+    return _process(folder, options, folder / said)
 
 
 def begin(folder: Path) -> Any:

@@ -576,6 +576,22 @@ def test_a_killed_snakemake(number, jobs_too, target, tmp_path, tiny_study):
 
 @pytest.mark.fault(
     "several users",
+    "A study is started for the first time by two people at once, in one folder.",
+    "The second start waits, says for which process, and finds the work done.",
+)
+def test_two_first_starts_at_once(tmp_path, tiny_study):
+    write(tmp_path, small(tiny_study()))
+    processes = {name: start(tmp_path, "data", said=name) for name in ("one.txt", "two.txt")}
+    for name, process in processes.items():
+        process.wait(timeout=300)
+        assert process.returncode == 0, (tmp_path / name).read_text()
+    said = "".join((tmp_path / name).read_text() for name in processes)
+    assert said.count("results/tiny: waits for the process that works in this folder (pid ") == 1
+    assert said.count("Nothing to be done") == 1
+
+
+@pytest.mark.fault(
+    "several users",
     "three working folders share one results folder: two run the same study at once, the third one another study",
     "data are prepared once, each cell is trained once, and all end with the tables of each alone",
 )
