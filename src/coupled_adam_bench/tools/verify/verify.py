@@ -37,19 +37,11 @@ class Verdict:
     findings: Sequence[Finding] = ()
 
 
-def digits(cell: Cell, recorded: Numbers) -> Numbers:
-    """Return by how much each number that decides may be off: those of the study's tables, or all where it has none.
-
-    That is a unit of the last printed digit or, of a share of items, its standard error over them: items near a tie
-    turn with the least rounding.
-    """
+def deciding(cell: Cell) -> set[Number]:
+    """Return the numbers that decide: those that the study's tables print, or all metrics where it has no table."""
     study = cell.study
     printed = {name for table in study.tables_of_blocks.values() for name in table.columns} or study.metrics
-    return {
-        (metric.task, name): max(10.0**-metric.digits, recorded.get((metric.task, f"{name}_stderr"), 0.0))
-        for name, metric in study.metrics.items()
-        if name in printed
-    }
+    return {(metric.task, name) for name, metric in study.metrics.items() if name in printed}
 
 
 def n_that_decide(recorded: Recorded, cells: Sequence[str], own: Mapping[str, float]) -> int:
@@ -58,7 +50,7 @@ def n_that_decide(recorded: Recorded, cells: Sequence[str], own: Mapping[str, fl
         number in values and number[1] not in own
         for name, values in recorded.values.items()
         if name in cells
-        for number in digits(recorded.plan.cells[name], values)
+        for number in deciding(recorded.plan.cells[name])
     )
 
 
@@ -102,7 +94,7 @@ def _compare(recorded: Recorded, cell: Cell, folder: Path) -> tuple[bool, list[s
             known = {number: value for number, value in known.items() if number not in numbers}
         else:
             here |= numbers
-    rerun = Rerun(cell.id, known, [here], digits(cell, known))
+    rerun = Rerun(cell.id, known, [here], deciding(cell), same_weights)
     said = f"{len(rerun.others)} of {len(here)} numbers have other bits; the weights are "
     return same_weights and not rerun.others, [f"{said}{'' if same_weights else 'not '}the same", *notes], rerun
 
@@ -135,7 +127,7 @@ def verify_cell(
 ) -> Verdict:  # fmt: skip
     """Train and evaluate a cell again in ``folder``, and return the verdict on it.
 
-    A cell with a number that is off by more than a unit of its last printed digit is trained ``repeats`` times.
+    A cell that comes out with other weights is trained ``repeats`` times, which measures what rounding does.
     """
     if recorded.cells[cell_id]["status"] not in FINISHED:
         return Verdict(Word.UNCHECKED, [f"it was not trained: {recorded.cells[cell_id]['reason']}"])
@@ -145,8 +137,8 @@ def verify_cell(
     exact, notes, rerun = _compare(recorded, cell, folder)
     if rerun is None or exact:
         return Verdict(Word.EXACT if exact else Word.OTHER, notes)
-    close = all(rerun.is_close(number) for number in rerun.others if number[1] not in own)
-    if not close and (problem := _repeat(recorded, cell, folder, device, run, repeats, rerun.here)) is not None:
+    decided = rerun.same_weights or all(number[1] in own for number in rerun.others if number in rerun.deciding)
+    if not decided and (problem := _repeat(recorded, cell, folder, device, run, repeats, rerun.here)) is not None:
         return Verdict(Word.UNCHECKED, [problem, *notes])
     if len(rerun.here) > 1:
         notes.insert(0, f"trained {len(rerun.here)} times, of which the numbers here are the means")
