@@ -44,26 +44,14 @@ def deciding(cell: Cell) -> set[Number]:
     return {(metric.task, name) for name, metric in study.metrics.items() if name in printed}
 
 
-def n_that_decide(recorded: Recorded, cells: Sequence[str], own: Mapping[str, float]) -> int:
-    """Count the numbers of cells that decide, without those for which a user has tolerances."""
-    return sum(
-        number in values and number[1] not in own
-        for name, values in recorded.values.items()
-        if name in cells
-        for number in deciding(recorded.plan.cells[name])
-    )
-
-
 def _measured(cell: Cell, folder: Path) -> dict[str, dict[Number, float]]:
     """Return the numbers of a cell that was evaluated in ``folder``, by stage."""
     runs = folder / paths.RESULTS / paths.RUNS.name
-    found = {
-        stage.name: measurement_of(stage, cell.study, cell.data_id, runs).read(cell.id) for stage in cell.study.stages
-    }
-    return {
-        name: {(row["task"], row["metric"]): row["value"] for row in evaluation["results"]}
-        for name, evaluation in found.items()
-    }
+    found = {}
+    for stage in cell.study.stages:
+        rows = measurement_of(stage, cell.study, cell.data_id, runs).read(cell.id)["results"]
+        found[stage.name] = {(row["task"], row["metric"]): row["value"] for row in rows}
+    return found
 
 
 def _compare(recorded: Recorded, cell: Cell, folder: Path) -> tuple[bool, list[str], Rerun | None]:
@@ -121,8 +109,8 @@ def _repeat(
     return None
 
 
-def verify_cell(
-    recorded: Recorded, cell_id: str, folder: Path, *, device: str, own: Mapping[str, float], repeats: int,
+def _verify_cell(
+    recorded: Recorded, cell_id: str, folder: Path, device: str, own: Mapping[str, float], repeats: int,
     n_numbers: int, run: Run,
 ) -> Verdict:  # fmt: skip
     """Train and evaluate a cell again in ``folder``, and return the verdict on it.
@@ -144,6 +132,26 @@ def verify_cell(
         notes.insert(0, f"trained {len(rerun.here)} times, of which the numbers here are the means")
     findings = judge(rerun, recorded.seeds, own, n_numbers)
     return Verdict(worst([finding.word for finding in findings]), notes, findings)
+
+
+def verify_cells(
+    recorded: Recorded, cells: Sequence[str], folder: Path, device: str, own: Mapping[str, float], repeats: int,
+    run: Run,
+) -> dict[str, Verdict]:  # fmt: skip
+    """Train and evaluate cells again in ``folder``, print what comes of each, and return the verdicts by the cells."""
+    # Bonferroni's correction is for all numbers that decide, without those for which a user has tolerances.
+    n_numbers = sum(
+        number in recorded.values.get(name, {}) and number[1] not in own
+        for name in cells
+        for number in deciding(recorded.plan.cells[name])
+    )
+    verdicts = {}
+    for name in cells:
+        verdict = _verify_cell(recorded, name, folder, device, own, repeats, n_numbers, run)
+        shown = [f"{finding.said}: {finding}" for finding in verdict.findings[:_SHOWN]]
+        print(f"{name}: {verdict.word}", *shown, *verdict.notes, sep="\n  ", flush=True)
+        verdicts[name] = verdict
+    return verdicts
 
 
 def worst(words: Sequence[Word]) -> Word:
@@ -175,26 +183,20 @@ def verify(
     if unknown := [cell for cell in cells if cell not in recorded.cells]:
         raise ValueError(f"--cells: {', '.join(unknown)} not in {manifest}")
     chosen = choose(recorded, sample, sample_seed) if sample is not None else list(dict.fromkeys(cells))
-    n_numbers = n_that_decide(recorded, chosen, own)
     home = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
-    verdicts: dict[str, Verdict] = {}
     with ExitStack() as stack:
         stack.enter_context(environment({"PYTHONPATH": home}))  # the user's own modules are found from any folder
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="coupled-adam-bench-")))
         folder = folder.absolute()
         say(f"verify: {len(chosen)} of {len(recorded.cells)} cells of {manifest}, in {folder}")
-        for name in chosen:
-            verdict = verdicts[name] = verify_cell(
-                recorded, name, folder, device=device, own=own, repeats=repeats, n_numbers=n_numbers, run=run
-            )
-            shown = [f"{finding.said}: {finding}" for finding in verdict.findings[:_SHOWN]]
-            print(f"{name}: {verdict.word}", *shown, *verdict.notes, sep="\n  ", flush=True)
+        verdicts = verify_cells(recorded, chosen, folder, device, own, repeats, run)
     word = worst([verdict.word for verdict in verdicts.values()])
     print(f"{len(chosen)} of {len(recorded.cells)} cells: {word}")
-    farthest = max(verdicts, key=lambda name: max((f.share for f in verdicts[name].findings), default=-1.0))
-    if findings := verdicts[farthest].findings:
-        print(f"  the farthest of {n_numbers} numbers that decide: {farthest}: {findings[0]}")
+    findings = [(finding.share, name, finding) for name, verdict in verdicts.items() for finding in verdict.findings]
+    if findings:
+        _, farthest, finding = max(findings, key=lambda each: each[0])
+        print(f"  the farthest of the numbers that decide: {farthest}: {finding}")
         print(f"  if only rounding differs, any of them is called too far in at most {LEVEL:.0%} of such checks")
     return EXIT_STATUS[word]
 
