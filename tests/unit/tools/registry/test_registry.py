@@ -521,6 +521,35 @@ def test_results_of_other_mathematics_are_refused_and_not_shown(
     assert "0 bundles with 0 cells" in Path("page.html").read_text()
 
 
+@pytest.fixture(scope="session")
+def tuned_bundle() -> Path:
+    """The bundle of the study `english`, which has trials."""
+    (found,) = (path.parent for path in (ROOT / "registry").glob("*/english.yaml"))
+    return found
+
+
+def test_a_choice_follows_from_the_losses_of_its_trial(
+    tuned_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = REGISTRY / tuned_bundle.name
+    shutil.copytree(tuned_bundle, bundle)
+    lines = (bundle / "tuning.csv").read_text().splitlines(keepends=True)
+    taken = next(number for number, line in enumerate(lines) if line.rstrip().endswith("True"))
+    loss = lines[taken].split(",")[-4]
+    change(bundle, "tuning.csv", lambda text: text.replace(loss, repr(float(loss) + 1)))
+    bundle = reseal(bundle)
+    assert re.search(
+        r"by these losses candidate \d is chosen, but the cells have the settings of candidate", refused(capsys)
+    )
+    change(bundle, "tuning.csv", lambda text: text.replace(repr(float(loss) + 1), "NaN"))
+    bundle = reseal(bundle)
+    assert "val_loss: nan of gpt2-2x128_" in refused(capsys)
+    (bundle / "tuning.csv").unlink()
+    reseal(bundle)
+    assert "tuning.csv: is missing; make the bundle again" in refused(capsys)
+
+
 OWN = """
 from pathlib import Path
 
