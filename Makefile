@@ -56,8 +56,10 @@ lint: $(DEV_STAMP)  ## Check style, types and Snakemake files
 	$(RUN) mypy
 	$(RUN) snakefmt --check $(SNAKEFILES)
 
-registry: $(STAMP)  ## Check all bundles of others' results, and train a cell of each new one again
+registry: $(STAMP)  ## Check all bundles of others' results, and train a cell of each that this branch adds again
 	$(RUN) OMP_NUM_THREADS=1 python -m coupled_adam_bench registry check
+	added=$$(.ci/added-bundles) && { [ -z "$$added" ] \
+	  || $(RUN) OMP_NUM_THREADS=1 python -m coupled_adam_bench registry check $$added --again 1; }
 
 check: lint registry test  ## Run lint, registry and test
 

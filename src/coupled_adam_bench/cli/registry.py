@@ -18,17 +18,18 @@ def _registry(arguments: argparse.Namespace) -> int:
         from coupled_adam_bench.tools.registry.check import check
         from coupled_adam_bench.tools.verify.verify import parse_config
 
-        given = (arguments.registry, arguments.bundles, arguments.again, arguments.device, arguments.record)
+        given = (arguments.registry, arguments.bundles, arguments.again, arguments.device)
         return check(*given, parse_config(arguments.config))
     from coupled_adam_bench.tools.registry.page import write_registry
 
-    write_registry(arguments.registry, arguments.out, arguments.templates)
-    return 0
+    refused = write_registry(arguments.registry, arguments.out, arguments.templates)
+    print(*(f"LEFT OUT: {reason}" for reason in refused), sep="\n", end="\n" if refused else "")
+    return 1 if refused else 0
 
 
 def add_commands(add: AddCommand) -> None:
     """Add the commands of this module to the command line."""
-    sub = add("bundle", _bundle, "pack a finished study for the registry, below 1 MB and without weights", plan=False)
+    sub = add("bundle", _bundle, "pack the results of a finished study, below 1 MB and without weights", plan=False)
     sub.add_argument("study_dir", type=Path, metavar="STUDY", help="results/STUDY, beside results/runs")
     sub.add_argument("--submitter", required=True, help="who hands it in")
     sub.add_argument("--notes", required=True, help="a few words about it")
@@ -38,9 +39,8 @@ def add_commands(add: AddCommand) -> None:
     sub = add("registry", _registry, summary, plan=False)
     sub.add_argument("action", choices=("check", "page"))
     sub.add_argument("bundles", nargs="*", type=Path, metavar="BUNDLE", help="folders to check (default: all)")
-    what = "cells of each bundle that are trained again (default: %(default)s)"
-    sub.add_argument("--again", type=int, default=1, metavar="K", help=what)
-    sub.add_argument("--record", action="store_true", help="write what is found into checks.jsonl, for the page")
+    what = "cells of each bundle to train again, which runs the code of its own optimizers (default: %(default)s)"
+    sub.add_argument("--again", type=int, default=0, metavar="K", help=what)
     what = "paths of studies with text, as 'paths={text: FOLDER}'"
     sub.add_argument("--config", action="extend", nargs="+", default=[], metavar="KEY=VALUE", help=what)
     sub.add_argument("--out", type=Path, default="registry.html", help="the page (default: %(default)s)")

@@ -16,6 +16,7 @@ from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, seal, write_sealed
 from coupled_adam_bench.store.locks import FolderLock
 from coupled_adam_bench.store.paths import IMPORT_SUMMARY, imported_elsewhere, not_imported
+from coupled_adam_bench.store.stored import stated_measures
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.plan import PLAN_SHA256
 from coupled_adam_bench.study.stated import note_stated
@@ -94,7 +95,7 @@ def write_plan(jobs: Jobs) -> None:
     write_sealed(paths.plan_file(plan.name), plan.to_json())
     os.environ[PLAN_SHA256] = seal(plan.to_json())
     if plan.stated is not None:
-        note_stated(plan, jobs.study_dir)
+        note_stated(plan, jobs.study_dir, stated_measures(plan))
 
 
 def trial(jobs: Jobs, planned: Collection[str], is_local: bool) -> str | None:

@@ -11,7 +11,7 @@ from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.catalog.tables import TABLES, Table, comparing_any_number
 from coupled_adam_bench.study.cells import Cell, readable_count
 from coupled_adam_bench.study.config import Model, Study
-from coupled_adam_bench.study.labels import as_seen
+from coupled_adam_bench.study.config.base import as_seen
 from coupled_adam_bench.study.plan import Plan
 
 Values = Mapping[tuple[str, str], float]

@@ -5,6 +5,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from pandas import DataFrame
 
 from coupled_adam_bench.results.rounding import difference
 from coupled_adam_bench.store import paths
@@ -44,6 +47,16 @@ def read_losses(tuning: Tuning, runs: Path = paths.RUNS) -> list[Tried]:
     return tried
 
 
+def tried_of(tuning: Tuning, table: DataFrame) -> list[Tried]:
+    """Return the candidates with the losses and reasons that ``tuning.csv`` has; ``KeyError`` for one it has not."""
+    rows = table[table["tuning"] == tuning.id].set_index("cell")
+    tried = []
+    for candidate in tuning.candidates:
+        found = rows.loc[[cell.id for cell in candidate.cells]]
+        tried.append(Tried(candidate, tuple(found["val_loss"]), tuple(reason or None for reason in found["reason"])))
+    return tried
+
+
 def choose(tuning: Tuning, tried: Sequence[Tried]) -> int:
     """Return the index of the candidate with the least mean loss.
 
@@ -71,14 +84,10 @@ def describe_settings(candidate: Candidate) -> str:
     return ", ".join(f"{name} {json.dumps(value)}" for name, value in candidate.settings.items())
 
 
-def write_choice(tuning: Tuning, path: Path, runs: Path = paths.RUNS) -> int:
-    """Write the record of a choice, sealed, and return the index of the chosen candidate."""
-    tried = read_losses(tuning, runs)
-    chosen = choose(tuning, tried)
-    measurement = validation_measurement(tuning, runs)
-    record = {
+def choice_record(tuning: Tuning, tried: Sequence[Tried]) -> dict[str, Any]:
+    """Return the candidates of a tuning with their losses, and the choice; ``ValueError`` as :func:`choose`."""
+    return {
         "tuning": tuning.id,
-        "measured": {"version": measurement.stage.version, **measurement.settings},
         "candidates": [
             {
                 "settings": one.candidate.settings,
@@ -90,7 +99,14 @@ def write_choice(tuning: Tuning, path: Path, runs: Path = paths.RUNS) -> int:
             }
             for one in tried
         ],
-        "chosen": chosen,
+        "chosen": choose(tuning, tried),
     }
-    write_sealed(path, record)
+
+
+def write_choice(tuning: Tuning, path: Path, runs: Path = paths.RUNS) -> int:
+    """Write the record of a choice, sealed, and return the index of the chosen candidate."""
+    record = choice_record(tuning, read_losses(tuning, runs))
+    measurement = validation_measurement(tuning, runs)
+    write_sealed(path, record | {"measured": {"version": measurement.stage.version, **measurement.settings}})
+    chosen: int = record["chosen"]
     return chosen

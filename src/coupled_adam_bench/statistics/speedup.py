@@ -1,12 +1,12 @@
 """How many tokens the reference needs for the same loss, and how optimizers rank: ``speedup.csv`` and ``flips.csv``.
 
-The effective speedup of an optimizer at D tokens is the number of tokens with which the reference, the first optimizer
-of the table, has its loss, over D (arXiv 2509.02046).  S: seeds    T: numbers of tokens
+The effective speedup of an optimizer at D tokens is the number of tokens with which the reference, the strongest Adam
+of D tokens, has its loss, over D (arXiv 2509.02046).  S: seeds    T: numbers of tokens
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -25,10 +25,9 @@ from coupled_adam_bench.statistics.compare import compare_all, correct
 from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section, Statistic
 from coupled_adam_bench.statistics.scores import LOSS
 from coupled_adam_bench.statistics.t_test import ALPHA, summarize, t_quantile
-from coupled_adam_bench.study.cells import readable_count
+from coupled_adam_bench.study.cells import Cell, readable_count
 
 BEYOND = "the interval reaches beyond the reference's tokens"
-MORE, LESS = "the reference needs more than its most tokens", "the reference needs less than its fewest tokens"
 _POINTS = 1024
 """Points of the curve between which it is a straight line, for its inverse: an error below 1e-5 of the tokens."""
 _EXPONENTS = (1e-3, 2.0)
@@ -72,9 +71,9 @@ def needed_tokens(own: Mapping[int, float], reference: Mapping[int, Mapping[int,
     if (np.diff(means_T) >= 0).any():
         return Needed(n, reason="the loss of the reference does not fall with each number of tokens")
     if loss < means_T[-1]:
-        return Needed(n, reason=f"{MORE}, {readable_count(grid[-1])}")
+        return Needed(n, reason=f"the reference needs more than its most tokens, {readable_count(grid[-1])}")
     if loss > means_T[0]:
-        return Needed(n, reason=f"{LESS}, {readable_count(grid[0])}")
+        return Needed(n, reason=f"the reference needs less than its fewest tokens, {readable_count(grid[0])}")
     logs_T = np.log(grid)
     places, curve = _curve(logs_T, means_T)
 
@@ -114,32 +113,81 @@ def _curve(logs_T: Floats, means_T: Floats) -> tuple[Floats, Floats]:
     return places, np.minimum.accumulate(fitted + np.interp(places, logs_T, rest_T))
 
 
-Curves = dict[tuple[Setup, str], dict[int, dict[int, float]]]
+_ADAM = re.compile(r"adamw(_f[^_]+)?")
+"""Keys of plain Adam, by whatever factor its learning rate on the embedding differs from the model's."""
 
 
-def _curves(study: StudyResults) -> Curves:
-    """Return the losses of each optimizer by tokens and seed, also of blocks that are in another table or in none."""
-    curves: Curves = defaultdict(lambda: defaultdict(dict))
-    for cell_id, setup in study.layout.setups.items():
-        cell = study.plan.cells[cell_id]
-        curves[setup, cell.optimizer.key][cell.n_tokens][cell.seed] = study.value(cell, LOSS)
+@dataclass(frozen=True)
+class Curve:
+    """The losses of an optimizer by tokens and seed, and whether a trial chose its settings at each of them."""
+
+    key: str
+    label: str
+    is_tuned: bool
+    losses: dict[int, dict[int, float]]
+
+    @property
+    def is_adam(self) -> bool:
+        """Whether it is plain Adam, which a speedup may be beside."""
+        return _ADAM.fullmatch(self.key) is not None
+
+    def mean(self, n_tokens: int) -> float:
+        """Return the mean loss with these tokens, NaN if there is none or a seed has none."""
+        return summarize(list(self.losses.get(n_tokens, {}).values())).mean
+
+
+def reference_of(curves: Iterable[Curve], n_tokens: int, is_tuned: bool) -> tuple[Curve | None, str]:
+    """Return the strongest Adam of some tokens, for an optimizer that ``is_tuned`` or not, or why there is none.
+
+    An optimizer with settings of its own trial stands beside Adam with settings of its own, and no other.
+    """
+    adams = [curve for curve in curves if curve.is_adam and math.isfinite(curve.mean(n_tokens))]
+    strongest = min(adams, key=lambda curve: curve.mean(n_tokens), default=None)
+    if strongest is None:
+        return None, "no Adam was trained with these tokens"
+    if strongest.is_tuned != is_tuned:
+        one, other = ("tuned", "not tuned") if is_tuned else ("not tuned", "tuned")
+        return None, f"this is {one}, and the strongest Adam, {strongest.label}, is {other}"
+    return strongest, ""
+
+
+def _is_tuned(cell: Cell) -> bool:
+    return cell.tuning is not None
+
+
+def _curves(study: StudyResults) -> dict[Setup, dict[tuple[str, bool], Curve]]:
+    """Return the curves of each setup by key and tuning, also of blocks that are in another table or in none."""
+    curves: dict[Setup, dict[tuple[str, bool], Curve]] = {}
+    for planned in study.plan.blocks:
+        for cell in planned.cells:
+            name = cell.optimizer.key, _is_tuned(cell)
+            of_setup = curves.setdefault(study.layout.setups[cell.id], {})
+            curve = of_setup.setdefault(name, Curve(name[0], cell.optimizer.label, name[1], {}))
+            curve.losses.setdefault(cell.n_tokens, {})[cell.seed] = study.value(cell, LOSS)
     return curves
 
 
 def _rows(study: StudyResults) -> Iterator[dict[str, Any]]:
     curves = _curves(study)
     for group in (group for groups in study.groups.values() for group in groups):
-        reference = next(iter(group.cells))
-        if len(curve := curves[group.setup, reference]) < 2:
+        rivals = curves[group.setup].values()
+        if not any(curve.is_adam and len(curve.losses) > 1 for curve in rivals):
             continue
         by_seed = study.by_seed(group, study.layout.metrics[LOSS])
         means = {key: summarize(list(values.values())).mean for key, values in by_seed.items()}
         for key, loss in means.items():
-            own = Needed(0, reason="the reference") if key == reference else needed_tokens(by_seed[key], curve)
+            is_tuned = _is_tuned(group.cells[key][0])
+            reference, reason = reference_of(rivals, group.n_tokens, is_tuned)
+            if reference is None:
+                own = Needed(0, reason=reason)
+            elif (reference.key, reference.is_tuned) == (key, is_tuned):
+                own = Needed(0, reason="the reference")
+            else:
+                own = needed_tokens(by_seed[key], reference.losses)
             rank = math.nan if math.isnan(loss) else 1 + sum(difference(other, loss) < 0 for other in means.values())
             yield group.columns | {
-                "optimizer": key, "reference": reference, "rank": rank, "loss": loss, "n": own.n,
-                "tokens_reference": own.tokens, "speedup": own.tokens / group.n_tokens,
+                "optimizer": key, "reference": "" if reference is None else reference.key, "rank": rank, "loss": loss,
+                "n": own.n, "tokens_reference": own.tokens, "speedup": own.tokens / group.n_tokens,
                 "low": own.low / group.n_tokens, "high": own.high / group.n_tokens, "reason": own.reason,
             }  # fmt: skip
 
@@ -177,6 +225,13 @@ def _ends(row: Row) -> str:
     return f"[{fixed(row['low'], 2)}, {fixed(row['high'], 2)}]" if row["n"] > 1 and row["speedup"] > 0 else MISSING
 
 
+def _reference(each: Placed) -> str:
+    """Return the reference as tables call it: it is tuned as the optimizer is."""
+    key, tuned = each.row["reference"], _is_tuned(each.group.cells[each.row["optimizer"]][0])
+    cells = (cell for cells in each.group.cells.values() for cell in cells)
+    return next((cell.optimizer.label for cell in cells if (cell.optimizer.key, _is_tuned(cell)) == (key, tuned)), key)
+
+
 _COLUMNS: tuple[Column[Placed], ...] = (
     *PLACE_COLUMNS,
     Column("Optimizer", lambda each: each.label("optimizer"), "row"),
@@ -184,6 +239,7 @@ _COLUMNS: tuple[Column[Placed], ...] = (
     Column("loss", lambda each: fixed(each.row["loss"], 4), "number"),
     Column("speedup", lambda each: fixed(each.row["speedup"], 2), "number"),
     Column("95 % interval", lambda each: _ends(each.row), "number"),
+    Column("Reference", lambda each: _reference(each) or MISSING),
     Column("Remark", lambda each: each.row["reason"], "wrap"),
 )
 
@@ -201,9 +257,10 @@ def _blocks(material: Material) -> Iterator[Block]:
         return
     yield Text(
         Markup(
-            "The speedup of an optimizer is the number of tokens that the reference, the first optimizer of the table, "
-            "needs for the same loss, over its own: above 1, the reference needs more. The reference's losses are "
-            "interpolated by a power law and never extrapolated; the interval is over seeds, given this curve. All are "
+            "The speedup of an optimizer is the number of tokens that the reference needs for the same loss, over its "
+            "own: above 1, the reference needs more. The reference is the strongest Adam with these tokens; one that "
+            "is tuned stands beside what is tuned, and no other. Its losses are interpolated by a power law and never "
+            "extrapolated; the interval is over seeds, given this curve. All are "
             'in <a href="../speedup.csv">speedup.csv</a>, and pairs whose order changes between two numbers of tokens '
             'in <a href="../flips.csv">flips.csv</a>.'
         )

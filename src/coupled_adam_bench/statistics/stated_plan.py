@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from coupled_adam_bench.report.formats import MISSING, significant
@@ -51,16 +52,27 @@ def seeds_with_values(study: StudyResults) -> tuple[list[int], list[int]]:
 
 
 def _alike(record: Record, sha256: str) -> list[Mapping[str, Any]]:
-    """Return the entries with this text whose runs have the settings of the last of them, whatever their seeds."""
+    """Return the entries with this text and the settings of the last of them, whatever their seeds.
+
+    An entry of an earlier version does not say what was measured: it counts where nothing else was seen to be.
+    """
     seen = [entry for entry in record if entry["sha256"] == sha256]
-    return [entry for entry in seen if _settings(entry) == _settings(seen[-1])]
+    known = [seen[-1].get("measured")] if seen else []
+    if not any(_is_changed(entry.get("measured"), *known) for entry in seen):
+        known.append(None)
+    return [entry for entry in seen if _trained(entry) == _trained(seen[-1]) and entry.get("measured") in known]
 
 
-def _settings(entry: Mapping[str, Any]) -> set[str]:
+def _trained(entry: Mapping[str, Any]) -> set[str]:
     return set(entry["cells"].values())
 
 
-def _in_advance(record: Record, sha256: str) -> Check:
+def _is_changed(measured: Any, other: Any) -> bool:
+    return None not in (measured, other) and measured != other
+
+
+def stated_in_advance(record: Record, sha256: str) -> Check:
+    """Return whether a text was stated before the first of its runs had begun, by what was seen of it."""
     subject = "stated in advance"
     alike = _alike(record, sha256)
     if not alike:
@@ -70,12 +82,17 @@ def _in_advance(record: Record, sha256: str) -> Check:
         f"this text with these settings was first seen on {first['at']}, when {len(first['begun'])} of "
         f"{first['n_cells']} runs had begun"
     )
-    of_text = [_settings(entry) for entry in record if entry["sha256"] == sha256]
-    if any(settings != of_text[0] for settings in of_text):
+    of_text = [entry for entry in record if entry["sha256"] == sha256]
+    is_measured_otherwise = any(_is_changed(a.get("measured"), b.get("measured")) for a, b in pairwise(of_text))
+    if is_measured_otherwise or any(_trained(entry) != _trained(of_text[0]) for entry in of_text):
         finding += "; settings changed after the plan was seen"
     if others := {entry["sha256"] for entry in record} - {sha256}:
         finding += f"; {len(others)} other text(s) of the plan were seen too"
-    return Check(subject, "no" if first["begun"] else "yes", finding)
+    if first["begun"]:
+        return Check(subject, "no", finding)
+    if first.get("measured") is None:
+        return Check(subject, "open", f"{finding}; how its metrics were to be measured is not recorded")
+    return Check(subject, "yes", finding)
 
 
 def _dropped(record: Record, sha256: str) -> list[str]:
@@ -104,7 +121,7 @@ def checks(study: StudyResults, record: Record) -> tuple[Check, ...]:
     assert stated is not None
     some, whole = seeds_with_values(study)
     return (
-        _in_advance(record, stated.sha256),
+        stated_in_advance(record, stated.sha256),
         _seeds(stated.plan.seeds, some, whole, _dropped(record, stated.sha256)),
     )
 

@@ -1,11 +1,15 @@
 """Atomic writes, which leave a file either whole or absent, checksums, and what is read once or comes late."""
 
+import gzip
 import hashlib
+import io
 import json
 import os
 import secrets
 import shutil
+import stat
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -84,6 +88,42 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path}: no such file") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not valid JSON ({error}); delete it and run again") from None
+
+
+def read_folder(folder: Path, max_bytes: int, max_files: int) -> dict[str, bytes]:
+    """Return the contents of all files of a stranger's folder by their paths in it, hidden ones too.
+
+    ``ValueError`` for a folder that is too large, and for a link, a pipe or a device, before it is opened; the folder
+    may be no link either.
+    """
+    contents: dict[str, bytes] = {}
+    left = max_bytes
+    if not stat.S_ISDIR(folder.lstat().st_mode):
+        raise ValueError(f"{folder}: no folder, or a link to one; give a folder of plain files")
+    for place, folders, names in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *names)):
+            status = path.lstat()
+            if stat.S_ISDIR(status.st_mode):
+                continue
+            if not stat.S_ISREG(status.st_mode):
+                raise ValueError(f"{path}: a link, a pipe or a device; allowed are plain files: remove it")
+            left -= status.st_size
+            if left < 0 or len(contents) == max_files:
+                raise ValueError(f"{folder}: too large; allowed are {max_bytes:,} bytes in {max_files:,} files")
+            contents[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return contents
+
+
+def gunzip(path: Path, packed: bytes, max_bytes: int) -> bytes:
+    """Return what a stranger's gzip file, read from ``path``, unpacks to; ``ValueError`` if it is damaged or large."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+            contents = file.read(max_bytes + 1)
+    except (OSError, EOFError, zlib.error):
+        raise ValueError(f"{path}: no whole gzip file; make it again") from None
+    if len(contents) > max_bytes:
+        raise ValueError(f"{path}: unpacks to more than {max_bytes:,} bytes, which are allowed")
+    return contents
 
 
 def seal(value: dict[str, Any]) -> str:

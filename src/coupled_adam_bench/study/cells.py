@@ -1,13 +1,13 @@
 """Cells of a study: (model, tokens, optimizer, seed), each with an id that says what it is and hashes what it does."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coupled_adam_bench.store.files import digest
 from coupled_adam_bench.study import versions
-from coupled_adam_bench.study.config import Data, GridBlock, Model, Optimizer, Steps, Study, Training
+from coupled_adam_bench.study.config import GridBlock, Model, Optimizer, Steps, Study, Training
 from coupled_adam_bench.study.inputs import fingerprints, text_files, token_files, tokenizer_identity
 
 
@@ -98,18 +98,26 @@ class Trunk:
         return tuple(sorted({prefix.steps for prefix in self.prefixes.values()}))
 
 
-def data_digest(study: Study) -> str:
-    """Return a hash of everything that can change a study's token bins: source, contents, tokenizer and split."""
-    data: Data = study.data
-    identity: dict[str, Any] = {"version": versions.DATA, **data.model_dump(exclude={"name"})}
-    if data.source.kind == "files":
-        identity["files"] = fingerprints(text_files(study.paths.text))
-    elif data.source.kind == "bins":  # without any, as for a plan or a rehearsal, nothing is prepared or trained
-        identity["files"] = fingerprints(token_files(data.source, study.paths.text[0]))
-    if data.tokenizer == "file":
+def data_inputs(study: Study) -> dict[str, Any]:
+    """Return what identifies the files that a study's data are made of: text or tokens, and a tokenizer of its own."""
+    inputs: dict[str, Any] = {}
+    if study.data.source.kind == "files":
+        inputs["files"] = fingerprints(text_files(study.paths.text))
+    elif study.data.source.kind == "bins":  # without any, as for a plan or a rehearsal, nothing is prepared or trained
+        inputs["files"] = fingerprints(token_files(study.data.source, study.paths.text[0]))
+    if study.data.tokenizer == "file":
         assert study.paths.tokenizer is not None
-        identity |= tokenizer_identity(study.paths.tokenizer)
-    return digest(identity)
+        inputs |= tokenizer_identity(study.paths.tokenizer)
+    return inputs
+
+
+def data_digest(study: Study, inputs: Mapping[str, Any] | None = None) -> str:
+    """Return a hash of everything that can change a study's token bins: source, contents, tokenizer and split.
+
+    ``inputs`` are what :func:`data_inputs` gave, for a reader who has no text.
+    """
+    found = data_inputs(study) if inputs is None else inputs
+    return digest({"version": versions.DATA, **study.data.model_dump(exclude={"name"}), **found})
 
 
 def data_id(study: Study, digest_of_data: str) -> str:

@@ -1,10 +1,10 @@
 """Labels: the names of optimizers, models and token counts in results, tables and figures, one for each thing."""
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from coupled_adam_bench.study.cells import readable_count
+from coupled_adam_bench.study.config.base import as_seen
 
 if TYPE_CHECKING:
     from coupled_adam_bench.study.plan import PlannedBlock
@@ -32,11 +32,6 @@ def check_labels(blocks: "Sequence[PlannedBlock]") -> None:
                     f"{other_place} and {place}: both are printed as {label!r}, so tables and figures could not tell "
                     f"them apart; {_REMEDY[kind]}"
                 )
-
-
-def as_seen(label: str) -> str:
-    """Return a label as a reader sees it: one form of each letter, one space where there are several."""
-    return " ".join(unicodedata.normalize("NFKC", label).split())
 
 
 def _printed(planned: "PlannedBlock") -> Iterator[tuple[str, str, str | int, int]]:

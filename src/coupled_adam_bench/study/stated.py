@@ -1,9 +1,10 @@
 """A stated plan: what a study will test, written down before its first run (preregistration), in a file of its own.
 
-It is checked against the study before the first job, and its text and the settings of its runs are recorded when seen.
+It is checked against the study before the first job. Its text, the settings of its runs and what is measured in them
+are recorded when seen.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -209,8 +210,10 @@ def _sign(cell: Cell, study: str) -> Path:
     return paths.run_dir(cell.id, Path())
 
 
-def note_stated(plan: "Plan", study_dir: Path) -> None:
-    """Record a stated plan if it is not what was seen last: its text, and the settings of its runs.
+def note_stated(plan: "Plan", study_dir: Path, measured: Mapping[str, str]) -> None:
+    """Record a stated plan if it is not what was seen last: its text, the settings of its runs, and what is measured.
+
+    ``measured`` has by study and metric a hash of everything but the model that can change the metric.
 
     The record says which of all runs that it ever meant had begun by then. It is kept on the user's own machine, so it
     is a help to honest people and no proof to others.
@@ -218,8 +221,8 @@ def note_stated(plan: "Plan", study_dir: Path) -> None:
     assert plan.stated is not None
     seen = read_record(study_dir)
     cells = {cell.job_name: _settings(cell) for cell in meant_cells(plan.stated, plan.blocks)}
-    now = {"sha256": plan.stated.sha256, "cells": cells}
-    if seen and {name: seen[-1][name] for name in now} == now:
+    now = {"sha256": plan.stated.sha256, "cells": cells, "measured": measured}
+    if seen and {name: seen[-1].get(name) for name in now} == now:
         return
     chosen = plan.with_choices(chosen_values(plan.tunings.values(), study_dir / paths.TUNING))
     signs = {cell.job_name: [str(_sign(cell, study_dir.name))] for cell in meant_cells(plan.stated, chosen.blocks)}

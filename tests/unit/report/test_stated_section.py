@@ -16,6 +16,7 @@ from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.stated import STATISTIC
 from coupled_adam_bench.statistics.stated_plan import stated_table
 from coupled_adam_bench.store.files import read_json
+from coupled_adam_bench.store.stored import stated_measures
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.stated import note_stated
@@ -45,7 +46,7 @@ def section(tiny_study: Callable[..., dict[str, Any]], results_of: Any, tmp_path
         assert plan.stated is not None
         for cell_id in list(plan.cells)[:n_begun]:
             (tmp_path / "runs" / cell_id).mkdir(parents=True)
-        note_stated(plan, folder)
+        note_stated(plan, folder, stated_measures(plan))
         study: StudyResults = results_of(plan, lambda cell, _: NAN if cell.seed in without else value(cell))
         material = Material(study, tmp_path / "runs", folder)
         hypotheses, checks = tables_of(STATISTIC, material)
@@ -111,7 +112,7 @@ def test_the_whole_report_of_a_stated_plan(
     path.write_text(yaml.safe_dump({"title": "R&D", "hypotheses": [better], "seeds": [1, 2, 3]}))
     plan = make_plan(parse_study(tiny_study(stated=str(path))))
     assert plan.stated is not None
-    note_stated(plan, folder)
+    note_stated(plan, folder, stated_measures(plan))
     results = tmp_path / "collected.csv"
     write_csv(results_of(plan, lambda cell, _: value(cell)).results, results)
     report(plan, Places(templates, folder, tmp_path / "runs", results), endings=["svg"])

@@ -11,7 +11,7 @@ from sections import tables_of, texts_of
 
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.speedup import BEYOND, FLIPS, STATISTIC, needed_tokens
+from coupled_adam_bench.statistics.speedup import BEYOND, FLIPS, STATISTIC, Curve, needed_tokens, reference_of
 from coupled_adam_bench.statistics.t_test import holm
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
@@ -167,3 +167,45 @@ def test_the_section_shows_both(study: StudyResults) -> None:
 
 def test_one_number_of_tokens_has_no_section(tiny_plan: Any, results_of: Any) -> None:
     assert tables_of(STATISTIC, Material(results_of(tiny_plan, lambda *_: 1.0))) == []
+
+
+def curve(key: str, loss: float, is_tuned: bool = False) -> Curve:
+    label = key + " (tuned)" * is_tuned
+    return Curve(key, label, is_tuned, {100: by_seed([loss + 1] * 2), 200: by_seed([loss] * 2)})
+
+
+def test_the_reference_is_the_strongest_adam_of_the_same_tokens() -> None:
+    weak, strong, other = curve("adamw", 3.2), curve("adamw_f3", 3.1), curve("adamw_amsgrad", 2.0)
+    longer = Curve("adamw_f9", "f9", False, {tokens: by_seed([2.0] * 2) for tokens in (400, 800, 1600)})
+    assert reference_of([weak, strong, other, longer], 200, is_tuned=False) == (strong, "")
+    assert reference_of([weak, other], 200, is_tuned=False) == (weak, "")
+    assert reference_of([other], 200, is_tuned=False) == (None, "no Adam was trained with these tokens")
+    assert reference_of([weak], 300, is_tuned=False) == (None, "no Adam was trained with these tokens")
+    lost = Curve("adamw", "x", False, {200: by_seed([1.0, math.nan])})
+    assert reference_of([lost, weak], 200, is_tuned=False) == (weak, "")
+
+
+def test_what_is_tuned_stands_beside_what_is_tuned() -> None:
+    plain, tuned = curve("adamw", 3.2), curve("adamw", 3.1, is_tuned=True)
+    assert reference_of([plain, tuned], 200, is_tuned=True) == (tuned, "")
+    reason = "this is not tuned, and the strongest Adam, adamw (tuned), is tuned"
+    assert reference_of([plain, tuned], 200, is_tuned=False) == (None, reason)
+    reason = "this is tuned, and the strongest Adam, adamw, is not tuned"
+    assert reference_of([curve("adamw", 3.0), tuned], 200, is_tuned=True) == (None, reason)
+
+
+def test_an_adam_of_another_table_is_the_reference_if_it_is_stronger(
+    tiny_study: Callable[..., dict[str, Any]], results_of: Any
+) -> None:
+    """The first optimizer of the table is a weaker Adam, which two optimizers of it are better than."""
+    gains = {"adamw": 0.0, "coupled_adam": 0.02, "adamw_f3": 0.1}
+    block = {"models": ["nano"], "seeds": [1, 2, 3], "tokens": [{"steps": steps} for steps in GRID]}
+    strong = {"name": "adamw", "lr_factor": 3}
+    grid = [block | {"table": "table1", "optimizers": ["adamw", "coupled_adam"]}, block | {"optimizers": [strong]}]
+    study = results_of(
+        make_plan(parse_study(tiny_study(grid=grid))), lambda cell, _: law(cell.steps) - gains[cell.optimizer.key]
+    )
+    found = Material(study).frame(STATISTIC)
+    assert set(found["reference"]) == {"adamw_f3"}
+    assert (found["speedup"].dropna() < 1).all() and len(found["speedup"].dropna()) == 4
+    assert tables_of(STATISTIC, Material(study))[0][0][-2] == "adamw_f3"

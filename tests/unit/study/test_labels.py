@@ -1,5 +1,6 @@
 """What tables and figures print tells optimizers, models and counts of tokens apart."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,14 +68,36 @@ def test_one_label_for_two_things(case: str, tiny_study: TinyStudy) -> None:
     )
 
 
-def test_a_key_stays_right_after_a_built_in_optimizer_has_its_name(tiny_study: TinyStudy) -> None:
-    plan = make_plan(parse_study(tiny_study(grid=[block(optimizers=["coupled_adam", custom("adamw", "Mine")])])))
-    assert [cell.optimizer.key for cell in plan.cells.values()] == ["coupled_adam", "adamw"]
-
-
 def test_parts_of_a_composite_study(tiny_study: TinyStudy, tmp_path: Path) -> None:
     for name, key in (("a", "one"), ("b", "two")):
         values = tiny_study(study=name, grid=[block(optimizers=["adamw", custom(key, "Lion")])])
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(values))
     with pytest.raises(ValueError, match=r"^a: grid\.0\.optimizers\.1 and b: grid\.0\.optimizers\.1: both are printed"):
         make_plan(parse_any_study({"study": "whole", "studies": ["a", "b"]}), [tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("key", "label", "field"),
+    [
+        ("adamw", "Mine", "key: 'adamw'"),
+        ("AdamW", "Mine", "key: 'AdamW'"),
+        ("coupled_adam_f0.1", "Mine", "key: 'coupled_adam_f0.1'"),
+        ("mine", "Adam", "label: 'Adam'"),
+        ("mine", "coupled  adam", "label: 'coupled  adam'"),
+        ("mine", "Adam (tuned)", "label: 'Adam (tuned)'"),
+        ("mine", "Ember, f = 3", "label: 'Ember, f = 3'"),
+        ("mine", "\uff21dam", "label: '\uff21dam'"),
+    ],
+)
+def test_the_names_of_built_in_optimizers_are_theirs(key: str, label: str, field: str, tiny_study: Any) -> None:
+    settings = tiny_study()
+    settings["grid"][0]["optimizers"] = ["coupled_adam", custom(key, label)]
+    with pytest.raises(ValueError, match=rf"{re.escape(field)} is a name of the built-in optimizer \w+; give yours an"):
+        parse_study(settings)
+
+
+@pytest.mark.parametrize(("key", "label"), [("adamw2", "Adam2"), ("sgdm", "SGD with a memory"), ("adam", "Adamax")])
+def test_other_names_are_free(key: str, label: str, tiny_study: Any) -> None:
+    settings = tiny_study()
+    settings["grid"][0]["optimizers"] = ["coupled_adam", custom(key, label)]
+    parse_study(settings)

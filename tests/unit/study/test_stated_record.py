@@ -10,6 +10,7 @@ import yaml
 from coupled_adam_bench.statistics.stated_plan import checks
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
+from coupled_adam_bench.store.stored import stated_measures
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.study.stated import note_stated, read_record
@@ -34,7 +35,7 @@ class Study:
     def start(self) -> Plan:
         (self.results / "plan.yaml").write_text(yaml.safe_dump(self.text))
         self.plan = make_plan(parse_study(self.settings))
-        note_stated(self.plan, self.folder)
+        note_stated(self.plan, self.folder, stated_measures(self.plan))
         return self.plan
 
     @property
@@ -92,6 +93,59 @@ def test_settings_that_change_after_a_look(study: Study, change: Callable[[Study
     assert "settings changed after the plan was seen" in study.said
     assert "when 8 of " in study.said
     study.text["title"] = "another text"
+    study.start()
+    assert study.kept()[ADVANCE] == "no"
+
+
+OWN_METRIC = {"name": "spread", "path": "numpy.std", "symbol": "s", "higher_is_better": True}
+MEASURES: dict[str, tuple[str, Settings]] = {
+    "isotropy's variant": ("isotropy", {"isotropy": "eig_float32"}),
+    "the words' spaces": ("r_bar", {"leading_space": False}),
+    "the limit of items": ("acc", {"downstream": {"tasks": "synthetic", "limit": 3}}),
+    "the windows of the loss": ("loss", {"test_loss": {"windows": "random"}}),
+    "the direction of an own metric": ("spread", {"metrics": [OWN_METRIC | {"higher_is_better": False}]}),
+    "the function of an own metric": ("spread", {"metrics": [OWN_METRIC | {"path": "numpy.var"}]}),
+}
+
+
+@pytest.mark.fault(
+    "results",
+    "After a look at results the metric of a stated hypothesis is measured in another way.",
+    "The report does not say that it was stated in advance.",
+)
+@pytest.mark.parametrize(("metric", "change"), MEASURES.values(), ids=MEASURES)
+def test_a_metric_that_is_measured_otherwise_after_a_look(study: Study, metric: str, change: Settings) -> None:
+    study.text["hypotheses"] = [LOSS | {"metric": metric}]
+    study.settings["evaluation"] |= {"metrics": [OWN_METRIC], "downstream": {"tasks": "synthetic"}}
+    study.start()
+    study.begin()
+    study.start()
+    assert study.kept()[ADVANCE] == "yes"
+    study.settings["evaluation"] |= change
+    study.start()
+    assert study.kept()[ADVANCE] == "no"
+    assert "when 8 of 8 runs had begun; settings changed after the plan was seen" in study.said
+
+
+def test_what_no_hypothesis_is_about_may_be_measured_otherwise(study: Study) -> None:
+    study.start()
+    study.begin()
+    study.settings["evaluation"]["isotropy"] = "eig_float32"
+    study.start()
+    assert study.kept()[ADVANCE] == "yes"
+    assert "changed" not in study.said
+
+
+def test_a_record_that_does_not_say_what_was_measured(study: Study) -> None:
+    study.start()
+    study.begin()
+    old = [{name: value for name, value in entry.items() if name != "measured"} for entry in read_record(study.folder)]
+    write_sealed(study.folder / "stated.json", {"seen": old})
+    for _ in range(2):  # as it was committed, and as it is after another start
+        assert study.kept()[ADVANCE] == "open"
+        assert "when 0 of 8 runs had begun; how its metrics were to be measured is not recorded" in study.said
+        study.start()
+    study.settings["evaluation"]["test_loss"] = {"windows": "random"}
     study.start()
     assert study.kept()[ADVANCE] == "no"
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from fractions import Fraction
@@ -81,6 +82,11 @@ def _label(text: str) -> str:
     if not text.strip() or text.startswith("_"):
         raise ValueError("must not be empty or begin with '_': figures leave such labels out of their legends")
     return text
+
+
+def as_seen(label: str) -> str:
+    """Return a label as a reader sees it: one form of each letter, one space where there are several."""
+    return " ".join(unicodedata.normalize("NFKC", label).split())
 
 
 Line = Annotated[str, Field(max_length=300), AfterValidator(_one_line)]

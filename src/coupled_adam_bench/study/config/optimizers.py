@@ -14,6 +14,7 @@ from coupled_adam_bench.study.config.base import (
     LaterSettings,
     Scalar,
     Settings,
+    as_seen,
     checked_arguments,
 )
 
@@ -303,9 +304,10 @@ class CustomSettings(HeadSettings):
     path: DottedPath
     """Module and class, in an installed package or in a file of the folder where the study is started."""
     key: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._\-]*$", max_length=NAME_LENGTH)
-    """Name in results, in cell ids and in the keys of tables. No other optimizer of the study may have it."""
+    """Name in results, in cell ids and in the keys of tables. No other optimizer of the study may have it, and no
+    built-in one with any settings."""
     label: Label
-    """Name in tables."""
+    """Name in tables, which may be that of no built-in optimizer either."""
     arguments: Annotated[
         dict[str, Any],
         BeforeValidator(checked_arguments, json_schema_input_type=dict[str, Scalar | tuple[Scalar, ...]]),
@@ -319,6 +321,19 @@ class CustomSettings(HeadSettings):
     code: dict[str, str] | None = None
     """What identifies the code of the class: by module the SHA-256 of its file, or by package its version. By default
     it is that of the code which is there when the study is started; other code than one that is given is refused."""
+
+    @model_validator(mode="after")
+    def _has_names_of_its_own(self) -> Self:
+        key, label = self.key.casefold(), as_seen(self.label).casefold()
+        for kind in get_args(BuiltIn):
+            (name,) = get_args(kind.model_fields["name"].annotation)
+            title = kind.title.casefold()
+            # Their settings follow: adamw_f3, "Adam, f = 3", "Adam (tuned)".
+            is_key = key == name or key.startswith(f"{name}_")
+            if is_key or label == title or label.startswith((f"{title},", f"{title} (")):
+                field, given = ("key", self.key) if is_key else ("label", self.label)
+                raise ValueError(f"{field}: {given!r} is a name of the built-in optimizer {name}; give yours another")
+        return self
 
     def n_states(self, rows: int, width: int) -> int:
         """Return what AdamW keeps, since nobody knows what this class does."""

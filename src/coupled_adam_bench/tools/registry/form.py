@@ -2,184 +2,172 @@
 
 A bundle is a folder below ``registry/``. Its name is the SHA-256 of the lines that ``sha256sum`` prints of its files,
 sorted by their names, so whatever changes in it gives another name. What is for programs is packed with gzip.
+
+Bundles are made by strangers: their files are read once, bounded, without following a link, and checked as they were
+read.
 """
 
-import csv
-import gzip
 import hashlib
-import shutil
+import json
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import Field
 
-from coupled_adam_bench.report.contents import environments
-from coupled_adam_bench.store.files import digest, read_json, sha256_file
-from coupled_adam_bench.store.stored import settings_of
-from coupled_adam_bench.study.catalog.metrics import Metric
-from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.study.config.base import Label, Line, Settings, Term
+from coupled_adam_bench.report.contents import statistics_of, study_files
+from coupled_adam_bench.store.files import gunzip, read_folder
+from coupled_adam_bench.study.cells import Cell
+from coupled_adam_bench.study.config import CustomSettings
+from coupled_adam_bench.study.config.base import Label, Settings, Term
 from coupled_adam_bench.study.config.errors import validate
+from coupled_adam_bench.study.stated import Stated, read_stated
 from coupled_adam_bench.tools.verify.recorded import Recorded, read_recorded
 
-BUNDLE, MANIFEST, RESULTS, STATED, CODE = "bundle.json", "manifest.json", "results.csv", "stated.yaml", "code"
-"""The names of the files of a bundle; the last is the folder with the modules of own optimizers."""
+BUNDLE, MANIFEST, RESULTS, STATED = "bundle.json", "manifest.json", "results.csv", "stated.yaml"
+"""The names of the files of a bundle."""
 PACKED = (MANIFEST, RESULTS)
 """The files that a bundle has as ``NAME.gz``: they are long, and programs read them."""
-STATISTICS = ("tests.csv", "stated.csv")
-"""The statistics of a study that its bundle has, as far as the study has them; all follow from ``results.csv``."""
+TUNING = "tuning.csv"
+STATISTICS = ("tests.csv", "stated.csv", TUNING)
+"""The statistics of a study that its bundle has, as far as the study has them. The first two follow from
+``results.csv``; ``tuning.csv`` has what the choices of its trials rest on."""
+MAX_BYTES = 1_000_000
+MAX_UNPACKED_BYTES = 50_000_000
+MAX_FILES = 1000
+MAX_CELLS = 20_000
+"""The most cells and candidates to which the studies of a bundle may expand."""
 
+Texts = Mapping[str, Any] | None
+"""Paths of the user's files by their names in a study."""
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class Row(Settings):
-    """The cells of an optimizer at one size and number of tokens, which differ in their seeds alone."""
-
-    n_params: int
-    """The number of parameters."""
-    n_tokens: int
-    """The number of training tokens."""
-    model: str
-    """A hash of the settings of the model, its name, label and learning rate left out."""
-    optimizer: Term
-    """The key of the optimizer in ``results.csv``."""
-    label: Label
-    """The name of the optimizer in tables."""
-    cells: dict[str, str]
-    """The id of each cell by its seed."""
-
-
-class Regime(Settings):
-    """What results have in common that may be compared, and the results of the bundle that have it in common."""
-
-    id: str
-    """A hash of the settings."""
-    settings: dict[str, Any]
-    """Data, recipe, test loss and protocol, with the versions of their mathematics."""
-    rows: tuple[Row, ...]
-    """The cells, an entry for each optimizer, size and number of tokens."""
-
-
-class Reproduces(Settings):
-    """Whether the numbers of another bundle came out again, in the cells that both have."""
-
-    bundle: Sha256
-    """The name of the other bundle."""
-    verdict: Literal["reproduced", "not reproduced"]
-    """Whether every number that tables print lies within the tolerances of the command ``verify``."""
 
 
 class Bundle(Settings):
     """The results of a study as somebody hands them in: the file ``bundle.json``."""
 
-    form: Literal[1] = 1
+    form: Literal[2] = 2
     """The version of this form."""
     submitter: Label
     """Who hands the bundle in."""
     notes: Term
     """A few words of the submitter."""
-    study: str
-    """The name of the study, whose settings lie in files beside this one."""
-    title: Line
-    """The title of the study."""
-    program: str | None
-    """The commit of the bench that made the results."""
-    packages: dict[str, str]
-    """The version of Python and of each package that made the report."""
-    environments: dict[str, tuple[str, ...]]
-    """What the runs recorded of their machines: processor or GPU, PyTorch and others, each with all its values."""
-    stated: Sha256 | None
-    """The SHA-256 of the stated plan in ``stated.yaml``, null for a study that states none."""
-    first_seen: str | None
-    """When the bench first saw this stated plan, by the clock of the submitter's machine."""
-    regimes: tuple[Regime, ...]
-    """The cells, by what may be compared."""
+    reproduces: Sha256 | None = None
+    """The name of the bundle whose cells were trained again, null for a bundle that stands for itself."""
+    data: dict[str, dict[str, Any]]
+    """By the id of the data, what identifies the files that they were made of, from which the id follows."""
     histories: dict[str, Sha256]
     """The SHA-256 of the training history of each cell."""
-    reproduces: Reproduces | None = None
-    """The bundle whose results this one repeats, null for a bundle that stands for itself."""
-    files: dict[str, Sha256]
-    """The SHA-256 of every other file of the bundle, by its path."""
 
 
-def files_of(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a bundle by its path; hidden files count too."""
-    return {path.relative_to(folder).as_posix(): sha256_file(path) for path in folder.rglob("*") if path.is_file()}
+@dataclass(frozen=True)
+class Opened:
+    """A bundle as it was read: where it is, the contents of its files by their paths, and ``bundle.json``."""
+
+    folder: Path
+    files: dict[str, bytes]
+    bundle: Bundle
+
+    def unpack(self, name: str) -> bytes:
+        """Return the contents of a packed file; ``ValueError`` if it is missing, damaged or too large."""
+        name = f"{name}.gz"
+        return gunzip(self.folder / name, self.files.get(name, b"missing"), MAX_UNPACKED_BYTES)
 
 
-def name_of(folder: Path) -> str:
+def name_of(files: Mapping[str, bytes]) -> str:
     """Return the name that the files of a bundle give it."""
-    lines = [f"{sha256}  {name}\n" for name, sha256 in sorted(files_of(folder).items())]
+    lines = [f"{hashlib.sha256(contents).hexdigest()}  {name}\n" for name, contents in sorted(files.items())]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def read_bundle(folder: Path) -> Bundle:
-    """Read ``bundle.json``; ``ValueError`` names every field that is wrong."""
-    return validate(Bundle, read_json(folder / BUNDLE), str(folder / BUNDLE))
-
-
-def unpack(folder: Path, name: str) -> bytes:
-    """Return the contents of a packed file of a bundle; ``OSError`` if it is missing or damaged."""
-    return gzip.decompress((folder / f"{name}.gz").read_bytes())
+def open_bundle(folder: Path) -> Opened:
+    """Read a bundle; ``ValueError`` for one that is too large, not of the form, or changed after it was made."""
+    files = read_folder(folder, MAX_BYTES, MAX_FILES)
+    if BUNDLE not in files:
+        raise ValueError(f"{folder / BUNDLE}: missing; a bundle is made by the command `bundle`")
+    bundle = validate(Bundle, json.loads(files[BUNDLE]), str(folder / BUNDLE))
+    if (name := name_of(files)) != folder.name:
+        raise ValueError(
+            f"{folder}: a file was added, removed or changed after the bundle was made, since their sums give the name "
+            f"{name}; put the bundle back as it was, or make another from the study"
+        )
+    return Opened(folder, files, bundle)
 
 
 @contextmanager
-def unpacked(folder: Path, given: Mapping[str, Any] | None = None) -> Iterator[tuple[Recorded, Path]]:
-    """Yield for a while what a bundle records, and a folder with its code and, in ``results/study``, its results.
-
-    ``given`` are paths of the user's files by their names in a study.
-    """
+def unpacked(opened: Opened, given: Texts = None) -> Iterator[tuple[Recorded, Path]]:
+    """Yield for a while what a bundle records, and the folder of its study, which has no code."""
+    manifest = json.loads(opened.unpack(MANIFEST))
+    if (n_cells := _n_cells(manifest)) > MAX_CELLS:
+        raise ValueError(
+            f"{opened.folder}: grid of {MANIFEST}: {n_cells:,} cells and candidates, allowed {MAX_CELLS:,}"
+        )
     with tempfile.TemporaryDirectory(prefix="coupled-adam-bench-") as temporary:
-        root = Path(temporary)
-        if (folder / CODE).is_dir():
-            shutil.copytree(folder / CODE, root, dirs_exist_ok=True)
-        (study_dir := root / "results" / "study").mkdir(parents=True)
+        study_dir = Path(temporary, "results", "study")
+        study_dir.mkdir(parents=True)
         for name in PACKED:
-            (study_dir / name).write_bytes(unpack(folder, name))
-        yield read_recorded(study_dir / MANIFEST, given), root
+            (study_dir / name).write_bytes(opened.unpack(name))
+        for name in {*STATISTICS} & opened.files.keys():
+            (study_dir / name).write_bytes(opened.files[name])
+        recorded = read_recorded(study_dir / MANIFEST, given)
+        if (stated := recorded.manifest["stated"]) is not None:
+            recorded = replace(
+                recorded, plan=replace(recorded.plan, stated=_stated(opened, study_dir, stated["sha256"]))
+            )
+        yield recorded, study_dir
 
 
-def numbers_of(folder: Path, metrics: Collection[Metric]) -> dict[tuple[str, str], float]:
-    """Return the values of metrics by the id of the cell and the name of the metric; only their lines are read."""
-    header, *lines = unpack(folder, RESULTS).decode().splitlines()
-    marks = [f",{metric.task},{metric.name}," for metric in metrics]
-    rows = csv.DictReader([header, *(line for line in lines if any(mark in line for mark in marks))])
-    return {(row["cell"], row["metric"]): float(row["value"]) for row in rows}
+def _stated(opened: Opened, study_dir: Path, sha256: str) -> Stated:
+    """Return the stated plan of a bundle; ``ValueError`` if it is not that of its manifest."""
+    text = opened.files.get(STATED, b"")
+    if hashlib.sha256(text).hexdigest() != sha256:
+        raise ValueError(f"{opened.folder / STATED}: not the stated plan of the study; put back {sha256}")
+    # An alias can make a text of a kilobyte a value of a terabyte.
+    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+        raise ValueError(f"{opened.folder / STATED}: has an alias of YAML; write its value out")
+    (study_dir / STATED).write_bytes(text)
+    return read_stated(str(study_dir / STATED))
 
 
-def described(recorded: Recorded) -> dict[str, Any]:
-    """Return the fields of ``bundle.json`` that follow from the manifest."""
-    manifest, stated = recorded.manifest, recorded.manifest["stated"] or {"sha256": None, "seen": []}
-    seen = next((seen["at"] for seen in stated["seen"] if seen["sha256"] == stated["sha256"]), None)
-    return {
-        "study": manifest["study"], "title": manifest["title"], "program": manifest["git_revision"],
-        "packages": manifest["packages"], "environments": environments(manifest["cells"]), "stated": stated["sha256"],
-        "first_seen": seen, "regimes": _regimes(recorded),
-    }  # fmt: skip
+def _n_cells(manifest: Mapping[str, Any]) -> int:
+    """Return how many cells and candidates the studies of a manifest expand to, before they are expanded."""
+    count = 0
+    for block in (block for study in manifest["studies"] for block in study["grid"]):
+        tune = block.get("tune") or {"seeds": (), "grids": {}}
+        trials = len(tune["seeds"]) * sum(prod(map(len, grid.values())) for grid in tune["grids"].values())
+        count += prod(len(block[field]) for field in ("models", "tokens", "optimizers")) * (
+            len(block["seeds"]) + trials
+        )
+    return count
 
 
-def _regimes(recorded: Recorded) -> list[dict[str, Any]]:
-    versions = recorded.manifest["protocol"]["versions"]
-    regimes: dict[str, dict[str, Any]] = {}
-    rows: dict[str, dict[str, Any]] = {}
-    for cell in recorded.plan.cells.values():
-        study = cell.study
-        stages = {name: versions[name] for name in ("data", "train", *(stage.name for stage in study.stages))}
-        settings = {
-            "data_id": cell.data_id, **study.model_dump(mode="json", include={"data", "training"}),
-            "test_loss": settings_of(STAGES["test_loss"], study, cell.data_id),
-            "protocol": study.protocol_label, "versions": stages,
-        }  # fmt: skip
-        place = {
-            "n_params": cell.n_params, "n_tokens": cell.n_tokens, "optimizer": cell.optimizer.key,
-            "model": digest(cell.model.model_dump(mode="json", exclude={"name", "label", "learning_rate"})),
-            "label": cell.optimizer.label,
-        }  # fmt: skip
-        regime = regimes.setdefault(digest(settings), {"id": digest(settings), "settings": settings, "rows": []})
-        if (key := digest([regime["id"], place])) not in rows:
-            regime["rows"].append(rows.setdefault(key, place | {"cells": {}}))
-        rows[key]["cells"][str(cell.seed)] = cell.id
-    return list(regimes.values())
+def code_of(cells: Iterable[Cell]) -> dict[str, str]:
+    """Return by their names the SHA-256 of the modules of cells' own optimizers; of installed packages there are none.
+
+    ``ValueError`` for a name that is none of a module.
+    """
+    entries = (entry for cell in cells for entry in cell.optimizer.entries.values())
+    code = [entry.code or {} for entry in entries if isinstance(entry, CustomSettings)]
+    found = {module: sha256 for of_entry in code for module, sha256 in of_entry.items() if len(sha256) == 64}
+    if odd := [module for module in found if not all(map(str.isidentifier, module.split(".")))]:
+        raise ValueError(f"code of {MANIFEST}: {odd[0]!r} is no name of a module; run the study as it was")
+    return found
+
+
+def code_file(module: str) -> str:
+    """Return the path below a bundle of the code of a module."""
+    return f"code/{module}.py"
+
+
+def names_of_files(recorded: Recorded) -> set[str]:
+    """Return the paths of the files that a bundle has beside ``bundle.json``."""
+    plan = recorded.plan
+    statistics = {statistic.file for statistic in statistics_of(plan)} & {*STATISTICS}
+    stated = () if plan.stated is None else (STATED,)
+    packed, code = (f"{name}.gz" for name in PACKED), map(code_file, code_of(plan.trained.values()))
+    return {*study_files(plan), *packed, *statistics, *stated, *code}

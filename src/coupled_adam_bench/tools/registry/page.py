@@ -1,11 +1,10 @@
-"""The page of a registry: a table of optimizers for each regime, how much of it was checked, and all bundles."""
+"""The page of a registry: a table of optimizers for each regime, and all bundles. It shows what it has recomputed."""
 
 import math
 import os
-import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -15,112 +14,164 @@ import yaml
 from markupsafe import Markup
 
 from coupled_adam_bench.report.blocks import Cell, Code, Column, Fold, Grid, Part, metric_column, with_arrow
+from coupled_adam_bench.report.contents import environments
 from coupled_adam_bench.report.formats import MISSING, fixed, shorthand, with_interval
 from coupled_adam_bench.report.make import write_page
-from coupled_adam_bench.statistics.speedup import LESS, MORE, needed_tokens
-from coupled_adam_bench.statistics.t_test import interval, summarize
+from coupled_adam_bench.statistics.speedup import Curve, needed_tokens, reference_of
+from coupled_adam_bench.statistics.stated_plan import stated_in_advance
+from coupled_adam_bench.statistics.t_test import Sample, interval, summarize
+from coupled_adam_bench.store.files import digest
+from coupled_adam_bench.store.stored import settings_of
 from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
+from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import readable_count
 from coupled_adam_bench.tools.registry import form
-from coupled_adam_bench.tools.registry.check import Mark, recorded_checks
+from coupled_adam_bench.tools.registry.check import Checked, checked_bundles
 
 _LOSS = METRICS["loss"]
 _BESIDE = (METRICS["isotropy"], METRICS[RAREST.pooled_calibration])
 """The metrics that the page shows beside the loss."""
-_ADAM = re.compile(r"adamw(_f[^_]+)?")
-"""Keys of plain Adam, by whatever factor its learning rate on the embedding differs from the model's."""
+_DIGITS = {_LOSS: _LOSS.digits + 1} | {metric: metric.digits for metric in _BESIDE}
 
 
 @dataclass
 class _Line:
-    """An optimizer in the table of a regime; the first of the ``bundles`` gives the numbers, and all have its cells."""
+    """An optimizer in the table of a regime: its cells by their seeds, and the ``bundles`` that have these cells.
 
-    row: form.Row
-    bundles: list[str]
-    numbers: dict[tuple[str, str], float]
+    ``witnesses`` are the bundles of others who trained the cells of one of these again. ``source`` gives the numbers,
+    None where none can, since the bundles disagree and no one of them was run again.
+    """
+
+    place: tuple[int, int, str]
+    optimizer: str
+    label: str
+    is_tuned: bool
+    cells: dict[int, str] = field(default_factory=dict)
+    bundles: list[Checked] = field(default_factory=list)
+    witnesses: dict[str, list[Checked]] = field(default_factory=dict)
+    source: Checked | None = None
     rank: str = MISSING
     speedup: str | Cell = MISSING
 
-    @property
-    def size(self) -> tuple[int, str]:
-        return self.row.n_params, self.row.model
+    def by_seed(self, metric: Metric, bundle: Checked | None) -> dict[int, float]:
+        """Return the values of a bundle by the seed of the cell; one that it does not have is NaN."""
+        recorded = {} if bundle is None else bundle.recorded.values
+        number = metric.task, metric.name
+        return {seed: recorded.get(cell, {}).get(number, math.nan) for seed, cell in self.cells.items()}
 
-    @property
-    def place(self) -> tuple[int, int, str]:
-        return self.row.n_tokens, self.row.n_params, self.row.model
+    def sample(self, metric: Metric, bundle: Checked | None) -> Sample:
+        """Return the values of a bundle in few numbers."""
+        return summarize(list(self.by_seed(metric, bundle).values()))
 
-    def by_seed(self, metric: Metric) -> dict[int, float]:
-        """Return the values by the seed of the cell."""
-        return {int(seed): self.numbers.get((cell, metric.name), math.nan) for seed, cell in self.row.cells.items()}
-
-    def values(self, metric: Metric) -> list[float]:
-        return list(self.by_seed(metric).values())
+    def printed(self, bundle: Checked) -> str:
+        """Return the means of a bundle as the table prints them."""
+        return ", ".join(f"{each.name} {fixed(self.sample(each, bundle).mean, n)}" for each, n in _DIGITS.items())
 
     @cached_property
     def loss(self) -> tuple[float, float, float]:
         """The mean loss and the ends of its interval, which one seed leaves open."""
-        sample = summarize(self.values(_LOSS))
+        sample = self.sample(_LOSS, self.source)
         if sample.n < 2 or math.isnan(sample.mean):
             return sample.mean, -math.inf, math.inf
         return sample.mean, *interval(sample.mean, sample.sd / math.sqrt(sample.n), sample.n - 1)
 
 
-def write_registry(registry: Path, out: Path, templates_dir: Path) -> None:
-    """Write the page of a registry; it reads no plan and computes no test, so thousands of cells take seconds."""
-    found = {path.parent.name: form.read_bundle(path.parent) for path in sorted(registry.glob(f"*/{form.BUNDLE}"))}
-    bundles = dict(sorted(found.items(), key=lambda item: item[1].reproduces is not None))
-    marks = {name: _marks(name, bundles, registry) for name in bundles}
+def write_registry(registry: Path, out: Path, templates_dir: Path) -> list[str]:
+    """Write the page of a registry with all bundles that follow from themselves, and return why others do not."""
+    found = list(checked_bundles(registry))
+    bundles = [bundle for bundle in found if not isinstance(bundle, str)]
+    # By a hash of them the settings that lines have in common which may be compared, and these lines by their cells.
+    regimes: dict[str, tuple[dict[str, Any], dict[tuple[Any, ...], _Line]]] = {}
+    for bundle in bundles:
+        for settings, line in _lines_of(bundle):
+            _, lines = regimes.setdefault(digest(settings), (settings, {}))
+            lines.setdefault((*line.cells.values(), line.is_tuned), line).bundles.append(bundle)
+    for _, lines in regimes.values():
+        for line in lines.values():
+            _set_source(line, bundles)
     place = os.path.relpath(registry, out.parent)
-    links = {
-        name: Markup('<a href="{}/{}/{}"><code>{}</code></a>').format(place, name, form.BUNDLE, name[:10])
-        for name in bundles
-    }
-    regimes: dict[str, tuple[form.Regime, dict[frozenset[str], _Line]]] = {}
-    for name, bundle in bundles.items():
-        numbers = form.numbers_of(registry / name, (_LOSS, *_BESIDE))
-        for regime in bundle.regimes:
-            _, lines = regimes.setdefault(regime.id, (regime, {}))
-            for row in regime.rows:
-                lines.setdefault(frozenset(row.cells.values()), _Line(row, [], numbers)).bundles.append(name)
-    sections = [_section(regime, lines.values(), marks, links) for regime, lines in regimes.values()]
-    columns = [Column("Bundle", links.__getitem__, "row"), Column("Marks", marks.__getitem__), *_columns(bundles)]
-    shown = [Part("registry_marks.html.j2"), Grid("Bundles", columns, list(bundles))]
+    link = Markup('<a href="{}/{}/{}"><code>{:.10}</code></a>')
+    links = {name: link.format(place, name, form.BUNDLE, name) for name in (each.folder.name for each in bundles)}
+    sections = [_section(name, settings, list(lines.values()), links) for name, (settings, lines) in regimes.items()]
+    columns = [Column[Checked]("Bundle", lambda bundle: links[bundle.folder.name], "row"), *_COLUMNS]
+    shown = [Part("registry_marks.html.j2"), Grid("Bundles", columns, bundles)]
     sections.append(({"id": "bundles", "title": "Bundles", "short": ""}, shown))
-    n_cells = len({cell for _, lines in regimes.values() for cells in lines for cell in cells})
+    n_cells = len({cell for bundle in bundles for cell in bundle.recorded.cells})
     write_page(out, templates_dir, "registry.html.j2", {}, sections=sections, n_bundles=len(bundles), n_cells=n_cells)
+    return [reason for reason in found if isinstance(reason, str)]
 
 
-def _marks(name: str, bundles: dict[str, form.Bundle], registry: Path) -> Markup:
-    recorded = {entry["bundle"]: entry["mark"] for entry in recorded_checks(registry)}
-    mark = recorded.get(name, Mark.SELF_REPORTED)
-    marks = {mark: "middle" if mark == Mark.SELF_REPORTED else "good"}
-    for other_name, other in bundles.items():
-        said = other.reproduces
-        # Whoever repeats their own results, or whose numbers nobody has recomputed, is no other witness.
-        if said and said.bundle == name and other.submitter != bundles[name].submitter and other_name in recorded:
-            good = said.verdict == "reproduced"
-            marks[f"{'run again' if good else said.verdict} by {other.submitter}"] = "good" if good else "bad"
+def _lines_of(bundle: Checked) -> Iterator[tuple[dict[str, Any], _Line]]:
+    """Yield the lines of a bundle with what they have in common that may be compared."""
+    found: dict[str, tuple[dict[str, Any], _Line]] = {}
+    for cell in bundle.recorded.plan.cells.values():
+        study, optimizer = cell.study, cell.optimizer
+        settings = {
+            "data_id": cell.data_id, **study.model_dump(mode="json", include={"data", "training"}),
+            "test_loss": settings_of(STAGES["test_loss"], study, cell.data_id),
+            "protocol": study.protocol_label,
+        }  # fmt: skip
+        model = digest(cell.model.model_dump(mode="json", exclude={"name", "label", "learning_rate"}))
+        kind = (cell.n_tokens, cell.n_params, model), optimizer.key, optimizer.label, cell.tuning is not None
+        found.setdefault(digest([settings, *kind]), (settings, _Line(*kind)))[1].cells[cell.seed] = cell.id
+    yield from found.values()
+
+
+def _set_source(line: _Line, bundles: Iterable[Checked]) -> None:
+    """Set who ran the cells of a line again, and which bundle gives its numbers: never by its name."""
+    cells = {*line.cells.values()}
+    for bundle in line.bundles:
+        others = [other for other in bundles if other.bundle.submitter != bundle.bundle.submitter]
+        repeated = [other for other in others if other.bundle.reproduces == bundle.folder.name]
+        line.witnesses[bundle.folder.name] = [other for other in repeated if cells <= other.recorded.cells.keys()]
+    candidates = [bundle for bundle in line.bundles if line.witnesses[bundle.folder.name]] or line.bundles
+    if len({line.printed(bundle) for bundle in candidates}) == 1:
+        line.source = candidates[0]
+
+
+def _marks(line: _Line, links: dict[str, Markup]) -> Markup:
+    """Return the marks of a line: who ran its cells again, and all numbers that are others than those in the row."""
+    shown = [(Markup("recomputed"), "good")]
+    printed = None if line.source is None else line.printed(line.source)
+    repeated = [] if line.source is None else line.witnesses[line.source.folder.name]
+    for other in [*repeated, *(bundle for bundle in line.bundles if bundle not in repeated)]:
+        link, found = links[other.folder.name], line.printed(other)
+        is_same = found == printed
+        if other in repeated:
+            mark = Markup("run again by {} ({}){}").format(
+                other.bundle.submitter, link, "" if is_same else f": {found}"
+            )
+            shown.append((mark, "good" if is_same else "middle"))
+        elif not is_same:
+            shown.append((Markup("{} in {}").format(found, link), "bad"))
     span = Markup('<span class="status {}">{}</span>')
-    return Markup(", ").join(span.format(tone, text) for text, tone in marks.items())
+    return Markup(", ").join(span.format(tone, text) for text, tone in shown)
 
 
-def _columns(bundles: dict[str, form.Bundle]) -> list[Column[str]]:
-    def machine(fact: str) -> Callable[[str], str]:
-        return lambda name: ", ".join(bundles[name].environments.get(fact, ())) or MISSING
+def _machines(bundle: Checked) -> str:
+    return ", ".join(environments(bundle.recorded.manifest["cells"]).get("device", ())) or MISSING
 
-    return [
-        Column("Study", lambda name: bundles[name].title or bundles[name].study, "wrap"),
-        Column("By", lambda name: bundles[name].submitter),
-        Column("Notes", lambda name: bundles[name].notes, "wrap"),
-        Column("Machine", machine("device")),
-        Column("PyTorch", machine("torch")),
-        Column("cells", lambda name: str(len(bundles[name].histories)), "number"),
-        Column("Plan stated", lambda name: (bundles[name].first_seen or MISSING)[:10]),
-    ]
+
+def _stated(bundle: Checked) -> str:
+    stated = bundle.recorded.manifest["stated"]
+    if stated is None:
+        return MISSING
+    found = stated_in_advance(stated["seen"], stated["sha256"])
+    return f"{found.kept}: {found.finding}"
+
+
+_COLUMNS: tuple[Column[Checked], ...] = (
+    Column("Study", lambda bundle: bundle.recorded.plan.title or bundle.recorded.plan.name, "wrap"),
+    Column("By", lambda bundle: bundle.bundle.submitter),
+    Column("Notes", lambda bundle: bundle.bundle.notes, "wrap"),
+    Column("Machines", _machines),
+    Column("cells", lambda bundle: str(len(bundle.recorded.cells)), "number"),
+    Column("Plan stated in advance", _stated, "wrap"),
+)
 
 
 def _section(
-    regime: form.Regime, lines: Iterable[_Line], marks: dict[str, Markup], links: dict[str, Markup]
+    name: str, settings: dict[str, Any], lines: list[_Line], links: dict[str, Markup]
 ) -> tuple[dict[str, str], list[Any]]:
     placed = sorted(lines, key=lambda line: (line.place, math.isnan(line.loss[0]), line.loss[0]))
     for _, of_place in groupby(placed, key=lambda line: line.place):
@@ -131,64 +182,55 @@ def _section(
             line.rank = str(best) if best == worst else f"{best}–{worst}"
     _set_speedups(placed)
     columns: list[Column[_Line]] = [
-        Column(Markup("<i>D</i>"), lambda line: readable_count(line.row.n_tokens), "rows"),
-        Column(Markup("<i>N</i>"), lambda line: readable_count(line.row.n_params), "rows"),
-        Column("Optimizer", lambda line: Cell(line.row.label, title=line.row.optimizer), "row"),
+        Column(Markup("<i>D</i>"), lambda line: readable_count(line.place[0]), "rows"),
+        Column(Markup("<i>N</i>"), lambda line: readable_count(line.place[1]), "rows"),
+        Column("Optimizer", lambda line: Cell(line.label, title=line.optimizer), "row"),
         Column("Rank", lambda line: line.rank, "number", title="by the loss: all ranks that the intervals allow"),
         metric_column(_LOSS, _loss, with_arrow(_LOSS)),
         Column(
-            "Speedup", lambda line: line.speedup, "number", title="tokens that Adam needs for the same loss, over D"
+            "Speedup", lambda line: line.speedup, "number",
+            title="tokens that the strongest Adam of the same D needs for the same loss, over D",
         ),
         *(metric_column(metric, _mean(metric), with_arrow(metric)) for metric in _BESIDE),
-        Column("seeds", lambda line: str(len(line.row.cells)), "number"),
-        Column("Marks", lambda line: marks[line.bundles[0]], "wrap"),
-        Column("Bundles", lambda line: Markup(", ").join(links[name] for name in line.bundles)),
-    ]
-    settings, data = regime.settings, regime.settings["data_id"]
+        Column("seeds", lambda line: str(len(line.cells)), "number"),
+        Column("Marks", lambda line: _marks(line, links), "wrap"),
+        Column("Bundles", lambda line: Markup(", ").join(links[bundle.folder.name] for bundle in line.bundles)),
+    ]  # fmt: skip
+    data = settings["data_id"]
     batch = settings["training"]["batch_sequences"] * settings["training"]["seq_len"]
     title = f"{data}, {batch:,} tokens a batch, protocol {settings['protocol']}"
     shown = Code(yaml.safe_dump(settings, sort_keys=False, width=100))
-    blocks = [Grid(f"Optimizers, {title}", columns, placed), Fold("Data, recipe, protocol and versions", [shown])]
-    return {"id": f"regime-{regime.id}", "title": title, "short": f"{data}, {batch:,}"}, blocks
+    blocks = [Grid(f"Optimizers, {title}", columns, placed), Fold("Data, recipe and protocol", [shown])]
+    return {"id": f"regime-{name}", "title": title, "short": f"{data}, {batch:,}"}, blocks
 
 
 def _set_speedups(lines: list[_Line]) -> None:
-    """Set how many tokens Adam needs for the loss of each line, in a model whose Adam was trained with several D.
-
-    Of Adams that differ in the rate of the embedding, it is the one that has the seeds of the line at the most D.
-    """
-    adams: dict[tuple[int, str], dict[str, dict[int, dict[int, float]]]] = {}
+    """Set how many tokens the strongest Adam of the same tokens and model needs for the loss of each line."""
+    curves: dict[tuple[int, str], dict[tuple[str, bool], Curve]] = {}
     for line in lines:
-        if _ADAM.fullmatch(line.row.optimizer) and not math.isnan(line.loss[0]):
-            curve = adams.setdefault(line.size, {}).setdefault(line.row.label, {})
-            curve[line.row.n_tokens] = line.by_seed(_LOSS) | curve.get(line.row.n_tokens, {})
+        if not math.isnan(line.loss[0]):
+            of_size = curves.setdefault(line.place[1:], {})
+            name = line.optimizer, line.is_tuned
+            curve = of_size.setdefault(name, Curve(line.optimizer, line.label, line.is_tuned, {}))
+            losses = curve.losses.setdefault(line.place[0], {})
+            losses |= line.by_seed(_LOSS, line.source) | losses
     for line in lines:
-        found: list[tuple[int, int, str, dict[int, float]]] = []
-        for label, curve in adams.get(line.size, {}).items():
-            seeds = {seed for of_tokens in curve.values() for seed in of_tokens}
-            own = {seed: loss for seed, loss in line.by_seed(_LOSS).items() if seed in seeds}
-            found.append((sum(own.keys() <= of_tokens.keys() for of_tokens in curve.values()), len(own), label, own))
-        n_tokens, n_seeds, label, own = max(found, default=(0, 0, "", {}))
-        if n_tokens < 2 or not n_seeds or label == line.row.label:
+        n_tokens, rivals = line.place[0], curves.get(line.place[1:], {})
+        reference, _ = reference_of(rivals.values(), n_tokens, line.is_tuned)
+        if reference is None or reference is rivals.get((line.optimizer, line.is_tuned)):
             continue
-        curve = adams[line.size][label]
-        needed = needed_tokens(own, curve)
-        said, low, high = (tokens / line.row.n_tokens for tokens in (needed.tokens, needed.low, needed.high))
-        text = fixed(said, 2)
+        needed = needed_tokens(line.by_seed(_LOSS, line.source), reference.losses)
+        said, low, high = (tokens / n_tokens for tokens in (needed.tokens, needed.low, needed.high))
+        text = MISSING if math.isnan(said) else f"{fixed(said, 2)} of {reference.label}"
         if not (math.isnan(low) and math.isnan(high)):
-            text += f" [{fixed(low, 2)}, {fixed(high, 2)}]"
-        if needed.reason.startswith(MORE):
-            text = f"> {fixed(max(curve) / line.row.n_tokens, 2)}"
-        elif needed.reason.startswith(LESS):
-            text = f"< {fixed(min(curve) / line.row.n_tokens, 2)}"
-        line.speedup = Cell(text, title=f"beside {label}" + (needed.reason and f"; {needed.reason}"))
+            text = f"{fixed(said, 2)} [{fixed(low, 2)}, {fixed(high, 2)}] of {reference.label}"
+        line.speedup = Cell(text, title=f"beside {reference.label}; {needed.reason}")
 
 
 def _loss(line: _Line) -> str:
     mean, low, high = line.loss
-    digits = _LOSS.digits + 1
-    return with_interval(mean, low, high, digits) if math.isfinite(low) else fixed(mean, digits)
+    return with_interval(mean, low, high, _DIGITS[_LOSS]) if math.isfinite(low) else fixed(mean, _DIGITS[_LOSS])
 
 
 def _mean(metric: Metric) -> Callable[[_Line], str]:
-    return lambda line: str(shorthand(summarize(line.values(metric)), metric.digits))
+    return lambda line: str(shorthand(line.sample(metric, line.source), metric.digits))

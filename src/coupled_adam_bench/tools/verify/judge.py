@@ -1,7 +1,8 @@
 """How far a number may lie from the recorded one if only rounding differs.
 
-Two machines round otherwise, and training amplifies the difference, in some cells by a factor of a thousand more than
-in others. A number here and the recorded one are two draws around the value of the cell, whose spread has two bounds:
+Where the weights are the same, nothing but the evaluation was rounded, and that is known: ``EVALUATION``. Otherwise
+training amplifies the rounding of two machines, in some cells by a factor of a thousand more than in others. A number
+here and the recorded one are two draws around the value of the cell, whose spread has two bounds:
 
 - That over the recorded seeds. A run of another seed rounds otherwise too, so its variance contains that of rounding.
   It is pooled within all groups, since one group has few degrees of freedom; a group's own is taken where it is larger.
@@ -12,7 +13,7 @@ of a check and for the two bounds, of which the nearer one counts.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -27,6 +28,8 @@ Group = Mapping[str, Numbers]
 """The recorded numbers of cells that differ in the seed only, by the id of the cell."""
 LEVEL = 0.05
 """The largest probability that any number of a check is called too far although only rounding differs."""
+EVALUATION = 1e-6
+"""What the evaluation of the same weights was measured to differ by; above 1, as a share of the number."""
 
 
 class Word(StrEnum):
@@ -42,13 +45,14 @@ class Word(StrEnum):
 class Rerun:
     """A cell that was trained again: its recorded numbers, and those of each training ``here``.
 
-    ``digits`` has for each number that decides how far off it may lie in any case, a unit of its last printed digit.
+    ``deciding`` are the numbers that the study prints; all decide if the first training gave the ``same_weights``.
     """
 
     cell: str
     recorded: Numbers
     here: list[Numbers]
-    digits: Numbers
+    deciding: Collection[Number]
+    same_weights: bool = False
 
     @property
     def others(self) -> list[Number]:
@@ -56,14 +60,6 @@ class Rerun:
         first = self.here[0]
         pairs = {number: (self.recorded.get(number), first.get(number)) for number in {**first, **self.recorded}}
         return [number for number, pair in pairs.items() if pair[0] != pair[1] and repr(pair[0]) != repr(pair[1])]
-
-    def here_mean(self, number: Number) -> float:
-        """Return the mean of a number over the trainings here."""
-        return fmean(_column(self.here, number))
-
-    def is_close(self, number: Number) -> bool:
-        """Tell whether a number lies within a unit of the last printed digit; one that no table prints always does."""
-        return not abs(self.here_mean(number) - self.recorded.get(number, math.nan)) > self.digits.get(number, math.inf)
 
 
 @dataclass(frozen=True)
@@ -129,10 +125,7 @@ def _limit(rerun: Rerun, number: Number, seeds: Sequence[Group], n_numbers: int)
             factor = _quantile(LEVEL / 2 / len(bounds) / n_numbers, freedom) * math.sqrt(1 + 1 / len(rerun.here))
             said = f"{factor:.3g} standard deviations over {source}, {freedom} degrees of freedom"
             limits.append((factor * spread, said))
-    printed = (rerun.digits[number], "the least that is allowed")
-    if limits:
-        return max(printed, min(limits))
-    return printed if rerun.is_close(number) else (math.nan, "its spread is not known: no second seed, no repeats")
+    return min(limits, default=(math.nan, "its spread is not known: no second seed, no repeats"))
 
 
 def judge(rerun: Rerun, seeds: Sequence[Group], own: Mapping[str, float], n_numbers: int) -> list[Finding]:
@@ -143,12 +136,14 @@ def judge(rerun: Rerun, seeds: Sequence[Group], own: Mapping[str, float], n_numb
     """
     findings = []
     for number in rerun.others:
+        recorded, here = rerun.recorded.get(number, math.nan), fmean(_column(rerun.here, number))
         if number[1] in own:
             allowed = own[number[1]], "as you say"
-        elif number in rerun.digits:
+        elif rerun.same_weights:
+            allowed = EVALUATION * max(1.0, abs(recorded)), "the weights are the same, so no training was rounded"
+        elif number in rerun.deciding:
             allowed = _limit(rerun, number, seeds, n_numbers)
         else:
             continue
-        recorded, here = rerun.recorded.get(number, math.nan), rerun.here_mean(number)
         findings.append(Finding(number, recorded, here, *allowed))
     return sorted(findings, key=lambda found: (math.isnan(found.limit), -found.share))

@@ -1,7 +1,6 @@
 """Trains and evaluates a cell of a manifest once more, in a folder of its own, by the commands of the workflow."""
 
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -9,6 +8,7 @@ from contextlib import chdir
 from pathlib import Path
 
 from coupled_adam_bench.data.check import data_is_damaged, split_checksums
+from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
@@ -30,11 +30,10 @@ def run_in_process(command: list[str], threads: int) -> int:
 
     What it says goes into a log in the working folder, and its last lines to stderr if it fails.
     """
-    variables = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    program = [sys.executable, "-m", "coupled_adam_bench"]
     log = Path(f"{command[0]}.log")
-    with log.open("w") as file:
-        status = subprocess.run([*program, *command], env=variables, stdout=file, stderr=file, check=False).returncode
+    program = [sys.executable, "-m", "coupled_adam_bench", *command]
+    with log.open("w") as file, environment({"OMP_NUM_THREADS": str(threads)}):
+        status = subprocess.run(program, stdout=file, stderr=file, check=False).returncode
     if status:
         say(f"{log.absolute()} ends with:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:]))
     return status

@@ -37,41 +37,21 @@ class Verdict:
     findings: Sequence[Finding] = ()
 
 
-def digits(cell: Cell, recorded: Numbers) -> Numbers:
-    """Return by how much each number that decides may be off: those of the study's tables, or all where it has none.
-
-    That is a unit of the last printed digit or, of a share of items, its standard error over them: items near a tie
-    turn with the least rounding.
-    """
+def deciding(cell: Cell) -> set[Number]:
+    """Return the numbers that decide: those that the study's tables print, or all metrics where it has no table."""
     study = cell.study
     printed = {name for table in study.tables_of_blocks.values() for name in table.columns} or study.metrics
-    return {
-        (metric.task, name): max(10.0**-metric.digits, recorded.get((metric.task, f"{name}_stderr"), 0.0))
-        for name, metric in study.metrics.items()
-        if name in printed
-    }
-
-
-def n_that_decide(recorded: Recorded, cells: Sequence[str], own: Mapping[str, float]) -> int:
-    """Count the numbers of cells that decide, without those for which a user has tolerances."""
-    return sum(
-        number in values and number[1] not in own
-        for name, values in recorded.values.items()
-        if name in cells
-        for number in digits(recorded.plan.cells[name], values)
-    )
+    return {(metric.task, name) for name, metric in study.metrics.items() if name in printed}
 
 
 def _measured(cell: Cell, folder: Path) -> dict[str, dict[Number, float]]:
     """Return the numbers of a cell that was evaluated in ``folder``, by stage."""
     runs = folder / paths.RESULTS / paths.RUNS.name
-    found = {
-        stage.name: measurement_of(stage, cell.study, cell.data_id, runs).read(cell.id) for stage in cell.study.stages
-    }
-    return {
-        name: {(row["task"], row["metric"]): row["value"] for row in evaluation["results"]}
-        for name, evaluation in found.items()
-    }
+    found = {}
+    for stage in cell.study.stages:
+        rows = measurement_of(stage, cell.study, cell.data_id, runs).read(cell.id)["results"]
+        found[stage.name] = {(row["task"], row["metric"]): row["value"] for row in rows}
+    return found
 
 
 def _compare(recorded: Recorded, cell: Cell, folder: Path) -> tuple[bool, list[str], Rerun | None]:
@@ -102,7 +82,7 @@ def _compare(recorded: Recorded, cell: Cell, folder: Path) -> tuple[bool, list[s
             known = {number: value for number, value in known.items() if number not in numbers}
         else:
             here |= numbers
-    rerun = Rerun(cell.id, known, [here], digits(cell, known))
+    rerun = Rerun(cell.id, known, [here], deciding(cell), same_weights)
     said = f"{len(rerun.others)} of {len(here)} numbers have other bits; the weights are "
     return same_weights and not rerun.others, [f"{said}{'' if same_weights else 'not '}the same", *notes], rerun
 
@@ -129,13 +109,13 @@ def _repeat(
     return None
 
 
-def verify_cell(
-    recorded: Recorded, cell_id: str, folder: Path, *, device: str, own: Mapping[str, float], repeats: int,
+def _verify_cell(
+    recorded: Recorded, cell_id: str, folder: Path, device: str, own: Mapping[str, float], repeats: int,
     n_numbers: int, run: Run,
 ) -> Verdict:  # fmt: skip
     """Train and evaluate a cell again in ``folder``, and return the verdict on it.
 
-    A cell with a number that is off by more than a unit of its last printed digit is trained ``repeats`` times.
+    A cell that comes out with other weights is trained ``repeats`` times, which measures what rounding does.
     """
     if recorded.cells[cell_id]["status"] not in FINISHED:
         return Verdict(Word.UNCHECKED, [f"it was not trained: {recorded.cells[cell_id]['reason']}"])
@@ -145,13 +125,33 @@ def verify_cell(
     exact, notes, rerun = _compare(recorded, cell, folder)
     if rerun is None or exact:
         return Verdict(Word.EXACT if exact else Word.OTHER, notes)
-    close = all(rerun.is_close(number) for number in rerun.others if number[1] not in own)
-    if not close and (problem := _repeat(recorded, cell, folder, device, run, repeats, rerun.here)) is not None:
+    decided = rerun.same_weights or all(number[1] in own for number in rerun.others if number in rerun.deciding)
+    if not decided and (problem := _repeat(recorded, cell, folder, device, run, repeats, rerun.here)) is not None:
         return Verdict(Word.UNCHECKED, [problem, *notes])
     if len(rerun.here) > 1:
         notes.insert(0, f"trained {len(rerun.here)} times, of which the numbers here are the means")
     findings = judge(rerun, recorded.seeds, own, n_numbers)
     return Verdict(worst([finding.word for finding in findings]), notes, findings)
+
+
+def verify_cells(
+    recorded: Recorded, cells: Sequence[str], folder: Path, device: str, own: Mapping[str, float], repeats: int,
+    run: Run,
+) -> dict[str, Verdict]:  # fmt: skip
+    """Train and evaluate cells again in ``folder``, print what comes of each, and return the verdicts by the cells."""
+    # Bonferroni's correction is for all numbers that decide, without those for which a user has tolerances.
+    n_numbers = sum(
+        number in recorded.values.get(name, {}) and number[1] not in own
+        for name in cells
+        for number in deciding(recorded.plan.cells[name])
+    )
+    verdicts = {}
+    for name in cells:
+        verdict = _verify_cell(recorded, name, folder, device, own, repeats, n_numbers, run)
+        shown = [f"{finding.said}: {finding}" for finding in verdict.findings[:_SHOWN]]
+        print(f"{name}: {verdict.word}", *shown, *verdict.notes, sep="\n  ", flush=True)
+        verdicts[name] = verdict
+    return verdicts
 
 
 def worst(words: Sequence[Word]) -> Word:
@@ -183,26 +183,20 @@ def verify(
     if unknown := [cell for cell in cells if cell not in recorded.cells]:
         raise ValueError(f"--cells: {', '.join(unknown)} not in {manifest}")
     chosen = choose(recorded, sample, sample_seed) if sample is not None else list(dict.fromkeys(cells))
-    n_numbers = n_that_decide(recorded, chosen, own)
     home = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
-    verdicts: dict[str, Verdict] = {}
     with ExitStack() as stack:
         stack.enter_context(environment({"PYTHONPATH": home}))  # the user's own modules are found from any folder
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="coupled-adam-bench-")))
         folder = folder.absolute()
         say(f"verify: {len(chosen)} of {len(recorded.cells)} cells of {manifest}, in {folder}")
-        for name in chosen:
-            verdict = verdicts[name] = verify_cell(
-                recorded, name, folder, device=device, own=own, repeats=repeats, n_numbers=n_numbers, run=run
-            )
-            shown = [f"{finding.said}: {finding}" for finding in verdict.findings[:_SHOWN]]
-            print(f"{name}: {verdict.word}", *shown, *verdict.notes, sep="\n  ", flush=True)
+        verdicts = verify_cells(recorded, chosen, folder, device, own, repeats, run)
     word = worst([verdict.word for verdict in verdicts.values()])
     print(f"{len(chosen)} of {len(recorded.cells)} cells: {word}")
-    farthest = max(verdicts, key=lambda name: max((f.share for f in verdicts[name].findings), default=-1.0))
-    if findings := verdicts[farthest].findings:
-        print(f"  the farthest of {n_numbers} numbers that decide: {farthest}: {findings[0]}")
+    findings = [(finding.share, name, finding) for name, verdict in verdicts.items() for finding in verdict.findings]
+    if findings:
+        _, farthest, finding = max(findings, key=lambda each: each[0])
+        print(f"  the farthest of the numbers that decide: {farthest}: {finding}")
         print(f"  if only rounding differs, any of them is called too far in at most {LEVEL:.0%} of such checks")
     return EXIT_STATUS[word]
 

@@ -1,135 +1,153 @@
 """The page of a registry, and what describes data and program elsewhere."""
 
-import gzip
-import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import html5lib
+import pytest
 import yaml
 
-from coupled_adam_bench.store.files import read_json, write_json
-from coupled_adam_bench.tools.registry.check import CHECKS
-from coupled_adam_bench.tools.registry.form import name_of
-from coupled_adam_bench.tools.registry.page import write_registry
+from coupled_adam_bench.store.files import read_json
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
+from coupled_adam_bench.tools.registry import page
+from coupled_adam_bench.tools.registry.check import Checked
+from coupled_adam_bench.tools.registry.form import Bundle
+from coupled_adam_bench.tools.verify.recorded import Recorded
 
 ROOT = Path(__file__).parents[4]
 DEMO = ROOT / "docs" / "examples" / "demo"
-NUMBERS = {"test,loss": "nat/token", "embeddings,isotropy": "1", "test,pooled_calibration_rarest": "nat"}
+METRICS = (("test", "loss"), ("embeddings", "isotropy"), ("test", "pooled_calibration_rarest"))
+Losses = dict[str, dict[int, list[float]]]
+"""Losses by optimizer and steps, one for each seed."""
 
 
-def row(optimizer: str, label: str, seeds: range, n_tokens: int = 1000) -> dict[str, Any]:
-    cells = {str(seed): f"nano_{n_tokens}_{optimizer}_s{seed}_{len(label)}" for seed in seeds}
-    place = {"n_params": 100, "n_tokens": n_tokens, "model": "m"}
-    return place | {"optimizer": optimizer, "label": label, "cells": cells}
+class Registry:
+    """Bundles as they are after their check, and the page that shows them."""
+
+    def __init__(self, tiny_study: Callable[..., dict[str, Any]], folder: Path) -> None:
+        self.tiny_study, self.folder = tiny_study, folder
+        self.bundles: list[Checked | str] = []
+
+    def add(self, losses: Losses, tuned: Losses | None = None, seq_len: int = 16, **changes: Any) -> None:
+        """Hand in a study with these losses, and with others of optimizers that trials chose."""
+        grid = [_block(name, steps, values) for name, by_steps in losses.items() for steps, values in by_steps.items()]
+        for name, by_steps in (tuned or {}).items():
+            tune = {"seeds": [9], "grids": {name: {"lr_factor": [0.5, 2.0]}}}
+            grid += [_block(name, steps, values) | {"tune": tune} for steps, values in by_steps.items()]
+        settings = self.tiny_study(grid=grid)
+        settings["training"]["seq_len"] = seq_len
+        plan = make_plan(parse_study(settings))
+        plan = plan.with_choices({name: tuning.candidates[1].settings for name, tuning in plan.tunings.items()})
+        given = [
+            value for of_all in (losses, tuned or {}) for by in of_all.values() for v in by.values() for value in v
+        ]
+        values = {cell: dict.fromkeys(METRICS, loss) for cell, loss in zip(plan.cells, given, strict=True)}
+        cells = {cell: {"environment": {"device": "CPU (x86_64)"}} for cell in plan.cells}
+        versions = dict.fromkeys(("data", "train", "test_loss", "embeddings", "downstream"), 1)
+        seen = {"sha256": "a", "cells": {}, "measured": {}, "at": "2026-01-02", "begun": ["x"], "n_cells": 3}
+        manifest = {
+            "cells": list(cells.values()), "protocol": {"versions": versions},
+            "stated": {"sha256": "a", "seen": [seen]},
+        }  # fmt: skip
+        said = {"submitter": "Ann", "notes": "<b>harmless</b> & short", "data": {}, "histories": {}}
+        name = f"{len(self.bundles):064}"
+        recorded = Recorded(plan, {}, manifest, cells, values, Path())
+        self.bundles.append(Checked(self.folder / name, {}, Bundle(**said | changes), recorded))
+
+    def page(self) -> str:
+        refused = page.write_registry(self.folder, self.folder / "index.html", ROOT / "templates")
+        assert refused == [each for each in self.bundles if isinstance(each, str)]
+        text = (self.folder / "index.html").read_text()
+        parser = html5lib.HTMLParser(strict=True)
+        parser.parse(text)
+        assert parser.errors == []
+        return text
 
 
-def write_bundle(
-    registry: Path,
-    losses: dict[str, list[float]],
-    regime: str = "r",
-    n_tokens: int = 1000,
-    tuned: bool = False,
-    **changes: Any,
-) -> str:
-    """Write what the page reads of a bundle with the losses of each optimizer, and return its name."""
-    suffix = " (tuned)" if tuned else ""
-    rows = [row(name, name.title() + suffix, range(len(values)), n_tokens) for name, values in losses.items()]
-    lines = ["study,n_params,n_tokens,optimizer,seed,task,metric,value,unit,protocol,cell,model,data"]
-    for each in rows:
-        for (seed, cell), value in zip(each["cells"].items(), losses[each["optimizer"]], strict=True):
-            for number, unit in NUMBERS.items():
-                lines.append(
-                    f"s,100,{n_tokens},{each['optimizer']},{seed},{number},{value!r},{unit},corrected,{cell},nano,d-0"
-                )
-    described = {
-        "submitter": "Ann", "notes": "<b>harmless</b> & short", "study": "s", "title": "Some study", "program": "abc",
-        "packages": {}, "environments": {"device": ["CPU (x86_64)"], "torch": ["2.13.0"]}, "stated": None,
-        "first_seen": None, "histories": {cell: "ab" * 32 for each in rows for cell in each["cells"].values()},
-        "regimes": [{"id": regime, "rows": rows, "settings": {
-            "data_id": f"data-{regime}", "training": {"seq_len": 16, "batch_sequences": 4}, "protocol": "corrected",
-        }}],
-        "files": {},
+def _block(name: str, steps: int, values: list[float]) -> dict[str, Any]:
+    kind, _, factor = name.partition("_f")
+    seeds = list(range(1, len(values) + 1))
+    optimizer = {"name": kind, "lr_factor": float(factor or 1)}
+    return {"models": ["nano"], "tokens": [{"steps": steps}], "optimizers": [optimizer], "seeds": seeds}
+
+
+@pytest.fixture
+def registry(tiny_study: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    made = Registry(tiny_study, tmp_path)
+    monkeypatch.setattr(page, "checked_bundles", lambda _: made.bundles)
+    return made
+
+
+def cells_of(page: str, label: str, tokens: int = 0) -> list[str]:
+    """Return the texts of an optimizer's line, the first or that with some number of places before it."""
+    lines = [line for line in re.findall(r"<tr>.*?</tr>", page) if f">{label}</th>" in line]
+    return re.findall(r"<td[^>]*>(.*?)</td>", lines[tokens])
+
+
+def test_each_regime_has_its_table_with_ranks_that_the_intervals_allow(registry: Registry) -> None:
+    losses = {
+        "adamw": [3.00, 3.01, 3.02], "ember": [3.005, 3.015, 3.02], "coupled_adam": [4.0, 4.01, 4.02],
+        "adam_mini": [3.5], "sgd": [3.0, float("nan")],
     }  # fmt: skip
-    folder = registry / "new"
-    folder.mkdir(parents=True)
-    write_json(folder / "bundle.json", described | changes)
-    (folder / "results.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
-    return folder.rename(registry / name_of(folder)).name
+    registry.add({name: {60: values} for name, values in losses.items()})
+    registry.add({"adamw": {60: [1.0, 1.1]}}, seq_len=8)
+    text = registry.page()
+    labels = ("Adam", "Ember", "Adam-mini", "Coupled Adam", "SGD, f = 1")
+    assert [cells_of(text, label)[0] for label in labels] == ["1–3", "1–3", "1–4", "3–4", "-"]
+    assert cells_of(text, "Adam")[1] == "3.010 [2.985, 3.035]"
+    assert cells_of(text, "Adam-mini")[1] == "3.500"
+    assert cells_of(text, "SGD, f = 1")[1:3] == ["-", "-"]
+    assert cells_of(text, "Adam")[2:4] == ["-", "3.01 (1)"]
+    assert f'href="./{0:064}/bundle.json"' in cells_of(text, "Adam")[-1]
+    assert cells_of(text, "Adam")[-2] == '<span class="status good">recomputed</span>'
+    assert len(re.findall(r'<section id="regime-', text)) == 2
+    assert "&lt;b&gt;harmless&lt;/b&gt; &amp; short" in text
+    assert "2 bundles with 14 cells" in text
+    said = "no: this text with these settings was first seen on 2026-01-02, when 1 of 3 runs had begun"
+    assert text.count(said) == 2
 
 
-def page_of(registry: Path) -> str:
-    write_registry(registry, registry / "index.html", ROOT / "templates")
-    page = (registry / "index.html").read_text()
-    parser = html5lib.HTMLParser(strict=True)
-    parser.parse(page)
-    assert parser.errors == []
-    return page
+CURVE = {60: [4.0, 4.1], 120: [3.5, 3.6], 240: [3.2, 3.3]}
 
 
-def cells_of(page: str, label: str) -> list[str]:
-    """Return the texts of an optimizer's line."""
-    (line,) = (line for line in re.findall(r"<tr>.*?</tr>", page) if f">{label}</th>" in line)
-    return re.findall(r"<td[^>]*>(.*?)</td>", line)
+def test_the_speedup_is_beside_the_strongest_adam_of_the_same_tokens(registry: Registry) -> None:
+    weaker = {steps: [loss + 0.4 for loss in values] for steps, values in CURVE.items()}
+    registry.add({"adamw": CURVE, "adamw_f3": weaker, "ember": {120: [3.2, 3.3]}, "sgd": {120: [9.0, 9.1]}})
+    registry.add({"adamw_f9": {480: [3.1, 3.2], 960: [3.0, 3.1]}})  # more tokens make no reference
+    text = registry.page()
+    assert cells_of(text, "Ember")[2] == "2.00 [2.00, -] of Adam"
+    assert [cells_of(text, "Adam", place)[2] for place in range(3)] == ["-"] * 3
+    ratios = [cells_of(text, "Adam, f = 3", place)[2] for place in range(3)]
+    assert ratios[0] == "-"  # the reference needs less than its fewest tokens
+    assert all(ratio.endswith("of Adam") and float(ratio.split()[0]) < 1 for ratio in ratios[1:])
+    assert cells_of(text, "SGD, f = 1")[2] == "-"
+    assert "beside Adam; the reference needs less than its fewest tokens, " in text
 
 
-def test_each_regime_has_its_table_with_ranks_that_the_intervals_allow(tmp_path: Path) -> None:
-    losses = {"adam": [3.00, 3.01, 3.02], "near": [3.005, 3.015, 3.02], "far": [4.0, 4.01, 4.02], "single": [3.5]}
-    name = write_bundle(tmp_path, losses | {"diverged": [3.0, float("nan")]})
-    write_bundle(tmp_path, {"other": [1.0, 1.1]}, regime="q")
-    page = page_of(tmp_path)
-    assert [cells_of(page, label)[0] for label in ("Adam", "Near", "Single", "Far", "Diverged")] == [
-        "1–3", "1–3", "1–4", "3–4", "-",
-    ]  # fmt: skip
-    assert cells_of(page, "Adam")[1] == "3.010 [2.985, 3.035]"
-    assert cells_of(page, "Single")[1] == "3.500"
-    assert cells_of(page, "Diverged")[1:3] == ["-", "-"]
-    assert cells_of(page, "Adam")[2:4] == ["-", "3.01 (1)"]
-    assert f'href="./{name}/bundle.json"' in cells_of(page, "Adam")[-1]
-    assert page.index("data-") < page.index('id="bundles"')
-    assert len(re.findall(r'<section id="regime-', page)) == 2
-    assert "&lt;b&gt;harmless&lt;/b&gt; &amp; short" in page
-    assert "2 bundles with 14 cells" in page
+@pytest.mark.parametrize(("tuned_gain", "own", "own_tuned"), [(0.5, "-", "1.00"), (-0.5, "1.00", "-")])
+def test_what_is_tuned_stands_beside_what_is_tuned(
+    registry: Registry, tuned_gain: float, own: str, own_tuned: str
+) -> None:
+    tuned = {steps: [loss - tuned_gain for loss in values] for steps, values in CURVE.items()}
+    registry.add({"adamw": CURVE, "ember": {120: CURVE[120]}})
+    registry.add({}, {"adamw": tuned, "ember": {120: tuned[120]}})
+    text = registry.page()
+    assert cells_of(text, "Ember")[2].split()[0] == own
+    assert cells_of(text, "Ember (tuned)")[2].split()[0] == own_tuned
 
 
-def test_the_speedup_is_beside_the_adam_with_the_most_numbers_of_tokens(tmp_path: Path) -> None:
-    curve = {1000: [4.0, 4.1], 2000: [3.5, 3.6], 4000: [3.2, 3.3]}
-    others = {"as_adam_later": [3.2, 3.3], "best": [2.0, 2.1], "other_seeds": [3.2, 3.3, 3.4], "worst": [9.0, 9.1]}
-    for n_tokens, values in curve.items():
-        beside = others | {"adamw_f10": [1.0, 1.1]} if n_tokens == 2000 else {}
-        write_bundle(tmp_path, {"adamw_f0.1": values} | beside, n_tokens=n_tokens)
-    page = page_of(tmp_path)
-    shown = {label: cells_of(page, label)[2] for label in ("Best", "Worst", "Adamw_F10")}
-    assert shown == {"Best": "&gt; 2.00", "Worst": "&lt; 0.50", "Adamw_F10": "&gt; 2.00"}
-    assert cells_of(page, "As_Adam_Later")[2] == cells_of(page, "Other_Seeds")[2] == "2.00 [2.00, -]"
-    assert "beside Adamw_F0.1" in page
+def test_without_an_adam_of_the_same_tokens_there_is_no_number(registry: Registry) -> None:
+    registry.add({"adamw": {60: [4.0, 4.1], 240: [3.2, 3.3]}, "ember": {120: [3.2, 3.3]}})
+    assert cells_of(registry.page(), "Ember")[2] == "-"
 
 
-def test_a_tuned_adam_is_another_than_the_one_of_the_same_key(tmp_path: Path) -> None:
-    for n_tokens, loss in {1000: 4.0, 2000: 3.5}.items():
-        write_bundle(tmp_path, {"adamw": [loss, loss + 0.1]}, n_tokens=n_tokens)
-    write_bundle(tmp_path, {"adamw": [2.0, 2.1], "other": [3.5, 3.6]}, tuned=True)
-    page = page_of(tmp_path)
-    assert cells_of(page, "Other (tuned)")[2] == "2.00"
-    assert cells_of(page, "Adamw (tuned)")[2] == "&gt; 2.00"
-    assert "beside Adamw (tuned)" not in page
-
-
-def test_marks_are_those_of_the_recorded_checks_and_of_other_people(tmp_path: Path) -> None:
-    losses = {"adam": [3.0, 3.1]}
-    first = write_bundle(tmp_path, losses)
-    said = {"bundle": first, "verdict": "reproduced"}
-    write_bundle(tmp_path, losses, notes="myself", reproduces=said)
-    other = write_bundle(tmp_path, losses, submitter="Bea", reproduces=said)
-    assert cells_of(page_of(tmp_path), "Adam")[-2] == '<span class="status middle">self-reported</span>'
-    for bundle, mark in ((first, "recomputed"), (first, "run again here"), (other, "recomputed")):
-        with (tmp_path / CHECKS).open("a") as file:
-            file.write(json.dumps({"bundle": bundle, "mark": mark}) + "\n")
-    marks, links = cells_of(page_of(tmp_path), "Adam")[-2:]
-    assert re.findall(">([^<]+)</span>", marks) == ["run again here", "run again by Bea"]
-    assert links.count("<a ") == 3  # one line for the same cells
-    assert links.index(first) < links.index(other)
+def test_what_is_refused_is_not_shown(registry: Registry) -> None:
+    registry.add({"adamw": {60: [3.0]}})
+    registry.bundles.append("registry/x: cannot be recomputed")
+    assert "1 bundle with 1 cells" in registry.page()
 
 
 def test_the_croissant_of_the_demo_describes_the_files_of_its_manifest() -> None:
