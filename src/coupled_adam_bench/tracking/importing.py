@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import digest, sha256_file
+from coupled_adam_bench.store.files import ASIDE, digest, sha256_file
 from coupled_adam_bench.store.locks import folder_lock
 from coupled_adam_bench.store.runs import read_run, run_history
 from coupled_adam_bench.store.stored import Measurement, beside, measured_cells
@@ -224,7 +224,7 @@ def _parent(client: "MlflowClient", experiment_id: str, plan: Plan) -> "Run":
 def _update_parent(client: "MlflowClient", parent: "Run", study_dir: Path) -> None:
     """Add what reporting has written, if it is not there yet; only then the run of the study is finished."""
     found = {path.relative_to(study_dir).as_posix(): path for glob in _OF_STUDY for path in study_dir.glob(glob)}
-    files = {name: path for name, path in sorted(found.items()) if path.is_file()}
+    files = {name: path for name, path in sorted(found.items()) if path.is_file() and ASIDE not in path.name}
     state, run_id = digest({name: sha256_file(path) for name, path in files.items()}), parent.info.run_id
     if not files or (parent.data.tags.get(_STATE) == state and _has_files(parent.info.artifact_uri, files)):
         return
