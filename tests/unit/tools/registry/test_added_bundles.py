@@ -64,7 +64,7 @@ def test_main_adds_what_its_last_commit_does(repository: Repository) -> None:
 
 
 @pytest.mark.fault(
-    "surroundings",
+    "results",
     "A clone is so shallow, or lacks the main branch, that git cannot say which bundles a branch adds.",
     "`make registry` fails with a sentence, and does not take them for none.",
 )
