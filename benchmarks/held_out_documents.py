@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from coupled_adam_bench.evaluation.kept import unpack_windows
-from coupled_adam_bench.statistics.t_test import ALPHA
+from coupled_adam_bench.records.kept import unpack_windows
+from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.statistics.units import Estimate, document_means, of_held_out
 
 WINDOW = 128

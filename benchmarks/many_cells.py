@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from coupled_adam_bench.evaluation.kept import DOCUMENTS, Document, pack_documents
+from coupled_adam_bench.records.kept import DOCUMENTS, Document, pack_documents
+from coupled_adam_bench.records.stored import beside, measured_cells
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.store.stored import beside, measured_cells
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan

@@ -15,7 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from coupled_adam_bench.statistics.t_test import interval, summarize
+from coupled_adam_bench.results.sample import summarize
+from coupled_adam_bench.statistics.student import interval
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.runs import run_history
 from coupled_adam_bench.study.cells import Cell

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from coupled_adam_bench.statistics.t_test import ALPHA
+from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.study.config import Training
 from coupled_adam_bench.study.config.protocols import PROTOCOLS, preset
 from coupled_adam_bench.training.seed_overlap import draw, expected_anywhere, shared_in_step, steps_to_read

@@ -21,8 +21,8 @@ import numpy as np
 from many_cells import plan_of
 
 from coupled_adam_bench.models.export import model_card
+from coupled_adam_bench.records.stored import Measurement, beside, measured_cells
 from coupled_adam_bench.store.files import write_json, write_sealed, write_text
-from coupled_adam_bench.store.stored import Measurement, beside, measured_cells
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import load_any_study

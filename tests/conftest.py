@@ -15,11 +15,11 @@ from hypothesis import settings
 from planned import only, study_and_data
 from starts import finish
 
+from coupled_adam_bench.records.stored import Measurement, measured_cells
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.store.stored import Measurement, measured_cells
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
 from coupled_adam_bench.study.cells import Cell

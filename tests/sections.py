@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from coupled_adam_bench.report.blocks import Beside, Block, Cell, Fold, Grid, Items, Text
+from coupled_adam_bench.page.blocks import Beside, Block, Cell, Fold, Grid, Items, Text
 from coupled_adam_bench.report.render import html_environment
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
 

@@ -7,8 +7,8 @@ from gpu_checks.common import At, Row, Rows, near, roofline, zipf_tokens
 from gpu_checks.fast import PAPER, ROOFLINE
 from gpu_checks.right import requests
 
+from coupled_adam_bench.evaluation.held_out_loss import all_starts, mean_loss, windows_at
 from coupled_adam_bench.evaluation.scoring import Scorer
-from coupled_adam_bench.evaluation.test_loss import all_starts, mean_loss, windows_at
 from coupled_adam_bench.study.cells import Cell
 
 # The paper's batches; of 1.3B the share of one of its eight GPUs.

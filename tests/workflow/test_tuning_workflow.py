@@ -12,7 +12,7 @@ import yaml
 from finished import copied
 from starts import finish, snakemake
 
-from coupled_adam_bench.study.stated import read_record
+from coupled_adam_bench.study.preregistration_record import read_record
 
 TUNING = pytest.mark.xdist_group("tuning")
 

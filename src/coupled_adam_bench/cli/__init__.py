@@ -7,7 +7,7 @@ from pathlib import Path
 from coupled_adam_bench import __version__
 from coupled_adam_bench.cli import registry, reporting, running, studies
 from coupled_adam_bench.cli.command import Command, Handler
-from coupled_adam_bench.machine.gpu_leases import leased_gpus
+from coupled_adam_bench.cli.gpu_leases import leased_gpus
 from coupled_adam_bench.store import paths
 
 DESCRIPTION = (

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from coupled_adam_bench.cli.jobs import Jobs
 from coupled_adam_bench.data.check import META, TREES, data_is_damaged, mark_damaged
+from coupled_adam_bench.records.stored import Measurement
 from coupled_adam_bench.report.manifest import made_before
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import ASIDE, move_aside
 from coupled_adam_bench.store.locks import LOCK
 from coupled_adam_bench.store.markup import first_of
 from coupled_adam_bench.store.runs import cell_damage, finished_run, run_damage
-from coupled_adam_bench.store.stored import Measurement
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.tuning import chosen_values, read_choice
 from coupled_adam_bench.tracking.importing import LOCK as IMPORT_LOCK

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Literal, assert_never
 
 from coupled_adam_bench.evaluation.settings import check_evaluation
+from coupled_adam_bench.records.stored import Measurement, measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest
-from coupled_adam_bench.store.stored import Measurement, measurement_of
 from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Study

@@ -146,7 +146,7 @@ def _evaluate(stage: Stage) -> Handler:
 def _choose(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.evaluation.stage import run_stage
     from coupled_adam_bench.machine.progress import say
-    from coupled_adam_bench.results.tuning import describe_settings, write_choice
+    from coupled_adam_bench.results.choices import describe_settings, write_choice
 
     tunings = plan_of(arguments).tunings
     if arguments.tuning not in tunings:

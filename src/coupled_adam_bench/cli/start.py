@@ -12,14 +12,14 @@ from coupled_adam_bench.cli.guard import outdated_report, remove_stale_locks, se
 from coupled_adam_bench.cli.jobs import Jobs
 from coupled_adam_bench.cli.status import Part, Workflow
 from coupled_adam_bench.machine.device import check_threads
+from coupled_adam_bench.records.stored import stated_measures
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, seal, write_sealed
 from coupled_adam_bench.store.locks import FolderLock
 from coupled_adam_bench.store.paths import IMPORT_SUMMARY, imported_elsewhere, not_imported
-from coupled_adam_bench.store.stored import stated_measures
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.plan import PLAN_SHA256
-from coupled_adam_bench.study.stated import note_stated
+from coupled_adam_bench.study.preregistration_record import note_stated
 from coupled_adam_bench.tools.estimate.cell import trunk_part
 from coupled_adam_bench.tracking.importing import run_name
 from coupled_adam_bench.tracking.place import tracking_uri

@@ -66,7 +66,7 @@ def _describe_stated(plan: "Plan") -> str:
     if plan.stated is None:
         return ""
     from coupled_adam_bench.results.groups import layout_of
-    from coupled_adam_bench.statistics.stated_plan import stated_table
+    from coupled_adam_bench.statistics.preregistered import stated_table
     from coupled_adam_bench.tools.estimate.text import align
 
     title = f"Stated in {plan.stated.path} (SHA-256 {plan.stated.sha256[:12]}); the power is that at one place"
@@ -74,8 +74,8 @@ def _describe_stated(plan: "Plan") -> str:
 
 
 def _fetch(arguments: argparse.Namespace) -> None:
-    from coupled_adam_bench.data.fetch import fetch
     from coupled_adam_bench.data.sources import BYTES_PER_TOKEN
+    from coupled_adam_bench.tools.fetch import fetch
 
     fetch(plan_of(arguments), dry_run=arguments.dry_run, bytes_per_token=arguments.bytes_per_token or BYTES_PER_TOKEN)
 

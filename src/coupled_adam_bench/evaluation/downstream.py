@@ -19,7 +19,6 @@ import yaml
 
 from coupled_adam_bench.data.check import TASKS, TOKENIZER, verified_tree
 from coupled_adam_bench.evaluation import settings
-from coupled_adam_bench.evaluation.kept import DOCUMENTS, Document, column_of, documents_of, pack_documents
 from coupled_adam_bench.evaluation.settings import OTHER_SEED, RANDOM_SEED
 from coupled_adam_bench.evaluation.task_files import (
     LOCAL_READERS,
@@ -32,9 +31,10 @@ from coupled_adam_bench.evaluation.task_files import (
 )
 from coupled_adam_bench.machine.device import pick_device
 from coupled_adam_bench.machine.process import rarely_collected
+from coupled_adam_bench.records.kept import DOCUMENTS, Document, column_of, documents_of, pack_documents
+from coupled_adam_bench.records.stored import Evaluation, Evaluator, ResultRow, row
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest, write_text
-from coupled_adam_bench.store.stored import Evaluation, Evaluator, ResultRow, row
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Study
 from coupled_adam_bench.study.dotted import compiled_anew

@@ -22,7 +22,6 @@ from coupled_adam_bench.embeddings.spectrum import (
     subtract_scaled_mean,
     top_directions,
 )
-from coupled_adam_bench.evaluation.kept import PAIRS, PairSimilarities, pack_pairs
 from coupled_adam_bench.evaluation.pairs import read_pairs, set_files
 from coupled_adam_bench.evaluation.settings import measures_head
 from coupled_adam_bench.evaluation.word_similarity import (
@@ -34,8 +33,9 @@ from coupled_adam_bench.evaluation.word_similarity import (
     subword_pairs,
     word_similarity_rows,
 )
+from coupled_adam_bench.records.kept import PAIRS, PairSimilarities, pack_pairs
+from coupled_adam_bench.records.stored import LARGEST, Evaluation, Evaluator, ResultRow, is_usable, row
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.stored import LARGEST, Evaluation, Evaluator, ResultRow, is_usable, row
 from coupled_adam_bench.study.architectures import ARCHITECTURES
 from coupled_adam_bench.study.catalog.names import HEAD
 from coupled_adam_bench.study.cells import Cell

@@ -18,8 +18,8 @@ from coupled_adam_bench.data.check import META, TOKENIZER, verified_file, verifi
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes, token_bytes
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens
 from coupled_adam_bench.evaluation.calibration import LogitSums, calibration, calibration_curve, finite, pooled_error
-from coupled_adam_bench.evaluation.kept import WINDOWS, WindowLosses, pack_windows
-from coupled_adam_bench.store.stored import Evaluation, ResultRow, row
+from coupled_adam_bench.records.kept import WINDOWS, WindowLosses, pack_windows
+from coupled_adam_bench.records.stored import Evaluation, ResultRow, row
 from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, HELD_OUT_SIZES, METRICS, RAREST, of_text
 
 _SPELL_THE_TEXT = ("word", "gpt2", "bpe")

@@ -11,9 +11,7 @@ from typing import Any
 
 from coupled_adam_bench.machine.process import rarely_collected
 from coupled_adam_bench.machine.progress import say
-from coupled_adam_bench.store.files import await_files, read_sealed, write_bytes, write_sealed, write_text
-from coupled_adam_bench.store.runs import mark_damaged, run_damage
-from coupled_adam_bench.store.stored import (
+from coupled_adam_bench.records.stored import (
     Evaluation,
     Evaluator,
     Measurement,
@@ -25,6 +23,8 @@ from coupled_adam_bench.store.stored import (
     settings_of,
     wrong_row,
 )
+from coupled_adam_bench.store.files import await_files, read_sealed, write_bytes, write_sealed, write_text
+from coupled_adam_bench.store.runs import mark_damaged, run_damage
 from coupled_adam_bench.study.catalog.metrics import columns_of
 from coupled_adam_bench.study.catalog.stages import Stage
 from coupled_adam_bench.study.cells import Cell

@@ -22,7 +22,7 @@ from coupled_adam_bench.embeddings.correlation import (
     spearman_resamples,
 )
 from coupled_adam_bench.evaluation.pairs import Pair
-from coupled_adam_bench.store.stored import ResultRow, row
+from coupled_adam_bench.records.stored import ResultRow, row
 from coupled_adam_bench.study.catalog.names import SUBWORDS
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ import platform
 import re
 from pathlib import Path
 
-from coupled_adam_bench.machine.gpu_leases import VISIBLE, named_gpus
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.machine.surroundings import instructions
+from coupled_adam_bench.machine.visible_gpus import VISIBLE, named_gpus
 
 MAX_THREADS_PER_PROCESSOR = 4
 # Tokens whose logits are held at once. On a CPU, the products reach full speed and the logits stay in the cache (see

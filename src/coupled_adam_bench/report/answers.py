@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from coupled_adam_bench.report.blocks import (
+from coupled_adam_bench.page.blocks import (
     Block,
     Cell,
     Column,
@@ -19,13 +19,14 @@ from coupled_adam_bench.report.blocks import (
     symbols,
     with_arrow,
 )
-from coupled_adam_bench.report.formats import MISSING, fixed, p_value, with_interval
+from coupled_adam_bench.page.formats import MISSING, fixed, p_value, with_interval
 from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
+from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.statistics.paired import PairedTest, paired_test
 from coupled_adam_bench.statistics.scores import Verdict, verdicts
-from coupled_adam_bench.statistics.t_test import ALPHA, holm, interval, summarize
+from coupled_adam_bench.statistics.student import ALPHA, holm, interval
 from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM
 

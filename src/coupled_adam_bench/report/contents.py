@@ -7,8 +7,7 @@ from typing import Any
 import yaml
 from markupsafe import Markup
 
-from coupled_adam_bench.report import answers, frequency, published, statistics, treatments
-from coupled_adam_bench.report.blocks import (
+from coupled_adam_bench.page.blocks import (
     Block,
     Cell,
     Code,
@@ -23,13 +22,14 @@ from coupled_adam_bench.report.blocks import (
     Text,
     listed,
 )
+from coupled_adam_bench.page.formats import MISSING, fixed, plural
+from coupled_adam_bench.records.stored import named
+from coupled_adam_bench.report import answers, corrections, frequency, published, treatments
 from coupled_adam_bench.report.figures import FIGURES, figures_of
-from coupled_adam_bench.report.formats import MISSING, fixed, plural
 from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.statistics import scores
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
-from coupled_adam_bench.store.stored import named
 from coupled_adam_bench.study.catalog.contents import CONTENTS, STATISTICS, StatisticFile
 from coupled_adam_bench.study.plan import Plan
 
@@ -169,7 +169,7 @@ _SECTIONS = {
         treatments.VARIANTS,
         treatments.WORD_SIMILARITY,
         Section("theory", "Theory", _from_tools("tools.theory.section:theory")),
-        statistics.SECTION,
+        corrections.SECTION,
         published.SECTION,
         Section("setup", "Models and training", _setup),
         Section("cost", "What it takes", _from_tools("tools.estimate.text:cost")),

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from coupled_adam_bench.report.blocks import Block, Cell, Fold, Grid, Heading, Items, Kind, Part, listed, place_of
-from coupled_adam_bench.report.formats import MISSING, fixed, with_interval
+from coupled_adam_bench.page.blocks import Block, Cell, Fold, Grid, Heading, Items, Kind, Part, listed, place_of
+from coupled_adam_bench.page.formats import MISSING, fixed, with_interval
 from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.study_results import StudyResults

@@ -19,7 +19,7 @@ from coupled_adam_bench.study import versions
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.study.stated import read_record
+from coupled_adam_bench.study.preregistration_record import read_record
 
 _HASHED = ("*.csv", "tables/*", "figures/*", "report/*")
 _SEAL = "seal"

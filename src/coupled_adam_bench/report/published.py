@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coupled_adam_bench.report.blocks import PLACE, Block, Cell, Grid, Kind, Part, listed, symbol
-from coupled_adam_bench.report.formats import fixed, shorthand
+from coupled_adam_bench.page.blocks import PLACE, Block, Cell, Grid, Kind, Part, listed, symbol
+from coupled_adam_bench.page.formats import fixed, shorthand
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.rounding import difference
+from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import read_csv
 from coupled_adam_bench.statistics.declared import Material, Section
-from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.study import catalog
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM

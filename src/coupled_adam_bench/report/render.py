@@ -14,9 +14,9 @@ from pandas import DataFrame
 
 from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.table import PrintedTable, Value, build_tables
+from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import typed_frame, write_csv
-from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.store.files import write_text
 from coupled_adam_bench.store.markup import latex_escape
 from coupled_adam_bench.study.catalog.metrics import Metric

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coupled_adam_bench.report.formats import plural
+from coupled_adam_bench.page.formats import plural
 from coupled_adam_bench.study.architectures import ARCHITECTURES
 from coupled_adam_bench.study.catalog.tables import SETUP_TABLES
 from coupled_adam_bench.study.cells import readable_count

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from math import isnan, nan
 
-from coupled_adam_bench.report.blocks import Cell
-from coupled_adam_bench.report.formats import MISSING, Shorthand, fixed, paddings, shorthand, significant
+from coupled_adam_bench.page.blocks import Cell
+from coupled_adam_bench.page.formats import MISSING, Shorthand, fixed, paddings, shorthand, significant
 from coupled_adam_bench.results.groups import Group
+from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
+from coupled_adam_bench.statistics.candidates import edges_of
 from coupled_adam_bench.statistics.compare import RULES
-from coupled_adam_bench.statistics.t_test import ALPHA, summarize
-from coupled_adam_bench.statistics.tuning import edges_of
+from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.study.catalog.metrics import FEW_DOCUMENTS, HELD_OUT_SIZES, Metric
 from coupled_adam_bench.study.catalog.tables import Table
 from coupled_adam_bench.study.config.execution import BoldRule

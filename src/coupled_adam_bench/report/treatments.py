@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from coupled_adam_bench.report.answers import CENTERED
-from coupled_adam_bench.report.blocks import (
+from coupled_adam_bench.page.blocks import (
     Beside,
     Block,
     Cell,
@@ -18,7 +17,8 @@ from coupled_adam_bench.report.blocks import (
     listed,
     place_of,
 )
-from coupled_adam_bench.report.formats import MISSING
+from coupled_adam_bench.page.formats import MISSING
+from coupled_adam_bench.report.answers import CENTERED
 from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
 from coupled_adam_bench.results.groups import Group, Values
 from coupled_adam_bench.statistics.declared import Material, Section

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from pandas import DataFrame
 
+from coupled_adam_bench.records.stored import LARGEST, Measurement, is_usable, measured_cells
 from coupled_adam_bench.results.tidy import read_csv, typed_frame
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import await_files
-from coupled_adam_bench.store.stored import LARGEST, Measurement, is_usable, measured_cells
 from coupled_adam_bench.study.catalog.metrics import RESULT_COLUMNS
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan

@@ -29,20 +29,12 @@ from pandas import DataFrame
 
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.rounding import difference
+from coupled_adam_bench.results.sample import Sample, summarize
 from coupled_adam_bench.results.study_results import StudyResults, records
 from coupled_adam_bench.results.tidy import typed_frame
 from coupled_adam_bench.statistics.declared import Statistic
 from coupled_adam_bench.statistics.paired import paired_test
-from coupled_adam_bench.statistics.t_test import (
-    ALPHA,
-    Sample,
-    benjamini_hochberg,
-    equivalence_p,
-    holm,
-    summarize,
-    t_test,
-    two_sided_p,
-)
+from coupled_adam_bench.statistics.student import ALPHA, benjamini_hochberg, equivalence_p, holm, t_test, two_sided_p
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.config.execution import BoldRule
 

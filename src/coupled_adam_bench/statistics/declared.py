@@ -8,7 +8,7 @@ from typing import Any
 
 from pandas import DataFrame
 
-from coupled_adam_bench.report.blocks import Block
+from coupled_adam_bench.page.blocks import Block
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group
 from coupled_adam_bench.results.study_results import StudyResults, records
 from coupled_adam_bench.results.tidy import typed_frame, write_csv

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coupled_adam_bench.data.bins import UNIGRAM
-from coupled_adam_bench.report.blocks import Block, Grid, Kind, Text, listed
-from coupled_adam_bench.report.formats import MISSING
+from coupled_adam_bench.page.blocks import Block, Grid, Kind, Text, listed
+from coupled_adam_bench.page.formats import MISSING
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.cells import Cell

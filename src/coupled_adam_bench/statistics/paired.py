@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coupled_adam_bench.results.rounding import difference, rounding_of, without_rounding
-from coupled_adam_bench.statistics.t_test import LEVEL, interval, one_sided_p, statistic, summarize
+from coupled_adam_bench.results.sample import summarize
+from coupled_adam_bench.statistics.student import LEVEL, interval, one_sided_p, t_ratio
 
 Floats = NDArray[np.float64]
 
@@ -66,7 +67,7 @@ def paired_test(first: Mapping[int, float], second: Mapping[int, float], higher_
     sample, values = summarize(differences), [side[seed] for side in (first, second) for seed in seeds]
     mean = without_rounding(sample.mean, *values)
     error = without_rounding(sample.sd, *values) / math.sqrt(finite)
-    t = statistic(mean, error)
+    t = t_ratio(mean, error)
     sign = 1 if higher_is_better else -1
     return PairedTest(
         finite,

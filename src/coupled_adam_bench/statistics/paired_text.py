@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.evaluation.kept import PairedWindows, paired_windows, read_scores
+from coupled_adam_bench.records.kept import PairedWindows, paired_windows, read_scores
+from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, Group, layout_of
 from coupled_adam_bench.results.study_results import rivals
 from coupled_adam_bench.statistics.declared import ALL_SEEDS, Statistic
 from coupled_adam_bench.statistics.units import Estimate, average, document_means, mcnemar_p, of_documents, of_held_out
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.stored import measurement_of
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import Cell

@@ -14,13 +14,14 @@ from markupsafe import Markup
 from scipy.optimize import brentq
 from scipy.special import nctdtr, stdtrit
 
-from coupled_adam_bench.report.blocks import PLACE_COLUMNS, Block, Column, Fold, Grid, Heading, Text, symbol
-from coupled_adam_bench.report.formats import MISSING, plural, significant
+from coupled_adam_bench.page.blocks import PLACE_COLUMNS, Block, Column, Fold, Grid, Heading, Text, symbol
+from coupled_adam_bench.page.formats import MISSING, plural, significant
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, PLACE, Group
 from coupled_adam_bench.results.rounding import difference as difference_of
+from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults, paired_differences, rivals
 from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section, Statistic
-from coupled_adam_bench.statistics.t_test import ALPHA, summarize
+from coupled_adam_bench.statistics.student import ALPHA
 from coupled_adam_bench.study.catalog.metrics import Metric
 
 POWER = 0.8

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import isnan
 
-from coupled_adam_bench.report.blocks import Block, Cell, Grid, Heading, Part, listed, symbols
-from coupled_adam_bench.report.formats import plural
+from coupled_adam_bench.page.blocks import Block, Cell, Grid, Heading, Part, listed, symbols
+from coupled_adam_bench.page.formats import plural
 from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import DECIDING

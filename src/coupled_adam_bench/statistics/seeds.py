@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
-from coupled_adam_bench.report.blocks import Block, Text
+from coupled_adam_bench.page.blocks import Block, Text
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.training.seed_overlap import audit
 

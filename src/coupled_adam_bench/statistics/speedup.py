@@ -16,15 +16,16 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
-from coupled_adam_bench.report.blocks import PLACE_COLUMNS, Block, Column, Grid, Heading, Items, Text
-from coupled_adam_bench.report.formats import MISSING, fixed, p_value, plural
+from coupled_adam_bench.page.blocks import PLACE_COLUMNS, Block, Column, Grid, Heading, Items, Text
+from coupled_adam_bench.page.formats import MISSING, fixed, p_value, plural
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, PLACE, Setup
 from coupled_adam_bench.results.rounding import difference
+from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare_all, correct
 from coupled_adam_bench.statistics.declared import Material, Placed, Row, Section, Statistic
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.t_test import ALPHA, summarize, t_quantile
+from coupled_adam_bench.statistics.student import ALPHA, t_quantile
 from coupled_adam_bench.study.cells import Cell, readable_count
 
 BEYOND = "the interval reaches beyond the reference's tokens"

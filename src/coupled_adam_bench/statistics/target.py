@@ -12,12 +12,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from coupled_adam_bench.report.blocks import PLACE_COLUMNS, Block, Column, Grid, Heading, Text
-from coupled_adam_bench.report.formats import MISSING, fixed, p_value, shorthand
+from coupled_adam_bench.page.blocks import PLACE_COLUMNS, Block, Column, Grid, Heading, Text
+from coupled_adam_bench.page.formats import MISSING, fixed, p_value, shorthand
 from coupled_adam_bench.results.groups import GROUP_COLUMNS
 from coupled_adam_bench.results.rounding import difference
+from coupled_adam_bench.results.sample import Sample, summarize
 from coupled_adam_bench.statistics.declared import ALL_SEEDS, Material, Placed, Section, Statistic
-from coupled_adam_bench.statistics.t_test import Sample, one_sided_p, statistic, summarize
+from coupled_adam_bench.statistics.student import one_sided_p, t_ratio
 from coupled_adam_bench.store.runs import run_history
 from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS
 from coupled_adam_bench.study.cells import Cell, readable_count
@@ -58,7 +59,7 @@ def below_target(losses: Sequence[float], target: float, sd: float | None = None
         return columns | {"reason": f"{len(losses) - sample.n} of {len(losses)} runs have no final validation loss"}
     if sample.n < 2 and sd is None:
         return columns | {"reason": "1 run, the test needs 2"}
-    t = statistic(difference(sample.mean, target), (sample.sd if sd is None else sd) / math.sqrt(sample.n))
+    t = t_ratio(difference(sample.mean, target), (sample.sd if sd is None else sd) / math.sqrt(sample.n))
     df = sample.n - 1.0 if sd is None else math.inf
     return columns | {"t": t, "df": df, "p_value": one_sided_p(t, df, higher=False), "reason": ""}
 

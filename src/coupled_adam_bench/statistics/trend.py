@@ -16,7 +16,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from coupled_adam_bench.report.blocks import (
+from coupled_adam_bench.page.blocks import (
     Block,
     Figures,
     Fold,
@@ -29,13 +29,13 @@ from coupled_adam_bench.report.blocks import (
     listed,
     with_arrow,
 )
-from coupled_adam_bench.report.formats import MISSING, p_value, plural, significant
+from coupled_adam_bench.page.formats import MISSING, p_value, plural, significant
 from coupled_adam_bench.results.groups import Group
 from coupled_adam_bench.results.rounding import rounding_of
 from coupled_adam_bench.results.study_results import StudyResults, paired_differences, rivals
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.t_test import ALPHA, holm, one_sided_p, statistic, t_quantile
+from coupled_adam_bench.statistics.student import ALPHA, holm, one_sided_p, t_quantile, t_ratio
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.cells import readable_count
 
@@ -69,7 +69,7 @@ class Fit:
 
 def upper_tail(estimate: float, standard_error: float, df: float) -> float:
     """Return the one-sided p-value of an estimate above 0; without any error it is 0, 1 or, for an estimate of 0, 1."""
-    return math.nan if math.isnan(estimate) else one_sided_p(statistic(estimate, standard_error), df, higher=True)
+    return math.nan if math.isnan(estimate) else one_sided_p(t_ratio(estimate, standard_error), df, higher=True)
 
 
 def _no_fit(n_slopes: int, n_seeds: int, reason: str) -> Fit:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from statsmodels.stats.contingency_tables import mcnemar
 
 from coupled_adam_bench.results.rounding import without_rounding
-from coupled_adam_bench.statistics.t_test import interval, statistic, two_sided_p
+from coupled_adam_bench.statistics.student import interval, t_ratio, two_sided_p
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ class Estimate:
         """The two-sided p-value of Student's t-test that there is no difference."""
         if math.isnan(self.standard_error):
             return math.nan
-        return two_sided_p(1.0, statistic(self.difference, self.standard_error), self.df)
+        return two_sided_p(1.0, t_ratio(self.difference, self.standard_error), self.df)
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -1,13 +1,10 @@
 """Labels: the names of optimizers, models and token counts in results, tables and figures, one for each thing."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from coupled_adam_bench.study.blocks import PlannedBlock
 from coupled_adam_bench.study.cells import readable_count
 from coupled_adam_bench.study.config.base import as_seen
-
-if TYPE_CHECKING:
-    from coupled_adam_bench.study.plan import PlannedBlock
 
 _REMEDY = {
     "optimizers": "give one of them another label",
@@ -16,7 +13,7 @@ _REMEDY = {
 }
 
 
-def check_labels(blocks: "Sequence[PlannedBlock]") -> None:
+def check_labels(blocks: Sequence[PlannedBlock]) -> None:
     """Raise ``ValueError`` with both places for two optimizers, models or counts of tokens that are printed alike."""
     first: dict[tuple[str, ...], tuple[str | int, str]] = {}
     several = len({planned.study.name for planned in blocks}) > 1
@@ -34,7 +31,7 @@ def check_labels(blocks: "Sequence[PlannedBlock]") -> None:
                 )
 
 
-def _printed(planned: "PlannedBlock") -> Iterator[tuple[str, str, str | int, int]]:
+def _printed(planned: PlannedBlock) -> Iterator[tuple[str, str, str | int, int]]:
     """Yield kind, label, what the label stands for, and number of everything in a block that tables print."""
     cells = planned.cells
     printed: dict[str, list[tuple[str, str | int]]] = {

@@ -3,7 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -11,11 +11,11 @@ from typing import Any
 
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, seal
+from coupled_adam_bench.study.blocks import PlannedBlock
 from coupled_adam_bench.study.cells import Cell, Trunk, block_cells, data_digest, data_id, find_trunks
 from coupled_adam_bench.study.config import (
     Budget,
     Composite,
-    GridBlock,
     StatisticsSettings,
     Study,
     parse_study,
@@ -24,24 +24,11 @@ from coupled_adam_bench.study.config.errors import for_each, validate
 from coupled_adam_bench.study.config.tune import Values
 from coupled_adam_bench.study.inputs import tokenizer_file, with_code
 from coupled_adam_bench.study.labels import check_labels
-from coupled_adam_bench.study.stated import Stated, check_stated, read_stated
+from coupled_adam_bench.study.preregistration import Stated, check_stated, read_stated
 from coupled_adam_bench.study.tuning import Tuning, chosen_values, fill_slot, tune_block
 
 PLAN_SHA256 = "COUPLED_ADAM_BENCH_PLAN_SHA256"
 """Variable with the seal of the plan that a job is given; without it, any plan that is whole is taken."""
-
-
-@dataclass(frozen=True)
-class PlannedBlock:
-    """A block of a study's grid and its cells, in the order of the grid."""
-
-    study: Study
-    place: str
-    """The field of the study that holds the block, such as ``grid.0``."""
-    block: GridBlock
-    cells: tuple[Cell, ...]
-    tunings: Mapping[str, Tuning] = field(default_factory=dict)
-    """The tunings for which cells of the block wait, by id."""
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from coupled_adam_bench.data.check import META, data_is_damaged, split_checksums
 from coupled_adam_bench.machine.progress import say
+from coupled_adam_bench.records.stored import read_evaluation
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import ASIDE, move_aside, read_sealed, remove
 from coupled_adam_bench.store.locks import LOCK, FolderLock, folder_lock
 from coupled_adam_bench.store.runs import cell_damage, finished_run, read_run, run_damage
-from coupled_adam_bench.store.stored import read_evaluation
 from coupled_adam_bench.study.catalog.stages import STAGES, VALIDATION_LOSS
 
 _LOCK = ".merge.lock"

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.machine.progress import say
+from coupled_adam_bench.records.stored import Measurement, beside, measured_cells
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import ASIDE, digest, sha256_file
 from coupled_adam_bench.store.locks import folder_lock
 from coupled_adam_bench.store.runs import read_run, run_history
-from coupled_adam_bench.store.stored import Measurement, beside, measured_cells
 from coupled_adam_bench.study.cells import Cell, readable_count
 from coupled_adam_bench.study.config import CustomSettings
 from coupled_adam_bench.study.plan import Plan, load_plan

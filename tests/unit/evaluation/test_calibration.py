@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens, frequency_bins
 from coupled_adam_bench.evaluation.calibration import LogitSums, calibration, calibration_curve, pooled_error
+from coupled_adam_bench.evaluation.held_out_loss import all_starts, mean_loss, windows_at
 from coupled_adam_bench.evaluation.stage import run_stage
-from coupled_adam_bench.evaluation.test_loss import all_starts, mean_loss, windows_at
 from coupled_adam_bench.models.cross_entropy import token_cross_entropy
 from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.stored import measurement_of
 from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, RAREST, of_text
 from coupled_adam_bench.study.catalog.stages import STAGES
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from coupled_adam_bench.cli.guard import unmeasured
-from coupled_adam_bench.evaluation.kept import (
+from coupled_adam_bench.evaluation.stage import _write, run_stage
+from coupled_adam_bench.records.kept import (
     DOCUMENTS,
     Document,
     documents_of,
     pack_documents,
     read_documents,
 )
-from coupled_adam_bench.evaluation.stage import _write, run_stage
+from coupled_adam_bench.records.stored import Evaluation, Measurement, measurement_of, row
 from coupled_adam_bench.store.files import read_sealed
-from coupled_adam_bench.store.stored import Evaluation, Measurement, measurement_of, row
 from coupled_adam_bench.study.catalog.stages import STAGES
 
 STAGE = STAGES["downstream"]

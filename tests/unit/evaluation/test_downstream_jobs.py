@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from coupled_adam_bench.evaluation import downstream, harness_model
-from coupled_adam_bench.evaluation.kept import read_documents
 from coupled_adam_bench.evaluation.stage import run_stage
+from coupled_adam_bench.records.kept import read_documents
+from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, write_sealed
-from coupled_adam_bench.store.stored import measurement_of
 from coupled_adam_bench.study.catalog.stages import STAGES
 
 DOWNSTREAM = STAGES["downstream"]

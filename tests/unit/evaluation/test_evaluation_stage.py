@@ -18,9 +18,9 @@ from coupled_adam_bench.evaluation import stage as driver
 from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDING_KEYS, read_embeddings
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.records.stored import measurement_of, row
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_json, read_sealed, sha256_file, write_sealed
-from coupled_adam_bench.store.stored import measurement_of, row
 from coupled_adam_bench.study.catalog.metrics import columns_of
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.config import parse_study

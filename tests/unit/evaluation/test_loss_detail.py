@@ -23,7 +23,10 @@ from coupled_adam_bench.data.shards import split_of
 from coupled_adam_bench.data.synthetic import Language
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens
-from coupled_adam_bench.evaluation.kept import (
+from coupled_adam_bench.evaluation.loss_detail import LossDetail, Vocabulary, open_vocabulary
+from coupled_adam_bench.evaluation.stage import run_stage
+from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.records.kept import (
     WINDOWS,
     WindowLosses,
     pack_windows,
@@ -31,13 +34,10 @@ from coupled_adam_bench.evaluation.kept import (
     read_windows,
     unpack_windows,
 )
-from coupled_adam_bench.evaluation.loss_detail import LossDetail, Vocabulary, open_vocabulary
-from coupled_adam_bench.evaluation.stage import run_stage
-from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.store.runs import write_run
-from coupled_adam_bench.store.stored import measurement_of
 from coupled_adam_bench.study import config
 from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, NEVER_SEEN
 from coupled_adam_bench.study.catalog.stages import STAGES

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from coupled_adam_bench.evaluation.stage import run_stage
+from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.runs import write_cell
-from coupled_adam_bench.store.stored import measurement_of
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.tools.measure.model import measure_model, read_word_lists
 

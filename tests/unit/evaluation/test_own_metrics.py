@@ -10,9 +10,9 @@ from planned import Planned
 from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDING_KEYS, read_embeddings, try_metrics
 from coupled_adam_bench.evaluation.settings import check_evaluation
 from coupled_adam_bench.evaluation.stage import run_stage
+from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed
-from coupled_adam_bench.store.stored import measurement_of
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.config import parse_study
 

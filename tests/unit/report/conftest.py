@@ -19,7 +19,8 @@ import pytest
 import yaml
 from finished import once
 
-from coupled_adam_bench.evaluation.kept import DOCUMENTS, WINDOWS, Document, WindowLosses, pack_documents, pack_windows
+from coupled_adam_bench.records.kept import DOCUMENTS, WINDOWS, Document, WindowLosses, pack_documents, pack_windows
+from coupled_adam_bench.records.stored import beside
 from coupled_adam_bench.report import figures
 from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.results.collect import read_results
@@ -28,7 +29,6 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.store.stored import beside
 from coupled_adam_bench.study.catalog.metrics import METRICS, THEORY_METRICS
 from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
 from coupled_adam_bench.study.cells import Cell

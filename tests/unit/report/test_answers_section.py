@@ -14,8 +14,8 @@ from scipy import stats
 from sections import tables_of, texts_of
 from statsmodels.stats.multitest import multipletests
 
+from coupled_adam_bench.page.blocks import Grid
 from coupled_adam_bench.report.answers import CENTERED, SECTION, calibrations, contrasts, reaches
-from coupled_adam_bench.report.blocks import Grid
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults

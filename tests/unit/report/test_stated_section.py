@@ -8,18 +8,18 @@ import pytest
 import yaml
 from sections import html_of, tables_of
 
+from coupled_adam_bench.records.stored import stated_measures
 from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.stated import STATISTIC
-from coupled_adam_bench.statistics.stated_plan import stated_table
+from coupled_adam_bench.statistics.hypotheses import STATISTIC
+from coupled_adam_bench.statistics.preregistered import stated_table
 from coupled_adam_bench.store.files import read_json
-from coupled_adam_bench.store.stored import stated_measures
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
-from coupled_adam_bench.study.stated import note_stated
+from coupled_adam_bench.study.preregistration_record import note_stated
 
 LOSS = {"name": "<b>loss</b>", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}
 NAN = float("nan")

@@ -8,9 +8,9 @@ import pandas as pd
 from sections import tables_of, texts_of
 from statsmodels.stats.weightstats import ttost_paired
 
+from coupled_adam_bench.page.formats import interval, p_value
 from coupled_adam_bench.report.contents import statistics_of
-from coupled_adam_bench.report.formats import interval, p_value
-from coupled_adam_bench.report.statistics import SECTION
+from coupled_adam_bench.report.corrections import SECTION
 from coupled_adam_bench.results.tidy import read_csv
 from coupled_adam_bench.statistics import power
 

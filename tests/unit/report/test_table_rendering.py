@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from jinja2 import UndefinedError
 
-from coupled_adam_bench.report.formats import Shorthand
+from coupled_adam_bench.page.formats import Shorthand
 from coupled_adam_bench.report.render import (
     html_environment,
     latex_environment,

@@ -19,9 +19,9 @@ from coupled_adam_bench.report.figures.sizes import tuning
 from coupled_adam_bench.report.render import markdown, render_html, render_latex
 from coupled_adam_bench.report.setup_tables import setup_tables
 from coupled_adam_bench.report.table import build_tables
+from coupled_adam_bench.statistics.candidates import STATISTIC, edge
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.tuning import STATISTIC, edge
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.paths import TUNING
 from coupled_adam_bench.study.config import parse_study

@@ -15,7 +15,7 @@ from coupled_adam_bench.report.table import build_tables
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults, paired_differences
-from coupled_adam_bench.statistics import power, stated, trend
+from coupled_adam_bench.statistics import hypotheses, power, trend
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric, of_text
@@ -117,11 +117,11 @@ def test_a_stated_hypothesis_is_of_the_distance(study, test, tmp_path):
     hypothesis = {"name": "one", "table": "shown", "metric": NAME, "better": "adamw", "than": "coupled_adam"}
     plan = {"hypotheses": [hypothesis | {"test": test, "tokens": "less"}], "seeds": [1, 2, 3]}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
-    (row,) = Material(study(stated=str(tmp_path / "plan.yaml"))).rows(stated.STATISTIC)
+    (row,) = Material(study(stated=str(tmp_path / "plan.yaml"))).rows(hypotheses.STATISTIC)
     function = stats.ttest_ind if test == "t-test" else stats.ttest_rel
     expected = function(distances("adamw"), distances("coupled_adam"), alternative="less")
     assert row["p_value"] == pytest.approx(expected.pvalue)
-    assert row["outcome"] == stated.CONFIRMED
+    assert row["outcome"] == hypotheses.CONFIRMED
 
 
 def test_arrows_and_notes_say_where_it_is_best(study):

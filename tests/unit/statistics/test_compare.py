@@ -13,7 +13,7 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import read_csv
 from coupled_adam_bench.statistics.compare import STATISTIC, TEST_COLUMNS, compare
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.t_test import holm
+from coupled_adam_bench.statistics.student import holm
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.tables import PAPER_COLUMNS
 from coupled_adam_bench.study.config import parse_study

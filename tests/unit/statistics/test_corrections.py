@@ -4,7 +4,7 @@ import random
 import pytest
 from statsmodels.stats.multitest import multipletests
 
-from coupled_adam_bench.statistics.t_test import benjamini_hochberg, holm
+from coupled_adam_bench.statistics.student import benjamini_hochberg, holm
 
 
 def test_by_hand() -> None:

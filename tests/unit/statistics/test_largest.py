@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from coupled_adam_bench.records.stored import LARGEST, is_usable
 from coupled_adam_bench.report.contents import statistics_of
 from coupled_adam_bench.report.render import markdown, render_html, render_latex
 from coupled_adam_bench.report.table import build_tables
@@ -16,7 +17,6 @@ from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.statistics.compare import compare
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.store.stored import LARGEST, is_usable
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import parse_study

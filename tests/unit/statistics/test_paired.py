@@ -6,7 +6,7 @@ from scipy import stats
 from statsmodels.stats.weightstats import ttost_ind, ttost_paired
 
 from coupled_adam_bench.statistics.paired import N_DRAWN, bootstrap_interval, paired_test, sign_flip_p
-from coupled_adam_bench.statistics.t_test import equivalence_p, t_test
+from coupled_adam_bench.statistics.student import equivalence_p, t_test
 
 FIRST = [3.05, 2.98, 3.11, 3.02, 2.99]
 SECOND = [3.01, 2.99, 3.06, 2.97, 2.95]

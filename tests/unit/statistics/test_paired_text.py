@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from coupled_adam_bench.evaluation.kept import DOCUMENTS, WINDOWS, Document, WindowLosses, pack_documents, pack_windows
+from coupled_adam_bench.records.kept import DOCUMENTS, WINDOWS, Document, WindowLosses, pack_documents, pack_windows
+from coupled_adam_bench.records.stored import beside
 from coupled_adam_bench.results.tidy import typed_frame
 from coupled_adam_bench.statistics.paired_text import STATISTIC, compare_text
 from coupled_adam_bench.statistics.units import of_held_out
-from coupled_adam_bench.store.stored import beside
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coupled_adam_bench.statistics.tuning import learning_rate_sensitivity
+from coupled_adam_bench.statistics.candidates import learning_rate_sensitivity
 from coupled_adam_bench.study import catalog
 
 PUBLISHED_LOSSES = Path(catalog.__file__).with_name("published_oec.csv")

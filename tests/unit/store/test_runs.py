@@ -7,6 +7,7 @@ from shutil import copy
 import pytest
 
 from coupled_adam_bench.cli.guard import untrained
+from coupled_adam_bench.records.stored import row, wrong_row
 from coupled_adam_bench.store.files import move_aside, read_sealed, write_json
 from coupled_adam_bench.store.runs import (
     finished_run,
@@ -16,7 +17,6 @@ from coupled_adam_bench.store.runs import (
     write_cell,
     write_run,
 )
-from coupled_adam_bench.store.stored import row, wrong_row
 from coupled_adam_bench.store.weights import CELL, header_bytes
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from coupled_adam_bench.records.stored import beside
 from coupled_adam_bench.store.files import write_json, write_sealed
-from coupled_adam_bench.store.stored import beside
 from coupled_adam_bench.study.cells import Cell, readable_count
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coupled_adam_bench.records.stored import named
 from coupled_adam_bench.results.groups import Layout, layout_of
 from coupled_adam_bench.store.files import atomic_path
-from coupled_adam_bench.store.stored import named
 from coupled_adam_bench.study.catalog.names import COUPLED_ADAM
 from coupled_adam_bench.study.cells import Cell, readable_count
 from coupled_adam_bench.study.config.optimizers import CoupledAdamSettings

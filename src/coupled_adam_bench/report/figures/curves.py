@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from coupled_adam_bench.evaluation.kept import PairSimilarities, read_pair_similarities
+from coupled_adam_bench.records.kept import PairSimilarities, read_pair_similarities
+from coupled_adam_bench.records.stored import Measurement, measured_cells
 from coupled_adam_bench.report.figures import DATES, largest_size, plain
 from coupled_adam_bench.report.figures.style import (
     RC,
@@ -27,7 +28,6 @@ from coupled_adam_bench.report.figures.style import (
 )
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.store.files import atomic_path
-from coupled_adam_bench.store.stored import Measurement, measured_cells
 from coupled_adam_bench.study.catalog.metrics import BANDS, METRICS
 from coupled_adam_bench.study.cells import Cell
 

@@ -23,12 +23,13 @@ from coupled_adam_bench.report.figures.style import (
     zero_line,
 )
 from coupled_adam_bench.results.groups import Group, Setup
+from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.results.study_results import StudyResults, paired_differences
+from coupled_adam_bench.statistics.candidates import STATISTIC, place_of
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.t_test import summarize, t_quantile
+from coupled_adam_bench.statistics.student import t_quantile
 from coupled_adam_bench.statistics.trend import TOKENS, Trend, trends
-from coupled_adam_bench.statistics.tuning import STATISTIC, place_of
 from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST
 from coupled_adam_bench.study.tuning import Tuning
 

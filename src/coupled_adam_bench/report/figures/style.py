@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from coupled_adam_bench.report.figures import plain
 from coupled_adam_bench.results.groups import Group
-from coupled_adam_bench.statistics.t_test import summarize
+from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.study.catalog.metrics import Metric
 from coupled_adam_bench.study.plan import Plan
 

@@ -25,7 +25,7 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
     "answers",
     StatisticFile(
         "stated.csv",
-        "statistics.stated:STATISTIC",
+        "statistics.hypotheses:STATISTIC",
         "Every test of the hypotheses that were stated in advance.",
         lambda plan: plan.stated is not None,
     ),
@@ -33,7 +33,7 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
     "figures",
     StatisticFile(
         "tuning.csv",
-        "statistics.tuning:STATISTIC",
+        "statistics.candidates:STATISTIC",
         "Every candidate of the tunings, with its validation losses.",
         lambda plan: bool(plan.tunings),
     ),

@@ -33,7 +33,7 @@ STAGES = {
         Stage(
             name="test_loss",
             version=3,
-            opener="evaluation.test_loss:open_evaluator",
+            opener="evaluation.held_out_loss:open_evaluator",
             settings="evaluation.settings:test_loss",
             summary="measure loss, calibration and logits of trained cells on the test split",
             columns=tuple(("test", name, "1") for name in HELD_OUT_SIZES),
@@ -70,7 +70,7 @@ OWN_METRICS_STAGE = "embeddings"
 VALIDATION_LOSS = Stage(
     name="validation_loss",
     version=1,
-    opener="evaluation.test_loss:open_validation",
+    opener="evaluation.held_out_loss:open_validation",
     settings="evaluation.settings:validation_loss",
     summary="measure the loss of the candidates of a tuning on the split val",
     columns=(("val", "loss", "nat/token"),),

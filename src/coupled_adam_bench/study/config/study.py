@@ -73,7 +73,7 @@ class Study(Settings):
     budget: Budget = Budget()
     stated: UserPath | None = None
     """A file that states the study's hypotheses and seeds before its first run; see
-    ``study/stated.py``. It changes no run, and its SHA-256 goes into the manifest."""
+    ``study/preregistration.py``. It changes no run, and its SHA-256 goes into the manifest."""
     statistics: StatisticsSettings = StatisticsSettings()
 
     @property
@@ -155,7 +155,7 @@ class Study(Settings):
         known = {*names, *MODEL_PRESETS}  # a protocol has entries for presets that the study may not use
         if unknown := sorted(set(self.evaluation.test_loss.batch_sequences_of) - known):
             yield (
-                f"evaluation.test_loss.batch_sequences_of: {', '.join(unknown)} is not among the study's models "
+                f"evaluation.held_out_loss.batch_sequences_of: {', '.join(unknown)} is not among the study's models "
                 f"{', '.join(names)}"
             )
         batch_tokens = self.training.batch_sequences * self.training.seq_len

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from coupled_adam_bench.machine.gpus import GPUS
-from coupled_adam_bench.report.blocks import Block, Cell, Fold, Grid, Terms, Text, listed
+from coupled_adam_bench.page.blocks import Block, Cell, Fold, Grid, Terms, Text, listed
 from coupled_adam_bench.tools.estimate.cell import CellEstimate, EstimateRow
 from coupled_adam_bench.tools.estimate.rental import MEMORY_GB, PRICES_OF
 from coupled_adam_bench.tools.estimate.speed import Source

@@ -10,8 +10,8 @@ import numpy as np
 
 from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDINGS, SEEN, UNPADDED, VARIANTS
 from coupled_adam_bench.evaluation.word_similarity import correlations_of, r_bar
+from coupled_adam_bench.records.stored import row
 from coupled_adam_bench.store.paths import RunFiles
-from coupled_adam_bench.store.stored import row
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.names import HEAD, SUBWORDS
 from coupled_adam_bench.tools.estimate.text import align

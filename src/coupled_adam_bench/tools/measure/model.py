@@ -23,10 +23,10 @@ from coupled_adam_bench.evaluation.word_similarity import (
     subword_pairs,
     word_similarity_rows,
 )
+from coupled_adam_bench.records.stored import ResultRow
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed
 from coupled_adam_bench.store.paths import RunFiles
-from coupled_adam_bench.store.stored import ResultRow
 from coupled_adam_bench.study.catalog.names import HEAD
 from coupled_adam_bench.study.config import WordSimilaritySet
 from coupled_adam_bench.study.presets import PAPER_WORD_SIMILARITY

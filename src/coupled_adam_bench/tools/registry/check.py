@@ -19,19 +19,20 @@ from pandas import DataFrame
 from pandas.testing import assert_frame_equal
 
 from coupled_adam_bench.machine.process import environment
+from coupled_adam_bench.records import stored
 from coupled_adam_bench.report import contents, manifest
 from coupled_adam_bench.results import collect, groups, tidy
+from coupled_adam_bench.results.choices import choice_record, tried_of
 from coupled_adam_bench.results.study_results import StudyResults
-from coupled_adam_bench.results.tuning import choice_record, tried_of
 from coupled_adam_bench.statistics import compare, declared
-from coupled_adam_bench.store import paths, stored
+from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
 from coupled_adam_bench.store.runs import FINISHED
 from coupled_adam_bench.study.cells import data_digest
 from coupled_adam_bench.study.tuning import choice_file
 from coupled_adam_bench.tools.registry import form
 from coupled_adam_bench.tools.verify import verify
-from coupled_adam_bench.tools.verify.judge import Number, Word
+from coupled_adam_bench.tools.verify.judge import MetricKey, Outcome
 from coupled_adam_bench.tools.verify.recorded import Recorded
 from coupled_adam_bench.tools.verify.rerun import Run, run_in_process
 
@@ -164,9 +165,9 @@ def _check_results(folder: Path, recorded: Recorded, path: Path) -> DataFrame:
     """Return ``results.csv``; refuse one that lacks a number, or has one that cannot be, or another field."""
     plan, shown = recorded.plan, folder / form.RESULTS
     values = recorded.values  # noqa: PD011 - no frame
-    of_study: dict[str, set[Number]] = {}
+    of_study: dict[str, set[MetricKey]] = {}
     # What is undefined is so for all cells of a model on a text, as the similarity of words that it does not have.
-    defined: set[tuple[str, str, Number]] = set()
+    defined: set[tuple[str, str, MetricKey]] = set()
     for name, cell in plan.cells.items():
         of_study.setdefault(cell.study.name, set()).update(values.get(name, ()))
         finite = [number for number, value in values.get(name, {}).items() if math.isfinite(value)]
@@ -236,7 +237,7 @@ def _train_again(found: Checked, again: int, device: str, run: Run) -> list[str]
         with chdir(code), environment({"PYTHONPATH": str(code)}):
             ids = [cell.id for cell in drawn]
             verdicts = verify.verify_cells(found.recorded, ids, work, device, {}, REPEATS, run)
-    if all(verdict.word is not Word.OTHER for verdict in verdicts.values()):
+    if all(verdict.word is not Outcome.OTHER for verdict in verdicts.values()):
         return []
     return [f"{found.folder / form.RESULTS}: value: not what training again gives; run the study anew and bundle it"]
 

@@ -26,7 +26,7 @@ from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import CustomSettings
 from coupled_adam_bench.study.config.base import Label, Settings, Term
 from coupled_adam_bench.study.config.errors import validate
-from coupled_adam_bench.study.stated import Stated, read_stated
+from coupled_adam_bench.study.preregistration import Stated, read_stated
 from coupled_adam_bench.tools.verify.recorded import Recorded, read_recorded
 
 BUNDLE, MANIFEST, RESULTS, STATED = "bundle.json", "manifest.json", "results.csv", "stated.yaml"

@@ -13,15 +13,16 @@ from typing import Any
 import yaml
 from markupsafe import Markup
 
-from coupled_adam_bench.report.blocks import Cell, Code, Column, Fold, Grid, Part, metric_column, with_arrow
+from coupled_adam_bench.page.blocks import Cell, Code, Column, Fold, Grid, Part, metric_column, with_arrow
+from coupled_adam_bench.page.formats import MISSING, fixed, shorthand, with_interval
+from coupled_adam_bench.records.stored import settings_of
 from coupled_adam_bench.report.contents import environments
-from coupled_adam_bench.report.formats import MISSING, fixed, shorthand, with_interval
 from coupled_adam_bench.report.make import write_page
+from coupled_adam_bench.results.sample import Sample, summarize
+from coupled_adam_bench.statistics.preregistered import stated_in_advance
 from coupled_adam_bench.statistics.speedup import Curve, needed_tokens, reference_of
-from coupled_adam_bench.statistics.stated_plan import stated_in_advance
-from coupled_adam_bench.statistics.t_test import Sample, interval, summarize
+from coupled_adam_bench.statistics.student import interval
 from coupled_adam_bench.store.files import digest
-from coupled_adam_bench.store.stored import settings_of
 from coupled_adam_bench.study.catalog.metrics import METRICS, RAREST, Metric
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import readable_count

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from coupled_adam_bench.data.bins import SPLITS, UNIGRAM, Bin, Meta, token_dtype, write_meta
 from coupled_adam_bench.evaluation.calibration import LogitSums
-from coupled_adam_bench.evaluation.test_loss import mean_loss
+from coupled_adam_bench.evaluation.held_out_loss import mean_loss
 from coupled_adam_bench.machine.device import LOGITS_CHUNK
 from coupled_adam_bench.models import base, cross_entropy
 from coupled_adam_bench.models.build import build_model

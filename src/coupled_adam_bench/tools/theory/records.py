@@ -6,8 +6,8 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
+from coupled_adam_bench.records.stored import Measurement, measured_cells
 from coupled_adam_bench.results.groups import Layout, Setup
-from coupled_adam_bench.store.stored import Measurement, measured_cells
 from coupled_adam_bench.study.cells import Cell, readable_count
 
 ZERO_FLOAT64 = 1e-12

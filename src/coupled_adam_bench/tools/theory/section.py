@@ -8,8 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from coupled_adam_bench.report import formats
-from coupled_adam_bench.report.blocks import Block, Cell, Column, Figures, Fold, Grid, Heading, Items, Text
+from coupled_adam_bench.page import formats
+from coupled_adam_bench.page.blocks import Block, Cell, Column, Figures, Fold, Grid, Heading, Items, Text
 from coupled_adam_bench.report.figures import figures_in
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalog.names import ADAM, COUPLED_ADAM, EMBEDDING, HEAD, SGD

@@ -21,9 +21,9 @@ from statistics import fmean
 
 from scipy import stats
 
-Number = tuple[str, str]
+MetricKey = tuple[str, str]
 """Task and metric of a number in ``results.csv``."""
-Numbers = Mapping[Number, float]
+Numbers = Mapping[MetricKey, float]
 Group = Mapping[str, Numbers]
 """The recorded numbers of cells that differ in the seed only, by the id of the cell."""
 LEVEL = 0.05
@@ -32,7 +32,7 @@ EVALUATION = 1e-6
 """What the evaluation of the same weights was measured to differ by; above 1, as a share of the number."""
 
 
-class Word(StrEnum):
+class Outcome(StrEnum):
     """What comes out of a check, the worst first."""
 
     OTHER = "NOT reproduced"
@@ -51,11 +51,11 @@ class Rerun:
     cell: str
     recorded: Numbers
     here: list[Numbers]
-    deciding: Collection[Number]
+    deciding: Collection[MetricKey]
     same_weights: bool = False
 
     @property
-    def others(self) -> list[Number]:
+    def others(self) -> list[MetricKey]:
         """The numbers of which the first training here has other bits."""
         first = self.here[0]
         pairs = {number: (self.recorded.get(number), first.get(number)) for number in {**first, **self.recorded}}
@@ -66,7 +66,7 @@ class Rerun:
 class Finding:
     """A number that decides and has other bits; ``limit`` is how far it may lie off, NaN where no spread is known."""
 
-    number: Number
+    number: MetricKey
     recorded: float
     here: float
     limit: float
@@ -79,14 +79,14 @@ class Finding:
         return math.inf if math.isnan(distance) or self.limit == 0 else distance / self.limit
 
     @property
-    def word(self) -> Word:
+    def word(self) -> Outcome:
         """The word for this number."""
-        return Word.OTHER if self.share > 1 else Word.UNCHECKED if math.isnan(self.limit) else Word.CLOSE
+        return Outcome.OTHER if self.share > 1 else Outcome.UNCHECKED if math.isnan(self.limit) else Outcome.CLOSE
 
     @property
     def said(self) -> str:
         """The word for this number in a line of its own."""
-        return {Word.OTHER: "too far", Word.UNCHECKED: "undecided", Word.CLOSE: "allowed"}[self.word]
+        return {Outcome.OTHER: "too far", Outcome.UNCHECKED: "undecided", Outcome.CLOSE: "allowed"}[self.word]
 
     def __str__(self) -> str:
         """Say both values in full, the limit and what it rests on."""
@@ -108,11 +108,11 @@ def _quantile(tail: float, df: int) -> float:
     return float(stats.t.isf(tail, df))
 
 
-def _column(several: Iterable[Numbers], number: Number) -> list[float]:
+def _column(several: Iterable[Numbers], number: MetricKey) -> list[float]:
     return [values.get(number, math.nan) for values in several]
 
 
-def _limit(rerun: Rerun, number: Number, seeds: Sequence[Group], n_numbers: int) -> tuple[float, str]:
+def _limit(rerun: Rerun, number: MetricKey, seeds: Sequence[Group], n_numbers: int) -> tuple[float, str]:
     """Return how far a number may lie off, NaN if that is not known, and what it rests on."""
     # Without the cell itself, whose number may be wrong.
     others = [[values for cell, values in group.items() if cell != rerun.cell] for group in seeds]

@@ -13,7 +13,7 @@ from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Execution, Paths
 from coupled_adam_bench.study.plan import Plan, plan_from_json
 from coupled_adam_bench.study.tuning import fill_slot
-from coupled_adam_bench.tools.verify.judge import Group, Number
+from coupled_adam_bench.tools.verify.judge import Group, MetricKey
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Recorded:
     choices: dict[str, int]
     manifest: dict[str, Any]
     cells: dict[str, dict[str, Any]]
-    values: dict[str, dict[Number, float]]
+    values: dict[str, dict[MetricKey, float]]
     results: Path
 
     @property
@@ -81,11 +81,11 @@ def read_recorded(path: Path, given: Mapping[str, Any] | None = None, threads: i
     return Recorded(plan, choices, manifest, cells, _values(table, cells), path.absolute().parent.parent)
 
 
-def _values(table: Path, cells: Mapping[str, dict[str, Any]]) -> dict[str, dict[Number, float]]:
+def _values(table: Path, cells: Mapping[str, dict[str, Any]]) -> dict[str, dict[MetricKey, float]]:
     """Return the numbers of ``results.csv`` by the id of the cell."""
     # Results of older versions have no column `cell`: no study had two cells that are alike in these.
     ids = {(str(c["n_params"]), str(c["n_tokens"]), c["optimizer"], str(c["seed"])): name for name, c in cells.items()}
-    values: dict[str, dict[Number, float]] = {}
+    values: dict[str, dict[MetricKey, float]] = {}
     with table.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             cell = row.get("cell") or ids[row["n_params"], row["n_tokens"], row["optimizer"], row["seed"]]

@@ -14,17 +14,17 @@ import yaml
 
 from coupled_adam_bench.machine.process import environment
 from coupled_adam_bench.machine.progress import say
+from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.runs import FINISHED, read_run
-from coupled_adam_bench.store.stored import measurement_of
 from coupled_adam_bench.store.weights import sha256_without_cell
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Paths
-from coupled_adam_bench.tools.verify.judge import LEVEL, Finding, Number, Numbers, Rerun, Word, judge
+from coupled_adam_bench.tools.verify.judge import LEVEL, Finding, MetricKey, Numbers, Outcome, Rerun, judge
 from coupled_adam_bench.tools.verify.recorded import Recorded, read_recorded
 from coupled_adam_bench.tools.verify.rerun import Run, run_in_process, train_again
 
-EXIT_STATUS = {Word.OTHER: 1, Word.UNCHECKED: 2, Word.CLOSE: 0, Word.EXACT: 0}
+EXIT_STATUS = {Outcome.OTHER: 1, Outcome.UNCHECKED: 2, Outcome.CLOSE: 0, Outcome.EXACT: 0}
 _SHOWN = 10
 
 
@@ -32,19 +32,19 @@ _SHOWN = 10
 class Verdict:
     """What came out of the check of a cell, and what it rests on."""
 
-    word: Word
+    word: Outcome
     notes: Sequence[str]
     findings: Sequence[Finding] = ()
 
 
-def deciding(cell: Cell) -> set[Number]:
+def deciding(cell: Cell) -> set[MetricKey]:
     """Return the numbers that decide: those that the study's tables print, or all metrics where it has no table."""
     study = cell.study
     printed = {name for table in study.tables_of_blocks.values() for name in table.columns} or study.metrics
     return {(metric.task, name) for name, metric in study.metrics.items() if name in printed}
 
 
-def _measured(cell: Cell, folder: Path) -> dict[str, dict[Number, float]]:
+def _measured(cell: Cell, folder: Path) -> dict[str, dict[MetricKey, float]]:
     """Return the numbers of a cell that was evaluated in ``folder``, by stage."""
     runs = folder / paths.RESULTS / paths.RUNS.name
     found = {}
@@ -75,7 +75,7 @@ def _compare(recorded: Recorded, cell: Cell, folder: Path) -> tuple[bool, list[s
         weights.append(sha256_without_cell(files.weights))  # that of manifests of versions that wrote no cell's id
     same_weights = then["model_sha256"] in weights
     known = dict(recorded.values.get(cell.id, {}))
-    here: dict[Number, float] = {}
+    here: dict[MetricKey, float] = {}
     for name, numbers in _measured(cell, folder).items():
         if name in recorded.other_stages:
             notes.append(f"not compared: {name}, whose mathematics has another version here")
@@ -118,16 +118,16 @@ def _verify_cell(
     A cell that comes out with other weights is trained ``repeats`` times, which measures what rounding does.
     """
     if recorded.cells[cell_id]["status"] not in FINISHED:
-        return Verdict(Word.UNCHECKED, [f"it was not trained: {recorded.cells[cell_id]['reason']}"])
+        return Verdict(Outcome.UNCHECKED, [f"it was not trained: {recorded.cells[cell_id]['reason']}"])
     cell = recorded.plan.cells[cell_id]
     if (problem := train_again(recorded, cell, folder, device, run)) is not None:
-        return Verdict(Word.UNCHECKED, [problem])
+        return Verdict(Outcome.UNCHECKED, [problem])
     exact, notes, rerun = _compare(recorded, cell, folder)
     if rerun is None or exact:
-        return Verdict(Word.EXACT if exact else Word.OTHER, notes)
+        return Verdict(Outcome.EXACT if exact else Outcome.OTHER, notes)
     decided = rerun.same_weights or all(number[1] in own for number in rerun.others if number in rerun.deciding)
     if not decided and (problem := _repeat(recorded, cell, folder, device, run, repeats, rerun.here)) is not None:
-        return Verdict(Word.UNCHECKED, [problem, *notes])
+        return Verdict(Outcome.UNCHECKED, [problem, *notes])
     if len(rerun.here) > 1:
         notes.insert(0, f"trained {len(rerun.here)} times, of which the numbers here are the means")
     findings = judge(rerun, recorded.seeds, own, n_numbers)
@@ -154,9 +154,9 @@ def verify_cells(
     return verdicts
 
 
-def worst(words: Sequence[Word]) -> Word:
+def worst(words: Sequence[Outcome]) -> Outcome:
     """Return the worst of the words of a check."""
-    return min(words, key=list(Word).index, default=Word.CLOSE)
+    return min(words, key=list(Outcome).index, default=Outcome.CLOSE)
 
 
 def choose(recorded: Recorded, sample: int, seed: int) -> list[str]:

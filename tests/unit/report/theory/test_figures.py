@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
+from coupled_adam_bench.records.stored import named
 from coupled_adam_bench.report.figures import FIGURES, figures_in
 from coupled_adam_bench.results.groups import layout_of
-from coupled_adam_bench.store.stored import named
 from coupled_adam_bench.tools.theory.figures import draw_drift, draw_second_moment, draw_slopes, draw_toy, toy
 from coupled_adam_bench.tools.theory.records import TheoryGroup, read_theory
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sections import grids, lines
 
-from coupled_adam_bench.report.blocks import Items, Text
+from coupled_adam_bench.page.blocks import Items, Text
 from coupled_adam_bench.report.figures import figures_in, figures_of
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.tools.theory.records import LARGEST, Record, TheoryGroup, read_theory

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.tools.verify.judge import LEVEL, Group, Number, Rerun, Word, judge
+from coupled_adam_bench.tools.verify.judge import LEVEL, Group, MetricKey, Outcome, Rerun, judge
 
-METRICS: list[Number] = [("test", f"metric {number}") for number in range(8)]
+METRICS: list[MetricKey] = [("test", f"metric {number}") for number in range(8)]
 DRAWS = 400
 
 
@@ -46,7 +46,7 @@ def simulated(
     return [Rerun(name, recorded[name], here[name], METRICS) for name in chosen], groups
 
 
-def drawn(generator: random.Random, mean: Any, sd: Any, share: float) -> dict[Number, float]:
+def drawn(generator: random.Random, mean: Any, sd: Any, share: float) -> dict[MetricKey, float]:
     return {metric: mean[metric] + share * sd[metric] * generator.gauss(0, 1) for metric in METRICS}
 
 
@@ -108,4 +108,4 @@ def test_from_the_same_weights_comes_the_same_number(by: float) -> None:
     recorded, here = {number: 1.0 + by, other: 100.0 + 5e-5}, {number: 1.0, other: 100.0}
     seeds = [{"a": {number: 1.0}, "b": {number: 9.0}}]  # whose spread would allow it
     findings = judge(Rerun("a", recorded, [here], (), same_weights=True), seeds, {}, 2)
-    assert {found.number: found.word for found in findings} == {number: Word.OTHER, other: Word.CLOSE}
+    assert {found.number: found.word for found in findings} == {number: Outcome.OTHER, other: Outcome.CLOSE}

@@ -7,9 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coupled_adam_bench.evaluation import test_loss as loss_stage
-from coupled_adam_bench.evaluation.settings import test_loss as loss_settings
-from coupled_adam_bench.evaluation.test_loss import (
+from coupled_adam_bench.evaluation import held_out_loss as loss_stage
+from coupled_adam_bench.evaluation.held_out_loss import (
     all_starts,
     mean_loss,
     open_evaluator,
@@ -17,9 +16,10 @@ from coupled_adam_bench.evaluation.test_loss import (
     window_starts,
     windows_at,
 )
+from coupled_adam_bench.evaluation.settings import test_loss as loss_settings
 from coupled_adam_bench.models.export import load_model
+from coupled_adam_bench.records.stored import Evaluation
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.stored import Evaluation
 from coupled_adam_bench.study import config
 
 RANDOM = config.TestLoss(split="val", windows="random", n_batches=5, batch_sequences=3)
@@ -108,7 +108,7 @@ def test_random_offsets_depend_on_the_seed_and_on_nothing_else():
 @pytest.mark.fault(
     "evaluation",
     "the test loss of one model rests on another number of windows than that of the others",
-    "evaluation.test_loss.batch_sequences_of gives each model its own, and is part of what evaluations are kept by",
+    "evaluation.held_out_loss.batch_sequences_of gives each model its own, and is part of what evaluations are kept by",
 )
 @pytest.mark.parametrize("changes", [
     {"windows": "all", "split": "test"}, {"split": "test"}, {"split": "val"},

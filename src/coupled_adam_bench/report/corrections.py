@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from coupled_adam_bench.report.blocks import (
+from coupled_adam_bench.page.blocks import (
     PLACE,
     PLACE_COLUMNS,
     Block,
@@ -26,13 +26,13 @@ from coupled_adam_bench.report.blocks import (
     place_of,
     symbol,
 )
-from coupled_adam_bench.report.formats import MISSING, interval, p_value, plural, significant
+from coupled_adam_bench.page.formats import MISSING, interval, p_value, plural, significant
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics import compare, paired_text
 from coupled_adam_bench.statistics.declared import ALL_SEEDS, Material, Placed, Row, Section
 from coupled_adam_bench.statistics.paired import paired_test
 from coupled_adam_bench.statistics.paired_text import AVERAGE, DOCUMENTS, HELD_OUT
-from coupled_adam_bench.statistics.t_test import ALPHA, equivalence_p
+from coupled_adam_bench.statistics.student import ALPHA, equivalence_p
 from coupled_adam_bench.study.catalog.metrics import METRICS, Metric
 
 TESTS = {

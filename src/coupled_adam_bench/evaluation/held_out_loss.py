@@ -16,8 +16,8 @@ from coupled_adam_bench.data.bins import Meta, document_ends, load_meta, open_to
 from coupled_adam_bench.evaluation.loss_detail import LossDetail, open_vocabulary
 from coupled_adam_bench.machine.device import pick_device
 from coupled_adam_bench.machine.progress import say
+from coupled_adam_bench.records.stored import Evaluation, Evaluator, row
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.stored import Evaluation, Evaluator, row
 from coupled_adam_bench.study.catalog.stages import VALIDATION_LOSS
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Study, TestLoss
@@ -65,7 +65,7 @@ def window_starts(n_tokens: int, seq_len: int, test_loss: TestLoss, seed: int) -
     needed = 2 if test_loss.windows == "all" else seq_len + 1
     if n_tokens < needed:
         raise ValueError(
-            f"evaluation.test_loss.split: {test_loss.split} has {n_tokens} token(s), windows {test_loss.windows!r} "
+            f"evaluation.held_out_loss.split: {test_loss.split} has {n_tokens} token(s), windows {test_loss.windows!r} "
             f"need at least {needed}; raise data.split.{test_loss.split}_fraction"
         )
     if test_loss.windows == "all":

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
 from statsmodels.stats.multitest import fdrcorrection
 
 from coupled_adam_bench.results.rounding import difference as difference_of
-from coupled_adam_bench.results.rounding import without_rounding
+from coupled_adam_bench.results.sample import Sample, summarize
 
 ALPHA = 0.05
 """Level of significance [P], App. F."""
@@ -18,7 +17,7 @@ LEVEL = 0.95
 """Confidence level of all intervals, which are two-sided."""
 
 
-def statistic(difference: float, standard_error: float) -> float:
+def t_ratio(difference: float, standard_error: float) -> float:
     """Return t; without any spread it is +-inf for a difference and NaN for none."""
     if standard_error > 0:
         return difference / standard_error
@@ -54,18 +53,9 @@ def equivalence_p(difference: float, standard_error: float, df: float, margin: f
     """
     if math.isnan(margin) or math.isnan(standard_error):
         return math.nan
-    above = one_sided_p(statistic(difference_of(difference, -margin), standard_error), df, higher=True)
-    below = one_sided_p(statistic(difference_of(difference, margin), standard_error), df, higher=False)
+    above = one_sided_p(t_ratio(difference_of(difference, -margin), standard_error), df, higher=True)
+    below = one_sided_p(t_ratio(difference_of(difference, margin), standard_error), df, higher=False)
     return max(above, below)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Number of finite values, mean and sample standard deviation; mean and sd are NaN if a value is not finite."""
-
-    n: int
-    mean: float
-    sd: float
 
 
 @dataclass(frozen=True)
@@ -88,20 +78,6 @@ class TTest:
     low: float = math.nan
     high: float = math.nan
     reason: str = ""
-
-
-def summarize(values: Sequence[float]) -> Sample:
-    """Return number, mean and sample standard deviation (NaN for fewer than two values).
-
-    Both are the exact values, rounded once, as ``statistics`` computes them, and 0 where they are rounding alone: so
-    values that differ by their last bit have a standard deviation of 0, as equal ones have.
-    """
-    finite = [float(value) for value in values if math.isfinite(value)]
-    n = len(finite)
-    if not n or n < len(values):
-        return Sample(n, math.nan, math.nan)
-    sd = without_rounding(stdev(finite), *finite) if n > 1 else math.nan
-    return Sample(n, without_rounding(mean(finite), *finite), sd)
 
 
 def _untestable(name: str, values: Sequence[float], sample: Sample) -> str:
@@ -129,21 +105,21 @@ def t_test(
     df = a.n + b.n - 2
     pooled_sd = math.sqrt(((a.n - 1) * a.sd**2 + (b.n - 1) * b.sd**2) / df)
     standard_error = pooled_sd * math.sqrt(1 / a.n + 1 / b.n)
-    t = statistic(difference, standard_error)
+    t = t_ratio(difference, standard_error)
     p_value = one_sided_p(t, df, higher_is_better)
     if math.isnan(t):
         reason = "all values are equal"
     # Hedges 1981, eq. 6e: the exact factor that makes Cohen's d unbiased.
     unbias = math.exp(math.lgamma(df / 2) - math.lgamma((df - 1) / 2)) / math.sqrt(df / 2)
     square_a, square_b = a.sd**2 / a.n, b.sd**2 / b.n
-    t_welch = statistic(difference, math.sqrt(square_a + square_b))
+    t_welch = t_ratio(difference, math.sqrt(square_a + square_b))
     # Welch-Satterthwaite; without any variance every df gives the same p.
     spread = square_a**2 / (a.n - 1) + square_b**2 / (b.n - 1)
     df_welch = (square_a + square_b) ** 2 / spread if spread else float(df)
     low, high = interval(difference, standard_error, df)
     return TTest(
         a, b, difference, t, float(df), p_value,
-        hedges_g=statistic(difference, pooled_sd) * unbias,
+        hedges_g=t_ratio(difference, pooled_sd) * unbias,
         p_welch=one_sided_p(t_welch, df_welch, higher_is_better),
         standard_error=standard_error, low=low, high=high, reason=reason,
     )  # fmt: skip

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from coupled_adam_bench.report.formats import Shorthand, fixed, p_value, paddings, plural, shorthand, significant
-from coupled_adam_bench.statistics.t_test import Sample
+from coupled_adam_bench.page.formats import Shorthand, fixed, p_value, paddings, plural, shorthand, significant
+from coupled_adam_bench.results.sample import Sample
 
 NAN = math.nan
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.stated import (
+from coupled_adam_bench.statistics.hypotheses import (
     CONFIRMED,
     NOT_CONFIRMED,
     OPEN,
@@ -21,7 +21,7 @@ from coupled_adam_bench.statistics.stated import (
 from coupled_adam_bench.statistics.trend import trends
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
-from coupled_adam_bench.study.stated import Hypothesis
+from coupled_adam_bench.study.preregistration import Hypothesis
 
 NAN = math.nan
 LOSS = {"name": "loss", "table": "table1", "metric": "loss", "better": "coupled_adam", "than": "adamw"}

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from coupled_adam_bench.machine import gpu_leases
-from coupled_adam_bench.machine.gpu_leases import VISIBLE, leased_gpus, named_gpus, visible_gpus
+from coupled_adam_bench.cli import gpu_leases
+from coupled_adam_bench.cli.gpu_leases import leased_gpus
+from coupled_adam_bench.machine.visible_gpus import VISIBLE, named_gpus, visible_gpus
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_jobs_get_different_gpus(machine, monkeypatch):
 def test_a_lease_ends_with_its_process(machine):
     code = f"""
 import os, pathlib
-from coupled_adam_bench.machine.gpu_leases import leased_gpus
+from coupled_adam_bench.cli.gpu_leases import leased_gpus
 with leased_gpus(2, pathlib.Path({str(machine)!r})):
     print(os.environ["{VISIBLE}"], flush=True)
     os.kill(os.getpid(), 9)

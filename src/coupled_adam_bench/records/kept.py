@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coupled_adam_bench.records.stored import Measurement, measurement_of
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.stored import Measurement, measurement_of
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.cells import Cell
 

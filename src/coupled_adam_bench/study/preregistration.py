@@ -1,29 +1,21 @@
 """A stated plan: what a study will test, written down before its first run (preregistration), in a file of its own.
 
-It is checked against the study before the first job. Its text, the settings of its runs and what is measured in them
-are recorded when seen.
+It is checked against the study before the first job.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import digest, read_sealed, sha256_file, write_sealed
-from coupled_adam_bench.study.cells import Cell, make_cell, readable_count
-from coupled_adam_bench.study.config.base import Label, Line, Name, Seed, Settings, Steps, Term, duplicates
+from coupled_adam_bench.store.files import sha256_file
+from coupled_adam_bench.study.blocks import PlannedBlock
+from coupled_adam_bench.study.cells import Cell, readable_count
+from coupled_adam_bench.study.config.base import Label, Line, Name, Seed, Settings, Term, duplicates
 from coupled_adam_bench.study.config.errors import validate
 from coupled_adam_bench.study.config.grid import TableName
 from coupled_adam_bench.study.config.reading import read_study_file
-from coupled_adam_bench.study.tuning import choice_file, chosen_values
-
-if TYPE_CHECKING:
-    from coupled_adam_bench.study.plan import Plan, PlannedBlock
-
-RECORD = "stated.json"
 
 
 class Hypothesis(Settings):
@@ -129,7 +121,7 @@ def is_meant(hypothesis: Hypothesis, table: str | None, cell: Cell) -> bool:
     )
 
 
-def meant_cells(stated: Stated, blocks: "Sequence[PlannedBlock]") -> list[Cell]:
+def meant_cells(stated: Stated, blocks: Sequence[PlannedBlock]) -> list[Cell]:
     """Return the cells that any hypothesis is about, each once."""
     return list(
         {
@@ -141,14 +133,14 @@ def meant_cells(stated: Stated, blocks: "Sequence[PlannedBlock]") -> list[Cell]:
     )
 
 
-def check_stated(stated: Stated, blocks: "Sequence[PlannedBlock]") -> None:
+def check_stated(stated: Stated, blocks: Sequence[PlannedBlock]) -> None:
     """Raise ``ValueError`` for a hypothesis about something that the study does not have."""
     for number, hypothesis in enumerate(stated.plan.hypotheses):
         for message in _problems(hypothesis, blocks):
             raise ValueError(f"stated: {stated.path}: hypotheses.{number}.{message}")
 
 
-def _problems(hypothesis: Hypothesis, blocks: "Sequence[PlannedBlock]") -> Iterator[str]:
+def _problems(hypothesis: Hypothesis, blocks: Sequence[PlannedBlock]) -> Iterator[str]:
     of_table = [planned for planned in blocks if planned.block.table == hypothesis.table]
     if not of_table:
         tables = dict.fromkeys(planned.block.table for planned in blocks if planned.block.table)
@@ -176,58 +168,3 @@ def _problems(hypothesis: Hypothesis, blocks: "Sequence[PlannedBlock]") -> Itera
     compared = {n_tokens for (_, _, n_tokens, _), found in keys.items() if len(found) > 1}
     if hypothesis.test == "trend" and len(compared) == 1:
         yield f"test: a trend needs several numbers of tokens, and {hypothesis.table} compares at one"
-
-
-def read_record(study_dir: Path) -> list[dict[str, Any]]:
-    """Return what was seen of stated plans, in its order; an empty list without a record.
-
-    ``ValueError`` for a record that was edited or damaged: it is not made anew, since nothing else has what it says.
-    """
-    path = study_dir / RECORD
-    if not path.exists():
-        return []
-    try:
-        seen: list[dict[str, Any]] = read_sealed(path)["seen"]
-        if not all("begun" in entry for entry in seen):
-            raise ValueError(f"{path}: of an earlier version, which did not record the settings of the runs")
-    except (ValueError, KeyError) as error:
-        raise ValueError(
-            f"{error}; put it back as it was, or delete it: the stated plan then counts as first seen at the next start"
-        ) from None
-    return seen
-
-
-def _settings(cell: Cell) -> str:
-    """Return a hash of all but the seed that can change a cell's numbers, or the choice of its settings."""
-    seedless = make_cell(cell.study, cell.data_digest, cell.model, Steps(steps=cell.steps), cell.optimizer, seed=0)
-    return digest([seedless.id, cell.tuning])
-
-
-def _sign(cell: Cell, study: str) -> Path:
-    """Return the path in ``results/`` that shows that a run has begun: its folder, or the choice just before it."""
-    if cell.tuning is not None and not cell.is_chosen:
-        return choice_file(Path(study, paths.TUNING), cell.tuning)
-    return paths.run_dir(cell.id, Path())
-
-
-def note_stated(plan: "Plan", study_dir: Path, measured: Mapping[str, str]) -> None:
-    """Record a stated plan if it is not what was seen last: its text, the settings of its runs, and what is measured.
-
-    ``measured`` has by study and metric a hash of everything but the model that can change the metric.
-
-    The record says which of all runs that it ever meant had begun by then. It is kept on the user's own machine, so it
-    is a help to honest people and no proof to others.
-    """
-    assert plan.stated is not None
-    seen = read_record(study_dir)
-    cells = {cell.job_name: _settings(cell) for cell in meant_cells(plan.stated, plan.blocks)}
-    now = {"sha256": plan.stated.sha256, "cells": cells, "measured": measured}
-    if seen and {name: seen[-1].get(name) for name in now} == now:
-        return
-    chosen = plan.with_choices(chosen_values(plan.tunings.values(), study_dir / paths.TUNING))
-    signs = {cell.job_name: [str(_sign(cell, study_dir.name))] for cell in meant_cells(plan.stated, chosen.blocks)}
-    known = {name: found for entry in seen for name, found in entry["signs"].items()} | signs
-    begun = [name for name, found in known.items() if any((study_dir.parent / path).exists() for path in found)]
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    entry = {**now, "signs": signs, "at": at, "begun": begun, "n_cells": len(known)}
-    write_sealed(study_dir / RECORD, {"seen": [*seen, entry]})

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from coupled_adam_bench.statistics.t_test import ALPHA, summarize, t_test
+from coupled_adam_bench.results.sample import summarize
+from coupled_adam_bench.statistics.student import ALPHA, t_test
 
 numbers = st.floats(-1e3, 1e3).map(lambda value: round(value, 6))
 samples = st.lists(numbers, min_size=2, max_size=6).filter(lambda values: len(set(values)) > 1)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from coupled_adam_bench.results.tuning import (
+from coupled_adam_bench.results.choices import (
     choose,
     read_losses,
     validation_measurement,
     write_choice,
 )
+from coupled_adam_bench.statistics.candidates import STATISTIC
 from coupled_adam_bench.statistics.declared import Material
-from coupled_adam_bench.statistics.tuning import STATISTIC
 from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan

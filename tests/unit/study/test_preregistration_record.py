@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from coupled_adam_bench.statistics.stated_plan import checks
+from coupled_adam_bench.records.stored import stated_measures
+from coupled_adam_bench.statistics.preregistered import checks
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import write_sealed
-from coupled_adam_bench.store.stored import stated_measures
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
-from coupled_adam_bench.study.stated import note_stated, read_record
+from coupled_adam_bench.study.preregistration_record import note_stated, read_record
 from coupled_adam_bench.study.tuning import choice_file
 
 LOSS = {"name": "loss", "table": "table1", "metric": "loss", "better": "ours", "than": "adamw"}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coupled_adam_bench.statistics.t_test import Sample
+from coupled_adam_bench.results.sample import Sample
 
 MISSING = "-"
 _MINUS = "\u2212"

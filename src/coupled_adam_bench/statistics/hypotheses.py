@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from coupled_adam_bench.report.blocks import Block, Cell, Column, Grid, Heading, Kind, P, Text, listed, symbol
-from coupled_adam_bench.report.formats import p_value, significant
+from coupled_adam_bench.page.blocks import Block, Cell, Column, Grid, Heading, Kind, P, Text, listed, symbol
+from coupled_adam_bench.page.formats import p_value, significant
 from coupled_adam_bench.results.groups import GROUP_COLUMNS, PLACE, Group
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material, Row, Section, Statistic
 from coupled_adam_bench.statistics.paired import paired_test
-from coupled_adam_bench.statistics.stated_plan import Check, in_advance, meant_groups, plan_checks
-from coupled_adam_bench.statistics.t_test import holm, statistic, t_test
+from coupled_adam_bench.statistics.preregistered import Check, in_advance, meant_groups, plan_checks
+from coupled_adam_bench.statistics.student import holm, t_ratio, t_test
 from coupled_adam_bench.statistics.trend import TOKENS, trend_of, upper_tail
-from coupled_adam_bench.study.stated import Hypothesis
+from coupled_adam_bench.study.preregistration import Hypothesis
 
 CONFIRMED, NOT_CONFIRMED, OPEN = "confirmed", "not confirmed", "not yet decided"
 """What becomes of a hypothesis."""
@@ -93,7 +93,7 @@ def _trend_test(
     index = 1 + trend.terms.index(TOKENS)
     slope, error, df = float(trend.fit.estimates[index]), trend.fit.standard_error(index), trend.fit.df
     sign = 1 if metric.larger_wins else -1
-    return PlaceTest(slope, statistic(slope, error), df, upper_tail(sign * slope, error, df))
+    return PlaceTest(slope, t_ratio(slope, error), df, upper_tail(sign * slope, error, df))
 
 
 def _tests(

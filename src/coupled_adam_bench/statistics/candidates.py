@@ -8,11 +8,11 @@ from typing import Any
 from markupsafe import Markup
 from pandas import DataFrame
 
-from coupled_adam_bench.report.blocks import Block, Figures, Grid, Items, Kind, Text, listed
-from coupled_adam_bench.report.formats import MISSING, fixed, plural, shorthand
+from coupled_adam_bench.page.blocks import Block, Figures, Grid, Items, Kind, Text, listed
+from coupled_adam_bench.page.formats import MISSING, fixed, plural, shorthand
+from coupled_adam_bench.results.sample import summarize
 from coupled_adam_bench.statistics.declared import Material, Section, Statistic
 from coupled_adam_bench.statistics.scores import LOSS
-from coupled_adam_bench.statistics.t_test import summarize
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.cells import Cell, readable_count
 from coupled_adam_bench.study.plan import Plan

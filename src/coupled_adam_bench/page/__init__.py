@@ -1,0 +1,1 @@
+"""What a page is made of: its blocks and how numbers are written. It renders nothing."""

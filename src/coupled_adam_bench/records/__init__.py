@@ -1,0 +1,1 @@
+"""What evaluations leave on disk: their files, and what is kept of scores beside them."""
