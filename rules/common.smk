@@ -88,7 +88,8 @@ with errors_of_users():
         check_places(PLAN)
 
 # Everything that `snakemake --lint` finds is on purpose. No rule names an environment of its own: all run in the one that
-# Snakemake runs in (environment.yml). PYTHONSAFEPATH is set here, not asked for. The rules `plan` and `fetch` have no log:
+# Snakemake runs in (environment.yml). PYTHONSAFEPATH and PYTHONUTF8 are set here, not asked for. `rule` in a command is
+# Snakemake's own name of the rule. The rules `plan` and `fetch` have no log:
 # they print. The plan's contents reach a rule through its ids and parameters.
 STUDY_DIR = paths.study_dir(PLAN.name)
 PLAN_FILE = paths.plan_file(PLAN.name)

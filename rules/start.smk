@@ -41,7 +41,7 @@ onstart:
     ours = {name_there(name): name for name in rules._rules}
     work = [(ours.get(job.rule.name, ""), job.wildcards_dict) for job in workflow.dag.needrun_jobs()]
     planned = {rule for rule, _ in work}
-    with errors_of_users():
+    with errors_of_users(), start.nothing_left(STUDY_DIR, LOCKS):
         if on_slurm := workflow.executor_plugin.name == "slurm":
             check_slurm()
         start.check_start(JOBS, planned, workflow.local_exec, MISSING)

@@ -362,6 +362,8 @@ def test_what_lint_finds_is_answered_in_the_rules(copy):
     assert found == {
         "Mixed rules and functions in same snakefile.",
         "Environment variable PYTHONSAFEPATH used but not asserted with envvars directive",
+        "Environment variable PYTHONUTF8 used but not asserted with envvars directive",
+        "Shell command directly uses variable rule from outside of the rule",
         "No log directive defined",
         "Specify a conda environment or container for each rule.",
     }

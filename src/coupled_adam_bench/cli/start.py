@@ -5,7 +5,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coupled_adam_bench.cli.guard import outdated_report, remove_stale_locks, set_aside_damage
@@ -15,7 +16,7 @@ from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.records.stored import stated_measures
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, seal, write_sealed
-from coupled_adam_bench.store.locks import FolderLock
+from coupled_adam_bench.store.locks import LOCK, FolderLock
 from coupled_adam_bench.store.paths import IMPORT_SUMMARY, imported_elsewhere, not_imported
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.plan import PLAN_SHA256
@@ -55,6 +56,22 @@ def lock_study(study_dir: Path, wait: bool) -> list[FolderLock]:
         if not wait:
             return []
         raise ValueError(f"{error}: the results must be writable to run a study; `snakemake -n` only reads") from None
+
+
+@contextmanager
+def nothing_left(study_dir: Path, locks: Sequence[FolderLock]) -> Iterator[None]:
+    """Remove the folder of a study again if the start fails before anything but its plan and lock are there."""
+    try:
+        yield
+    except (ValueError, OSError):
+        own = {LOCK, paths.plan_file(study_dir.name).name}
+        if locks and {path.name for path in study_dir.iterdir()} <= own:
+            for name in own:
+                (study_dir / name).unlink(missing_ok=True)
+            study_dir.rmdir()
+            with suppress(OSError):  # other studies have theirs in it
+                study_dir.parent.rmdir()
+        raise
 
 
 def check_start(jobs: Jobs, planned: Collection[str], is_local: bool, missing: Mapping[str, str]) -> None:

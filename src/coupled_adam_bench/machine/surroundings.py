@@ -84,7 +84,7 @@ TABLE = (
         "sets", "a job has the study's threads; yours count for a command that you start yourself",
     ),
     Variables(
-        "KMP_DUPLICATE_LIB_OK MKL_THREADING_LAYER MKL_SERVICE_FORCE_INTEL",
+        "KMP_DUPLICATE_LIB_OK KMP_INIT_AT_FORK MKL_THREADING_LAYER MKL_SERVICE_FORCE_INTEL",
         "heeds", "which libraries are loaded, without which some installations do not work",
     ),
     Variables(

@@ -23,7 +23,6 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path, name: str = LOCK, waiting: str | None = None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / name
         self._waiting = waiting or f"{folder}: waits for the process that works in this folder"
         self._file: IO[str] | None = None
@@ -52,6 +51,7 @@ class FolderLock:
             self._file = None
 
     def _try(self) -> bool:
+        self._path.parent.mkdir(parents=True, exist_ok=True)  # a process that has written nothing removes it again
         file = self._path.open("a+", encoding="utf-8", errors="replace")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -172,7 +172,7 @@ def test_local_tasks_do_not_need_the_mirror(tmp_path):
 
 
 def test_all_problems_at_once(tmp_path):
-    (tmp_path / "broken.tsv").write_text("sun\tmoon\tvery\n")
+    (tmp_path / "broken.tsv").write_text("sun\tmoon\t5\nsun\tmoon\tvery\n")
     sets = [
         {"name": "a", "file": "nowhere.tsv"},
         {"name": "b", "file": "broken.tsv"},
@@ -186,7 +186,7 @@ def test_all_problems_at_once(tmp_path):
         "evaluation: 7 problem(s)",
         "evaluation.word_similarity: 'b' is named more than once",
         "nowhere.tsv does not exist",
-        "broken.tsv:1: rating 'very'",
+        "broken.tsv:2: rating 'very'",
         "evaluation.downstream.tasks: 'race' is named more than once",
         f"hellaswag needs {tmp_path}/mirror/Rowan/hellaswag/default/validation.jsonl",
         f"race needs {tmp_path}/mirror/EleutherAI/race/high/test.jsonl",
