@@ -65,7 +65,7 @@ def window_starts(n_tokens: int, seq_len: int, test_loss: TestLoss, seed: int) -
     needed = 2 if test_loss.windows == "all" else seq_len + 1
     if n_tokens < needed:
         raise ValueError(
-            f"evaluation.held_out_loss.split: {test_loss.split} has {n_tokens} token(s), windows {test_loss.windows!r} "
+            f"evaluation.test_loss.split: {test_loss.split} has {n_tokens} token(s), windows {test_loss.windows!r} "
             f"need at least {needed}; raise data.split.{test_loss.split}_fraction"
         )
     if test_loss.windows == "all":

@@ -108,7 +108,7 @@ def test_random_offsets_depend_on_the_seed_and_on_nothing_else():
 @pytest.mark.fault(
     "evaluation",
     "the test loss of one model rests on another number of windows than that of the others",
-    "evaluation.held_out_loss.batch_sequences_of gives each model its own, and is part of what evaluations are kept by",
+    "evaluation.test_loss.batch_sequences_of gives each model its own, and is part of what evaluations are kept by",
 )
 @pytest.mark.parametrize("changes", [
     {"windows": "all", "split": "test"}, {"split": "test"}, {"split": "val"},

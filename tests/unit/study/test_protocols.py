@@ -68,7 +68,7 @@ def test_what_the_study_says_wins(tiny_study, protocol):
     assert (study.evaluation.test_loss.split, study.evaluation.test_loss.n_batches) == ("val", 7)
     assert study.evaluation.leading_space is True
     # The rest of the same sections is still the protocol's.
-    assert study.evaluation.test_loss.windows == LEDGER["evaluation.held_out_loss.windows"].value(protocol)
+    assert study.evaluation.test_loss.windows == LEDGER["evaluation.test_loss.windows"].value(protocol)
     assert study.training.data_order == LEDGER["training.data_order"].value(protocol)
 
 

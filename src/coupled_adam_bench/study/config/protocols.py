@@ -34,7 +34,7 @@ class Point:
 
 
 _PER_RANK = ("training.data_order", "per_rank")
-_RANDOM = ("evaluation.held_out_loss.windows", "random")
+_RANDOM = ("evaluation.test_loss.windows", "random")
 
 LEDGER = {
     # [C] nanoGPT/train.py, `embdecay`; [P] weight decay 0.1
@@ -45,12 +45,12 @@ LEDGER = {
     "training.data_order": Point("per_rank", None, "with_replacement"),
     "training.data_ranks": Point(4, None, 4, only_with=_PER_RANK),
     # [C] nanoGPT/train.py, `estimate_loss`; [P] test loss
-    "evaluation.held_out_loss.split": Point("val", "test", "test"),
+    "evaluation.test_loss.split": Point("val", "test", "test"),
     # [C] nanoGPT/train.py, `get_batch`; its numbers: nanoGPT/config and script_create_config_val.py there
-    "evaluation.held_out_loss.windows": Point("random", None, "all"),
-    "evaluation.held_out_loss.n_batches": Point(2000, None, 2000, only_with=_RANDOM),
-    "evaluation.held_out_loss.batch_sequences": Point(12, None, 12, only_with=_RANDOM),
-    "evaluation.held_out_loss.batch_sequences_of": Point({"gpt2-760m": 6}, None, {}, only_with=_RANDOM),
+    "evaluation.test_loss.windows": Point("random", None, "all"),
+    "evaluation.test_loss.n_batches": Point(2000, None, 2000, only_with=_RANDOM),
+    "evaluation.test_loss.batch_sequences": Point(12, None, 12, only_with=_RANDOM),
+    "evaluation.test_loss.batch_sequences_of": Point({"gpt2-760m": 6}, None, {}, only_with=_RANDOM),
     # [C] tooMuchInCommon, src/utils.py
     "evaluation.leading_space": Point(False, None, True),
     # [C] tmic/src/isotropy.py

@@ -155,7 +155,7 @@ class Study(Settings):
         known = {*names, *MODEL_PRESETS}  # a protocol has entries for presets that the study may not use
         if unknown := sorted(set(self.evaluation.test_loss.batch_sequences_of) - known):
             yield (
-                f"evaluation.held_out_loss.batch_sequences_of: {', '.join(unknown)} is not among the study's models "
+                f"evaluation.test_loss.batch_sequences_of: {', '.join(unknown)} is not among the study's models "
                 f"{', '.join(names)}"
             )
         batch_tokens = self.training.batch_sequences * self.training.seq_len
