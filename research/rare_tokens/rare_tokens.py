@@ -5,7 +5,7 @@ arXiv 2609.37535). The toy has that paper's form at a smaller size: an untied em
 which never occur, and text from a Markov chain. The table is the mean over tokens of a band of
 log(mean predicted probability / frequency), in the last quarter of training: 0 is calibrated. Prints Markdown.
 
-    python benchmarks/rare_tokens.py [--steps 4000] [--seeds 3]
+    python research/rare_tokens/rare_tokens.py [--steps 4000] [--seeds 3]
 
 Shapes: B tokens of a batch, U words that occur, V = vocab_size, D = d_model.
 """

@@ -1,6 +1,6 @@
 """What the stated plan of the study `regime` says of one optimizer alone, with 95 % intervals over seeds.
 
-    python benchmarks/regime_criteria.py [--results results] > docs/examples/regime/criteria.csv
+    python research/regime/criteria.py [--results results] > research/regime/criteria.csv
 
 Tests compare two optimizers, so these come from the histories of the runs: the exponent of Adam's second moment by how
 often a batch has the token, the mean-norm ratio when the rates sum to 0.2, Ember's isotropy, and the drift of tied

@@ -1,6 +1,6 @@
 """The training loss of each optimizer over the last twentieth of its steps, beside the first optimizer of its block.
 
-    python benchmarks/training_loss.py results/STUDY > training_loss.csv
+    python research/regime_own/training_loss.py results/STUDY > training_loss.csv
 
 Runs of one seed read the same batches in the same steps, so their difference, paired by seed with a 95 % interval, does
 not have the noise of the text. It says whether a difference on held-out text is one in training, too.
