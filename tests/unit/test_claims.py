@@ -198,34 +198,3 @@ def test_what_is_claimed_is_exported_for_machines(capsys):
     assert first["select"]
     assert all((ROOT / claim["file"]).is_file() for entry in exported for claim in entry["claims"])
     assert all(claim["found"] for entry in exported for claim in entry["claims"])
-
-
-# The book.
-
-
-def test_nothing_of_the_bench_knows_of_the_book():
-    tops = [ROOT / name for name in ("src", "docs", "rules", "templates", "packages", "workflow", "profiles", "slurm")]
-    files = (file for top in tops for file in top.rglob("*") if file.suffix in {".py", ".md", ".smk", ".yaml", ".j2"})
-    assert not [file for file in files if "research/" in file.read_text(encoding="utf-8")]
-
-
-def words(page):
-    """Return the words of a page's prose: commands, tables and the targets of links are none."""
-    text = re.sub(
-        r"^```.*?^```|^\|.*?$|<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
-    )
-    text = re.sub(r"\]\([^)]*\)", "]", text)
-    return [word for word in text.split() if any(map(str.isalnum, word))]
-
-
-@pytest.mark.parametrize("page", BOOK, ids=lambda page: page.parent.name)
-def test_a_page_of_the_book_is_short(page):
-    assert len(words(page)) <= (800 if page == BOOK[0] else 400)
-
-
-@pytest.mark.parametrize("page", BOOK[1:], ids=lambda page: page.parent.name)
-def test_a_page_of_the_book_says_what_was_asked_and_not_found(page):
-    text = page.read_text(encoding="utf-8")
-    assert "**Asked:**" in text
-    assert "## Not found" in text or ("never run" in text.partition("\n")[0] and "cannot be found" in text)
-    assert ("## Found" in text) != ("never run" in text)
