@@ -1,6 +1,6 @@
 """Checks what README, docs and the book say of studies against their files, and exports it for machines.
 
-    python research/claims.py > claims.json
+    python research/claims.py [--out claims.json]
 
 ``claims.yaml`` names, for each sentence that rests on results, the page, the sentence as it stands there, and the lines
 that it rests on:
@@ -25,6 +25,7 @@ A name that ends in ``*`` selects what begins so. Where a rate was tuned, only `
 hold ends the check.
 """
 
+import argparse
 import csv
 import gzip
 import io
@@ -52,6 +53,12 @@ OTHERS = ("every", "lines", "seeds")
 
 Line = dict[str, str] | dict[str, float]
 Entry = dict[str, Any]
+
+
+def need(condition: object, message: str) -> None:
+    """Raise ``ValueError`` with a message if a condition does not hold."""
+    if not condition:
+        raise ValueError(message)
 
 
 def entries() -> list[Entry]:
@@ -101,7 +108,7 @@ def of_seeds(lines: list[dict[str, str]], wanted: dict[str, str], seeds: int) ->
     def runs(selected: dict[str, str]) -> list[float]:
         found = {line["seed"]: float(line["value"]) for line in lines if is_selected(line, selected)}
         count = sum(is_selected(line, selected) for line in lines)
-        assert count == len(found) == seeds, f"{count} lines of {len(found)} seeds for {selected}"
+        need(count == len(found) == seeds, f"{count} lines of {len(found)} seeds for {selected}")
         return [found[seed] for seed in sorted(found)]
 
     own = {name: text for name, text in wanted.items() if not name.startswith("reference")}
@@ -137,9 +144,9 @@ def read(claim: str) -> tuple[str, dict[str, str], list[tuple[str, str, str]]]:
     """Return the file of a claim, what selects its lines, and the conditions."""
     name, *words = shlex.split(claim)
     parts = [CLAIM.fullmatch(word) for word in words]
-    assert all(parts), f"unreadable: {claim}"
+    need(all(parts), f"unreadable: {claim}")
     wanted = {part["column"]: part["text"] for part in parts if part and part["operator"] == "="}
-    assert len(wanted) == sum(part["operator"] == "=" for part in parts if part), f"selected twice: {claim}"
+    need(len(wanted) == sum(part["operator"] == "=" for part in parts if part), f"selected twice: {claim}")
     conditions = [(part[1], part[2], part[3]) for part in parts if part and part["operator"] != "="]
     return name, wanted, conditions
 
@@ -151,14 +158,14 @@ def selections(lines: list[dict[str, str]], wanted: dict[str, str]) -> Iterator[
     for selected in map(dict, itertools.product(*alternatives)):
         own = {name: text for name, text in selected.items() if not name.startswith("reference") or name in lines[0]}
         found = {tuple(line[column] for column in columns) for line in lines if is_selected(line, own)}
-        assert found, f"no line for {selected}"
-        assert not columns or len(found) > 1, f"one value of {columns} is no reason to say every: {selected}"
+        need(found, f"no line for {selected}")
+        need(not columns or len(found) > 1, f"one value of {columns} is no reason to say every: {selected}")
         for values in sorted(found):
             yield selected | dict(zip(columns, values, strict=True))
 
 
 def check(claim: str) -> list[Line]:
-    """Return the lines that a claim names; ``AssertionError`` if it does not hold, or does not name its lines."""
+    """Return the lines that a claim names; ``ValueError`` if it does not hold, or does not name its lines."""
     name, wanted, conditions = read(claim)
     seeds, count = int(wanted.pop("seeds", "0")), int(wanted.pop("lines", "1"))
     lines = lines_of(name)
@@ -167,10 +174,10 @@ def check(claim: str) -> list[Line]:
         found: list[Line] = (
             [of_seeds(lines, selected, seeds)] if seeds else [line for line in lines if is_selected(line, selected)]
         )
-        assert len(found) == count, f"{len(found)} lines, not {count}: {selected} of {claim}"
+        need(len(found) == count, f"{len(found)} lines, not {count}: {selected} of {claim}")
         for line in found:
             for condition in conditions:
-                assert holds(line, *condition), f"{condition} does not hold of {line}: {claim}"
+                need(holds(line, *condition), f"{condition} does not hold of {line}: {claim}")
         named += found
     return named
 
@@ -179,7 +186,7 @@ def exported(claim: str) -> dict[str, Any]:
     """Return a claim with its file, what selects its lines, its conditions, and what was found of their columns."""
     name, wanted, conditions = read(claim)
     path = file_of(name)
-    assert path is not None, f"{name}: no such file of a study"
+    need(path is not None, f"{name}: no such file of a study")
     columns = sorted({column for column, _, _ in conditions})
     return {
         "file": path.relative_to(ROOT).as_posix(),
@@ -190,12 +197,42 @@ def exported(claim: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Print all sentences with their claims as JSON, each claim checked."""
-    found = [entry | {"claims": [exported(claim) for claim in entry["claims"]]} for entry in entries()]
-    json.dump(found, sys.stdout, indent=1, ensure_ascii=False)
-    print()
+def folded(text: str) -> str:
+    """Return a text on one line."""
+    return re.sub(r"\s+", " ", text).strip()
+
+
+@cache
+def prose(page: Path) -> str:
+    """Return a page on one line, without comments."""
+    return folded(re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL))
+
+
+def checked(entry: Entry) -> Entry:
+    """Return a sentence with its claims for machines; ``ValueError`` if it is not on its page or does not hold."""
+    sentence = folded(entry["sentence"])
+    need(sentence in prose(ROOT / entry["page"]), f"{entry['page']} has no such sentence")
+    claims = [exported(claim) for claim in entry["claims"]]
+    return {"page": entry["page"], "sentence": sentence, "claims": claims}
+
+
+def main() -> int:
+    """Check all sentences, write them as JSON if they hold, and return the exit status: 1 if one does not."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("claims.json"), help="default: %(default)s")
+    out = parser.parse_args().out
+    found, refused = [], 0
+    for entry in entries():
+        try:
+            found.append(checked(entry))
+        except ValueError as error:
+            refused += 1
+            print(f"REFUSED: {entry['page']}: {folded(entry['sentence'])}\n  {error}")
+    if not refused:
+        out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        print(f"{out}: {len(found)} sentences hold")
+    return min(refused, 1)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -14,11 +14,11 @@ A comment before a table, <!-- table: demo/tables/table1.md -->, says that its r
 import json
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
+import claims
 import pytest
-from claims import check, entries, file_of, lines_of, main, read
+from claims import check, entries, file_of, folded, lines_of, main, prose, read
 
 ROOT = Path(__file__).parents[2]
 BOOK = [ROOT / "research" / "README.md", *sorted((ROOT / "research").glob("*/README.md"))]
@@ -27,16 +27,6 @@ QUANTIFIER = re.compile(r"\b(every|all|each|no|none|nobody)\b", re.IGNORECASE)
 OWN_RATE = re.compile(r"\bown (learning )?rates?\b", re.IGNORECASE)
 
 ENTRIES = entries()
-
-
-def folded(text: str) -> str:
-    return re.sub(r"\s+", " ", text)
-
-
-@cache
-def prose(page: Path) -> str:
-    """Return a page on one line, without comments."""
-    return folded(re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL))
 
 
 def is_chosen_there(claim: str) -> bool:
@@ -122,7 +112,7 @@ ENGLISH = "english/results.csv seeds=5 optimizer=coupled_adam reference=adamw ev
     ],
 )
 def test_a_claim_without_its_one_line_is_refused(claim):
-    with pytest.raises((AssertionError, ValueError)):
+    with pytest.raises(ValueError):
         check(claim)
 
 
@@ -187,14 +177,33 @@ def test_every_comment_of_a_page_is_read():
             assert re.match(" (table|faults): ", comment), comment
 
 
-def test_what_is_claimed_is_exported_for_machines(capsys):
-    main()
-    exported = json.loads(capsys.readouterr().out)
-    assert [(entry["page"], entry["sentence"]) for entry in exported] == [
-        (entry["page"], entry["sentence"]) for entry in ENTRIES
-    ]
+def test_what_is_claimed_is_exported_for_machines(tmp_path, monkeypatch):
+    out = tmp_path / "claims.json"
+    monkeypatch.setattr("sys.argv", ["claims.py", "--out", str(out)])
+    assert main() == 0
+    exported = json.loads(out.read_text(encoding="utf-8"))
+    assert [entry["page"] for entry in exported] == [entry["page"] for entry in ENTRIES]
     first = next(entry for entry in exported if entry["page"] == "research/english/README.md")["claims"][0]
     assert first["file"].startswith("registry/")
     assert first["select"]
     assert all((ROOT / claim["file"]).is_file() for entry in exported for claim in entry["claims"])
     assert all(claim["found"] for entry in exported for claim in entry["claims"])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"sentence": "Ember is the best of all."}, "research/README.md has no such sentence"),
+        ({"claims": ["rivals/tests.csv metric=loss optimizer=nobody p_value<1"]}, "no line for"),
+        ({"claims": ["nobody/results.csv seeds=3 mean>0"]}, "nobody/results.csv: no such file of a study"),
+    ],
+)
+def test_what_does_not_hold_is_refused_and_not_exported(change, reason, tmp_path, monkeypatch, capsys):
+    entry = next(entry for entry in ENTRIES if entry["page"] == "research/README.md")
+    monkeypatch.setattr(claims, "entries", lambda: [entry | change])
+    monkeypatch.setattr("sys.argv", ["claims.py", "--out", str(tmp_path / "claims.json")])
+    assert main() == 1
+    said = capsys.readouterr().out
+    assert said.startswith("REFUSED: research/README.md: ")
+    assert reason in said
+    assert not (tmp_path / "claims.json").exists()
