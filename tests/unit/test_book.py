@@ -79,6 +79,21 @@ def test_a_page_shows_the_tables_and_figures_that_lie_beside_it(folder):
     assert all(f"<!-- table: {file.relative_to(BOOK)} -->" in page for file in folder.glob("tables/*"))
 
 
+FORM = {"results.csv", "tests.csv", "stated.csv", "tuning.csv"}
+"""The tables of a bundle, which a study without one has in its folder."""
+
+
+def test_each_file_of_numbers_is_shown_or_claimed():
+    claims = (BOOK / "claims.yaml").read_text(encoding="utf-8")
+    shown = PAGES[0].read_text(encoding="utf-8")
+    files = [file for folder in STUDIES for file in folder.glob("*.csv") if file.name not in FORM]
+    assert len(files) > 5
+    for file in files:
+        is_claimed = f"- {file.relative_to(BOOK)} " in claims
+        page = (file.parent / "README.md").read_text(encoding="utf-8")
+        assert is_claimed or f"]({file.name})" in page or f"`{file.name}`" in shown, file
+
+
 def test_a_study_finds_its_parts_beside_it():
     file = BOOK / "regime" / "regime.yaml"
     parts = load_any_study(file).load_parts([file.parent])
