@@ -16,7 +16,7 @@ SNAKEFILES := Snakefile workflow/Snakefile rules
 OPTIMIZER := -e packages/coupled-adam
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test nightly test-cuda attack lint registry check schema reliability rulegraph address clean-venv
+.PHONY: help install install-dev demo test nightly test-cuda attack lint registry claims check schema reliability rulegraph address clean-venv
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ registry: $(STAMP)  ## Check all bundles of others' results, and train a cell of
 	$(RUN) OMP_NUM_THREADS=1 python -m coupled_adam_bench registry check
 	added=$$(.ci/added-bundles) && { [ -z "$$added" ] \
 	  || $(RUN) OMP_NUM_THREADS=1 python -m coupled_adam_bench registry check $$added --again 1; }
+
+claims: $(STAMP)  ## Check what README, docs and research/ say of studies, and write claims.json for machines
+	$(RUN) python research/claims.py
 
 check: lint registry test  ## Run lint, registry and test
 

@@ -10,7 +10,8 @@ ROOT = Path(__file__).parents[2]
 FIRST = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*/*.md"))
-PAGES = [*FIRST, *DOCS, *EXAMPLES, ROOT / "benchmarks" / "README.md", *(ROOT / "packages").glob("*/*.md")]
+BOOK = [ROOT / "research" / "README.md", *sorted((ROOT / "research").glob("*/README.md"))]
+PAGES = [*FIRST, *DOCS, *EXAMPLES, *BOOK, ROOT / "benchmarks" / "README.md", *(ROOT / "packages").glob("*/*.md")]
 NAMING = (
     "src",
     "packages",
@@ -18,6 +19,7 @@ NAMING = (
     "workflow",
     "templates",
     "benchmarks",
+    "research",
     "slurm",
     "profiles",
     "Makefile",
@@ -61,11 +63,11 @@ def test_pages_that_code_names_are_there():
     assert not [(file, page) for file, page in found if broken(page, ROOT / "README.md")]
 
 
-@pytest.mark.parametrize("page", [*FIRST[:2], *DOCS], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*FIRST[:2], *DOCS, *BOOK], ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_a_page_names_are_there(page):
     """Files of the tests stand in docs/faults.md as their marks lie; what a reader is to write is no file yet."""
     names = re.findall(
-        r"`((?:tests|src|benchmarks|rules|workflow|templates|profiles|slurm)/[\w./-]+\w)",
+        r"`((?:tests|src|benchmarks|rules|workflow|templates|profiles|slurm|research)/[\w./-]+\w)",
         page.read_text(encoding="utf-8"),
     )
     others = re.compile(r"NAME|^src/utils\.py$|/test_\w+\.py$" if page.name == "faults.md" else r"NAME|^src/utils\.py$")

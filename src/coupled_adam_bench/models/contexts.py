@@ -1,7 +1,7 @@
 """The head of a language model without a transformer: a learned hidden state for each of K previous tokens.
 
 What becomes of the rows of a head depends on how often their tokens come and on the rule of the optimizer. Of hidden
-states there are only K here, so the softmax is formed for K rows, however many tokens a batch has (docs/regime.md).
+states there are only K here, so the softmax is formed for K rows, however many tokens a batch has (docs/contexts.md).
 
 Shapes: B sequences, T tokens (in the loss, of all sequences), K contexts, D = d_model, V = vocab_size.
 """

@@ -1,4 +1,4 @@
-"""A small version of ``benchmarks/rare_tokens.py``: the direction of what arXiv 2609.37535 says of rare tokens."""
+"""A small version of ``research/rare_tokens``: the direction of what arXiv 2609.37535 says of rare tokens."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ import torch
 
 @pytest.fixture(scope="module")
 def toys() -> ModuleType:
-    path = Path(__file__).parents[3] / "benchmarks" / "rare_tokens.py"
+    path = Path(__file__).parents[3] / "research" / "rare_tokens" / "rare_tokens.py"
     spec = importlib.util.spec_from_file_location("rare_tokens", path)
     assert spec is not None
     assert spec.loader is not None

@@ -166,15 +166,15 @@ def test_verdict_words(study: StudyResults) -> None:
 @pytest.mark.parametrize(
     ("name", "table", "reach"),
     [
-        ("paper_small", "table1", "paper"),
-        ("paper_large", "table2", "paper"),
-        ("english", "table1", "small"),
-        ("regime_batch_98k", "batch_98k", "head alone"),
-        ("demo", "table1", "generated"),
+        ("workflow/config/paper_small", "table1", "paper"),
+        ("workflow/config/paper_large", "table2", "paper"),
+        ("research/english/english", "table1", "small"),
+        ("research/regime/regime_batch_98k", "batch_98k", "head alone"),
+        ("workflow/config/demo", "table1", "generated"),
     ],
 )
 def test_a_verdict_s_word_knows_how_far_its_study_is_from_the_paper(name: str, table: str, reach: str) -> None:
-    study = load_study(ROOT / "workflow" / "config" / f"{name}.yaml")
+    study = load_study(ROOT / f"{name}.yaml")
     plan = Planned(study, "data-0123456789").plan()  # their texts are not needed
     assert reach_of(layout_of(plan).groups[table]) == reach
     assert len(WORDS[reach]) == len(UNTESTED[reach]) == len(TONES)

@@ -24,7 +24,7 @@ METHODS = {
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return make_plan(load_study(ROOT / "workflow" / "config" / "oec.yaml"))
+    return make_plan(load_study(ROOT / "research" / "oec" / "oec.yaml"))
 
 
 def test_the_names_of_the_models_count_layers_and_one_of_both_matrices(plan):

@@ -39,11 +39,12 @@ def test_a_key_that_is_given_twice(text: str, expected: str, tmp_path: Path) -> 
 
 def test_what_is_right_is_read_as_before(tiny_study: Any, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
+    shipped = [*Path("workflow/config").glob("*.yaml"), *Path("research").glob("*/*.yaml")]
     for text in (
         yaml.safe_dump(tiny_study()),
         json.dumps(tiny_study(), indent=1),
         "\ufeffa: &x {k: 1, l: -2.5}\nb: {<<: *x, k: 1_000}\nc: [*x, 0, .5, null, True, 'on', 1e-8, 1.0e-8]\nd:\n",
-        *(shipped.read_text() for shipped in Path("workflow/config").glob("*.yaml")),
+        *(file.read_text() for file in shipped),
     ):
         path.write_text(text)
         assert read_study_file(path) == yaml.safe_load(text)

@@ -12,7 +12,8 @@ from coupled_adam_bench.store.files import read_json
 from coupled_adam_bench.study.config import parse_any_study, parse_study
 
 ROOT = Path(__file__).parents[3]
-STUDIES = sorted((ROOT / "workflow" / "config").glob("*.yaml"))
+BOOK = {path for path in (ROOT / "research").glob("*/*.yaml") if path.name != "registration.yaml"}
+STUDIES = sorted({*(ROOT / "workflow" / "config").glob("*.yaml"), *BOOK})
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from coupled_adam_bench.study.config import Study, load_study
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.study.schedule import learning_rate_factor
 
-CONFIG = Path(__file__).parents[3] / "workflow" / "config"
+CONFIG = Path(__file__).parents[3] / "research" / "track3"
 TRAIN_STEPS, COOLDOWN_FRAC = 3250, 0.7
 
 

@@ -76,7 +76,7 @@ class FilesSource(Settings):
 
 
 class BinsSource(Settings):
-    """Files of token ids in the folder ``paths.text``, in the format of llm.c and modded-nanogpt (docs/track3.md)."""
+    """Files of token ids in the folder ``paths.text``, in the format of llm.c and modded-nanogpt (docs/data.md)."""
 
     kind: Literal["bins"]
     train: Term = "fineweb_train_*.bin"

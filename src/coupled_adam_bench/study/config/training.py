@@ -23,8 +23,8 @@ class Model(LaterSettings):
     architecture: ArchitectureName = "gpt2"
     """``gpt2``: exact GELU and learned positions, the paper's small scale; ``stablelm``: SwiGLU and RoPE, its large
     scale [P]. Both have the name of the transformers class that computes the same. ``modded_nanogpt``: RMSNorm, squared
-    ReLU and RoPE, the model of modded-nanogpt's optimizer track (docs/track3.md). ``contexts``: no transformer, but
-    its head alone, on a learned hidden state for each of ``n_contexts`` previous tokens (docs/regime.md)."""
+    ReLU and RoPE, the model of modded-nanogpt's optimizer track (docs/training.md). ``contexts``: no transformer, but
+    its head alone, on a learned hidden state for each of ``n_contexts`` previous tokens (docs/contexts.md)."""
     n_layer: int = Field(0, ge=0, le=10_000)
     """Number of layers; every architecture but ``contexts`` needs it."""
     n_head: int = Field(0, ge=0, le=2**16)
@@ -156,8 +156,8 @@ class Training(LaterSettings):
     """Number of sequences in a global batch [P]: 96 x 1024 = 98,304 tokens."""
     core_optimizer: Literal["adamw", "muon", "muon_exact"] = "adamw"
     """Optimizer of all parameters but the embedding [P]; ``muon``: torch.optim.Muon for the matrices of the layers,
-    AdamW for the rest. ``muon_exact`` is Muon as modded-nanogpt's optimizer track has it (docs/track3.md): 12 steps of
-    Newton and Schulz that converge, and updates times sqrt(max(1, rows / columns))."""
+    AdamW for the rest. ``muon_exact`` is Muon as modded-nanogpt's optimizer track has it (docs/training.md): 12 steps
+    of Newton and Schulz that converge, and updates times sqrt(max(1, rows / columns))."""
     norm_lr_factor: float = Field(1.0, gt=0, le=1e40)
     """Factor that multiplies the model's learning rate for the weights of norms."""
     beta1: float = Field(0.9, ge=0, lt=1)
@@ -201,7 +201,7 @@ class Training(LaterSettings):
     """Initial weights. ``normal``: all with ``init_std`` [C]; ``xavier_linear``: those of arXiv 2601.02031 [C]: linear
     layers and the head have a variance of 2 / (inputs + outputs) (Glorot and Bengio 2010), projections behind attention
     a standard deviation of 0.02 / sqrt(2 n_layer), and an untied embedding of 1 / sqrt(d_model); ``zero_projections``:
-    those of modded-nanogpt (docs/track3.md): the head and the matrices behind attention and MLP are 0, the embedding
+    those of modded-nanogpt (docs/training.md): the head and the matrices behind attention and MLP are 0, the embedding
     has 1, and the rest sqrt(0.33 / inputs)."""
     init_std: float = Field(0.02, gt=0, le=1e6)
     """Standard deviation of the initial weights [C]; residual output projections have init_std / sqrt(2 n_layer). With

@@ -29,7 +29,9 @@ GPU = 80e9
 
 
 def shipped(name: str):
-    return make_plan(load_any_study(STUDIES / f"{name}.yaml"), [STUDIES])
+    files = (STUDIES / f"{name}.yaml", ROOT / "research" / name / f"{name}.yaml")
+    (file,) = (file for file in files if file.exists())
+    return make_plan(load_any_study(file), [STUDIES])
 
 
 def shallow(combination: Combination, n_layer: int = 2, **training) -> Combination:

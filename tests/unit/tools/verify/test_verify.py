@@ -1,6 +1,7 @@
 """``verify`` on a tiny study that was trained for real; its commands run in this process."""
 
 import csv
+import gzip
 import os
 import re
 import shutil
@@ -170,18 +171,30 @@ def test_data_that_are_not_there_are_prepared_again(study: list[str], capsys: py
     assert not Path("results/data").exists()
 
 
-EXAMPLES = Path(__file__).parents[4] / "docs" / "examples"
+ROOT = Path(__file__).parents[4]
+EXAMPLES = ROOT / "docs" / "examples"
 
 
-def test_all_shipped_manifests_are_read() -> None:
-    found = {str(path.parent.relative_to(EXAMPLES)): path for path in EXAMPLES.rglob("manifest.json")}
-    assert {"demo", "english", "regime", "rivals", "theory"} <= set(found)
-    for path in found.values():
+def unpacked(packed: Path, folder: Path) -> Path:
+    """Unpack the manifest of a bundle and its results, and return the manifest."""
+    folder.mkdir()
+    for name in ("manifest.json", "results.csv"):
+        (folder / name).write_bytes(gzip.decompress((packed.parent / f"{name}.gz").read_bytes()))
+    return folder / "manifest.json"
+
+
+def test_all_shipped_manifests_are_read(tmp_path: Path) -> None:
+    packed = [path for top in ("research", "registry") for path in (ROOT / top).rglob("manifest.json.gz")]
+    found = [unpacked(path, tmp_path / path.parent.name) for path in packed]
+    studies = set()
+    for path in (EXAMPLES / "demo" / "manifest.json", *found):
         recorded = verify_module.read_recorded(path)
+        studies.add(recorded.plan.name)
         cells = {cell["cell"] for cell in read_json(path)["cells"]}
         assert set(recorded.plan.cells) == set(recorded.values) == cells
         assert set(recorded.choices) == set(recorded.plan.tunings)
         assert all(cell.is_chosen for cell in recorded.plan.cells.values())
+    assert {"demo", "english", "regime", "rivals", "theory"} <= studies
 
 
 def test_a_manifest_without_its_results_is_refused(tmp_path: Path) -> None:
@@ -196,7 +209,8 @@ def test_text_that_is_not_there_or_another_is_said_so(
 ) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "one.txt").write_text("text")
-    path = EXAMPLES / "english" / "manifest.json"
+    (bundle,) = (ROOT / "registry").glob("*/english.yaml")
+    path = unpacked(bundle, tmp_path / "english")
     cell = read_json(path)["cells"][0]["cell"]
     options = {"given": {"text": str(tmp_path / text)}, "run": pytest.fail, "folder": tmp_path / "again"}
     assert verify_module.verify(path, [cell], None, **options) == 2
