@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from coupled_adam_bench.store.paths import WEIGHTS
-from coupled_adam_bench.tools.measure.place import Place
-from coupled_adam_bench.tools.measure.stored import Matrix, StoredMatrix, tensors_in
+from embedding_geometry.place import Place
+from embedding_geometry.stored import Matrix, StoredMatrix, tensors_in
 
+WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 _PICKLED = "pytorch_model.bin"
 _CONFIG = "config.json"

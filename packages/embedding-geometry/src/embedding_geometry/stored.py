@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.tools.measure.place import File
+from embedding_geometry.place import File
 
 _FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """The types of tensors that are read, and the type of NumPy whose bytes they have."""
