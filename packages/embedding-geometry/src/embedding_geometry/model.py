@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedding_geometry.checkpoint import Matrices, find_matrices
+from embedding_geometry.checkpoint import find_matrices
 from embedding_geometry.matrix import EMBEDDINGS, matrix_geometry, variant_rows
 from embedding_geometry.place import Place, open_place
 from embedding_geometry.rows import HEAD, ResultRow
-from embedding_geometry.stored import NumpyMatrix
+from embedding_geometry.stored import Matrices, NumpyMatrix
 from embedding_geometry.tokenizer import count_tokens, read_tokenizer, whole_text
 from embedding_geometry.word_lists import WordLists, read_word_lists
 from embedding_geometry.word_similarity import (

@@ -85,6 +85,17 @@ class StoredMatrix:
         return all(np.array_equal(one, two) for one, two in zip(self.blocks(), other.blocks(), strict=True))
 
 
+@dataclass(frozen=True)
+class Matrices:
+    """The input and the output matrix of a model; ``head`` is None if it is tied, or not in the checkpoint."""
+
+    architecture: str
+    embeddings: Matrix
+    head: Matrix | None
+    tied: bool | None
+    """None for a matrix without a model, and for a model without transformers whose files do not say it."""
+
+
 def tensors_in(file: File) -> dict[str, StoredMatrix]:
     """Return the tensors of a file of safetensors by name; ``ValueError`` for a file that is damaged or cut off.
 
