@@ -12,8 +12,8 @@ CUDA_STAMP := .venv-cuda/.installed
 VENV := .venv
 RUN = PATH="$$PWD/$(VENV)/bin:$$PATH"
 SNAKEFILES := Snakefile workflow/Snakefile rules
-# Our optimizer is a distribution of its own, which is on no index.
-OPTIMIZER := -e packages/coupled-adam
+# Our optimizer and our measure are distributions of their own, which are on no index.
+PACKAGES := -e packages/coupled-adam -e packages/embedding-geometry
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev demo test nightly test-cuda attack lint registry claims check schema reliability rulegraph address clean-venv
@@ -78,7 +78,7 @@ rulegraph: $(STAMP)  ## Draw the rules of the demo for docs/run.md anew; needs g
 	  | sed 's/bgcolor=white, margin=0/bgcolor=transparent, margin=0, rankdir=LR, ranksep=0.3/; s/style="rounded"/style="rounded,filled", fillcolor="#f6f8fa"/' \
 	  | tred | dot -Tsvg > docs/images/rulegraph.svg
 
-ADDRESSED := pyproject.toml CITATION.cff docs/examples/demo/croissant.json README.md packages/coupled-adam/pyproject.toml packages/coupled-adam/README.md
+ADDRESSED := pyproject.toml CITATION.cff docs/examples/demo/croissant.json README.md packages/coupled-adam/pyproject.toml packages/coupled-adam/README.md packages/embedding-geometry/pyproject.toml packages/embedding-geometry/README.md
 
 address:  ## Set the address of this repository, which pyproject.toml knows: make address ADDRESS=https://...
 	@[ -n "$(ADDRESS)" ] || { echo "Say which: make address ADDRESS=https://..." >&2; exit 1; }
@@ -88,7 +88,7 @@ clean-venv:  ## Delete .venv and .venv-cuda
 	rm -rf .venv .venv-cuda
 
 # The stamps make a second call quick and independent of the network.
-$(STAMP): pyproject.toml packages/coupled-adam/pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(wildcard packages/*/pyproject.toml) constraints.txt
 	@[ -x .venv/bin/python ] || { \
 	  for python in $(PYTHON); do \
 	    "$$python" -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
@@ -100,12 +100,12 @@ $(STAMP): pyproject.toml packages/coupled-adam/pyproject.toml constraints.txt
 	}
 	@echo "Installing into .venv; this can take some minutes."
 	.venv/bin/python -m pip install --quiet -c constraints.txt setuptools
-	.venv/bin/python -m pip install --quiet --no-build-isolation -c constraints.txt $(OPTIMIZER) -e '.[pipeline]'
+	.venv/bin/python -m pip install --quiet --no-build-isolation -c constraints.txt $(PACKAGES) -e '.[pipeline]'
 	@touch $@
 
 $(DEV_STAMP): $(STAMP)
 	@echo "Installing what tests and lint need."
-	.venv/bin/python -m pip install --quiet --no-build-isolation -c constraints.txt $(OPTIMIZER) -e '.[pipeline,dev]'
+	.venv/bin/python -m pip install --quiet --no-build-isolation -c constraints.txt $(PACKAGES) -e '.[pipeline,dev]'
 	@touch $@
 
 # The newest PyTorch, with its own Triton, and not from the index of the CPU build: what a user gets without our pins.
@@ -114,6 +114,6 @@ $(CUDA_STAMP): $(STAMP)
 	.venv/bin/python -m venv .venv-cuda
 	grep -Ev '^(torch|triton)==' constraints.txt > .venv-cuda/constraints.txt
 	env -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS .venv-cuda/bin/python -m pip install --quiet \
-	  -c .venv-cuda/constraints.txt --upgrade torch $(OPTIMIZER) -e '.[pipeline,dev]'
+	  -c .venv-cuda/constraints.txt --upgrade torch $(PACKAGES) -e '.[pipeline,dev]'
 	.venv-cuda/bin/python -c 'import torch; assert torch.version.cuda, f"PyTorch {torch.__version__} is not built for CUDA"'
 	@touch $@

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.embeddings.correlation import pearson
-from coupled_adam_bench.embeddings.metrics import embedding_metrics, log_unigram_probability
+from embedding_geometry.correlation import pearson
+from embedding_geometry.metrics import embedding_metrics, log_unigram_probability
 
 Array = NDArray[np.float64]
 

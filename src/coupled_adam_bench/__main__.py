@@ -51,7 +51,7 @@ def main() -> int:
         print(
             f"error: the package {package!r} is not installed; this command needs all packages of the pipeline: "
             "pip install 'coupled-adam-bench[pipeline]' (in a clone of the repository: "
-            "pip install -e packages/coupled-adam -e '.[pipeline]')",
+            "pip install -e packages/coupled-adam -e packages/embedding-geometry -e '.[pipeline]')",
             file=sys.stderr,
         )
         return 2

@@ -17,7 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("machine",),
     ("store",),
     ("study",),
-    ("records", "embeddings", "data", "models", "optim"),
+    ("records", "data", "models", "optim"),
     ("training", "evaluation"),
     ("results",),
     ("page",),
@@ -39,7 +39,7 @@ ONLY_IN = {
     "mlflow": {"tracking"},
     "lm_eval": {"evaluation"},
     "snakemake": set(),
-    "torch": {"machine", "models", "optim", "training", "embeddings", "evaluation", "tools"},
+    "torch": {"machine", "models", "optim", "training", "evaluation", "tools"},
     "transformers": {"models", "training", "evaluation", "tools"},
     "datasets": {"data", "evaluation", "tools"},
     "pyarrow": {"data"},
@@ -134,7 +134,7 @@ def test_results_and_statistics_need_nothing_that_renders():
 
 
 def test_training_and_evaluation_start_without_the_pipeline():
-    modules = modules_of("optim", "models", "data", "training", "embeddings", "evaluation")
+    modules = modules_of("optim", "models", "data", "training", "evaluation")
     modules += [module for module in MODULES if module.startswith(("tools.theory", "tools.measure"))]
     modules.remove("evaluation.harness_model")  # which functions import
     modules = [

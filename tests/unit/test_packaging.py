@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -20,9 +21,12 @@ from packaging.version import Version
 
 import coupled_adam
 import coupled_adam_bench
+import embedding_geometry
 
 ROOT = Path(__file__).parents[2]
 OPTIMIZER = Path("packages") / "coupled-adam"
+MEASURE = Path("packages") / "embedding-geometry"
+PACKAGES = (OPTIMIZER, MEASURE)
 
 
 def project_of(folder: Path) -> dict[str, Any]:
@@ -31,7 +35,7 @@ def project_of(folder: Path) -> dict[str, Any]:
 
 PROJECT = project_of(Path())
 # Of this repository, from where they are installed.
-OURS = {PROJECT["name"], project_of(OPTIMIZER)["name"]}
+OURS = {PROJECT["name"], *(project_of(folder)["name"] for folder in PACKAGES)}
 GROUPS = {"core": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
 # Names on conda-forge where they are others than on PyPI.
 CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
@@ -81,7 +85,7 @@ def test_what_the_pinned_packages_require_is_pinned_too(pins):
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory) -> dict[str, Path]:
-    """Return the wheels of both distributions by their names, built from the files that git knows."""
+    """Return the wheels of all distributions by their names, built from the files that git knows."""
     clone, built = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheels")
     files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, files.split("\0")):
@@ -89,16 +93,19 @@ def wheels(tmp_path_factory) -> dict[str, Path]:
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, clone / name)
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", built]
-    subprocess.run([*pip, clone / OPTIMIZER, clone], check=True)
+    subprocess.run([*pip, *(clone / folder for folder in PACKAGES), clone], check=True)
     return {"-".join(path.name.split("-")[0].split("_")): path for path in built.iterdir()}
 
 
-def test_an_index_takes_both_wheels(wheels):
+def test_an_index_takes_all_wheels(wheels):
     assert set(wheels) == OURS
     subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *wheels.values()], check=True)
 
 
-@pytest.mark.parametrize(("package", "folder"), [("coupled_adam_bench", Path()), ("coupled_adam", OPTIMIZER)])
+@pytest.mark.parametrize(
+    ("package", "folder"),
+    [("coupled_adam_bench", Path()), ("coupled_adam", OPTIMIZER), ("embedding_geometry", MEASURE)],
+)
 def test_every_file_of_a_package_is_in_its_wheel(wheels, package, folder):
     source = ROOT / folder / "src"
     files = {
@@ -126,15 +133,27 @@ assert not {"pydantic", "coupled_adam_bench"} & set(sys.modules)
 """
 
 
-def test_both_wheels_work_in_empty_environments(wheels, tmp_path):
+MEASURE_WITHOUT = """
+import sys
+
+for name in ("torch", "transformers", "scipy", "pandas", "pydantic", "mlflow", "snakemake", "coupled_adam_bench"):
+    sys.modules[name] = None  # as if it were not installed
+from embedding_geometry.command import main
+
+sys.exit(main())
+"""
+
+
+def test_the_wheels_work_in_empty_environments(wheels, tmp_path):
     """The bench finds the packages of this environment, but not our code, which is installed from the wheels."""
     theirs = [path for path in sys.path if path.endswith("site-packages")]
     pythons = {}
-    for name in ("optimizer", "bench"):
+    installed = {"optimizer": ["coupled-adam"], "measure": ["embedding-geometry"], "bench": list(wheels)}
+    for name, distributions in installed.items():
         venv.create(tmp_path / name, with_pip=False)
         pythons[name] = str(tmp_path / name / "bin" / "python")
         pip = [sys.executable, "-m", "pip", "--python", pythons[name], "install", "--quiet", "--no-index", "--no-deps"]
-        subprocess.run([*pip, *(wheels.values() if name == "bench" else [wheels["coupled-adam"]])], check=True)
+        subprocess.run([*pip, *(wheels[distribution] for distribution in distributions)], check=True)
         (own,) = (tmp_path / name).glob("lib/python*/site-packages")
         (own / "others.pth").write_text("\n".join(theirs), encoding="utf-8")  # whose own .pth are not read
 
@@ -143,6 +162,9 @@ def test_both_wheels_work_in_empty_environments(wheels, tmp_path):
         return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
 
     run("optimizer", "-c", USE)
+    np.save(tmp_path / "matrix.npy", np.eye(5))
+    said = run("measure", "-c", MEASURE_WITHOUT, "matrix.npy")
+    assert "embeddings isotropy" in said
     where = "from coupled_adam_bench import optim; print(optim.CoupledAdam.__module__, optim.__file__)"
     module, file = run("bench", "-c", where).split()
     assert module == "coupled_adam.optimizer"
@@ -156,21 +178,30 @@ def test_both_wheels_work_in_empty_environments(wheels, tmp_path):
     assert "no folder 'templates'; a clone of the repository has it, where studies are run" in result.stderr
 
 
-def test_the_optimizer_requires_torch_alone_and_the_bench_the_optimizer_of_its_release():
-    optimizer, torch_ = map(Requirement, GROUPS["core"])
+def test_the_optimizer_requires_torch_alone_and_the_bench_the_packages_of_its_release():
+    optimizer, measure, torch_ = map(Requirement, GROUPS["core"])
     assert project_of(OPTIMIZER)["dependencies"] == [str(torch_)]
     assert optimizer.name == project_of(OPTIMIZER)["name"]
     assert coupled_adam.__version__ in optimizer.specifier
-    licenses = [(ROOT / folder / "LICENSE").read_bytes() for folder in (Path(), OPTIMIZER)]
-    assert licenses[0] == licenses[1]
+    assert measure.name == project_of(MEASURE)["name"]
+    assert embedding_geometry.__version__ in measure.specifier
+    licenses = {(ROOT / folder / "LICENSE").read_bytes() for folder in (Path(), *PACKAGES)}
+    assert len(licenses) == 1
+
+
+def test_the_measure_requires_nothing_heavy(pins):
+    required = list(map(Requirement, project_of(MEASURE)["dependencies"]))
+    assert [one.name for one in required] == ["huggingface_hub", "numpy", "tokenizers"]
+    assert all(pins[canonicalize_name(one.name)] in one.specifier for one in required)
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "Dockerfile", "apptainer.def", "environment.yml"])
-def test_documented_installations_take_the_optimizer_from_the_clone(name):
+def test_documented_installations_take_the_packages_from_the_clone(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     commands = re.findall(r"pip install [^`\n]*-e '\.\[.*", text)
     assert commands
-    assert all(" -e packages/coupled-adam -e '.[" in command for command in commands)
+    ours = " ".join(f"-e {folder}" for folder in PACKAGES)
+    assert all(f" {ours} -e '.[" in command for command in commands)
 
 
 def test_help_and_version_need_no_package_of_the_pipeline():
@@ -184,7 +215,7 @@ def test_help_and_version_need_no_package_of_the_pipeline():
 
 def test_the_address_of_the_repository_is_set_in_one_place(tmp_path):
     address = PROJECT["urls"]["Repository"]
-    assert project_of(OPTIMIZER)["urls"]["Repository"] == address
+    assert all(project_of(folder)["urls"]["Repository"] == address for folder in PACKAGES)
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["repository-code"] == address
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (names,) = re.findall(r"^ADDRESSED := (.*)$", makefile, re.MULTILINE)
@@ -212,8 +243,8 @@ def test_setuptools_is_pinned_for_the_build(pins):
 def test_conda_environment_has_the_same_names_and_ranges():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     *conda, pip = environment["dependencies"]
-    *from_pypi, optimizer, itself = pip["pip"]
-    assert (optimizer, itself) == (f"-e {OPTIMIZER}", "-e .")
+    *from_pypi, optimizer, measure, itself = pip["pip"]
+    assert [optimizer, measure, itself] == [*(f"-e {folder}" for folder in PACKAGES), "-e ."]
     found = {requirement.name: requirement.specifier for requirement in map(Requirement, [*conda, *from_pypi])}
     assert found.pop("python") == Requirement(f"python{PROJECT['requires-python']}").specifier
     assert not found.pop("pip")
@@ -231,7 +262,9 @@ def test_python_versions_are_the_same_everywhere():
     assert f"(3, {min(minors)}) <= sys.version_info[:2] <= (3, {max(minors)})" in makefile
 
 
-@pytest.mark.parametrize(("package", "folder"), [(coupled_adam_bench, Path()), (coupled_adam, OPTIMIZER)])
+@pytest.mark.parametrize(
+    ("package", "folder"), [(coupled_adam_bench, Path()), (coupled_adam, OPTIMIZER), (embedding_geometry, MEASURE)]
+)
 def test_the_version_is_in_the_changelog(package, folder):
     assert f"\n## {package.__version__}" in (ROOT / folder / "CHANGELOG.md").read_text(encoding="utf-8")
 
@@ -300,7 +333,7 @@ def make(tmp_path):
     if shutil.which("make") is None:
         assert not os.environ.get("CAB_REQUIRE_TOOLS"), "make is missing"
         pytest.skip("no make")
-    for name in ("Makefile", "pyproject.toml", "constraints.txt", OPTIMIZER / "pyproject.toml"):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", *(folder / "pyproject.toml" for folder in PACKAGES)):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}

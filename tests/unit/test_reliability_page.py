@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = (ROOT / "tests", *sorted((ROOT / "packages").glob("*/tests")))
+FILES = [path for folder in FOLDERS for path in sorted(folder.rglob("*.py"))]
 PAGE = ROOT / "docs" / "faults.md"
 HEAD = """# Faults that tests inject
 
@@ -21,14 +23,15 @@ AREAS = (
 
 def faults() -> Iterator[tuple[str, str, str, str]]:
     """Yield (area, fault, outcome, test) of every test with the mark ``fault``."""
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+    for path in FILES:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if not isinstance(node, ast.FunctionDef):
                 continue
             for mark in node.decorator_list:
                 if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.fault":
                     area, fault, outcome = (ast.literal_eval(argument) for argument in mark.args)
-                    yield area, fault, outcome, f"{path.relative_to(ROOT / 'tests')}::{node.name}"
+                    file = path.relative_to(ROOT).as_posix().removeprefix("tests/")
+                    yield area, fault, outcome, f"{file}::{node.name}"
 
 
 def sentence(text: str) -> str:
@@ -58,7 +61,7 @@ def test_the_page_lists_every_fault():
 
 
 def test_no_mark_is_missed_and_no_fault_is_there_twice():
-    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    texts = [path.read_text(encoding="utf-8") for path in FILES if path != Path(__file__)]
     found = list(faults())
     assert sum(text.count("mark.fault(") for text in texts) == len(found)
     names = {sentence(fault): {other[2] for other in found if other[1] == fault} for _, fault, *_ in found}

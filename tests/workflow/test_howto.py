@@ -63,7 +63,8 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
 
 def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
     project = tmp_path / "project"
-    for name in ("Snakefile", "rules", "templates", "workflow", "profiles", "src", "docs", "tests", "pyproject.toml"):
+    copied = ("Snakefile", "rules", "templates", "workflow", "profiles", "src", "packages", "docs", "tests")
+    for name in (*copied, "pyproject.toml"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
         project.mkdir(exist_ok=True)
         copy(ROOT / name, project / name)
@@ -72,6 +73,7 @@ def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
     # A metric, an optimizer, a model family with a module, a stage with a module, a statistic with a module, a figure.
     assert sorted(len(one) for one in touched) == [1, 1, 2, 2, 2, 2]
     assert {Path(name).parent.name for name in new} == {"models", "evaluation", "statistics"}
+    sources = f"{project / 'src'}{os.pathsep}{project / 'packages/embedding-geometry/src'}"
     for change in changes():
         apply = ["git", "apply", "-"]
         subprocess.run(apply, cwd=project, input=change, text=True, check=True)
@@ -80,7 +82,7 @@ def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
 
     # The tests that a family which is declared wrongly fails.
     tests = ["tests/unit/models/test_export.py", "tests/unit/tools/estimate/test_memory.py", "-k", "llama"]
-    environment = os.environ | {"PYTHONPATH": str(project / "src")}
+    environment = os.environ | {"PYTHONPATH": sources}
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", *tests],
         cwd=project,
@@ -94,7 +96,7 @@ def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
     schema = project / "workflow/schemas/study.schema.json"
     before = schema.read_text()
     command = [sys.executable, "-m", "coupled_adam_bench", "schema", "--out", str(schema.parent)]
-    subprocess.run(command, env=os.environ | {"PYTHONPATH": str(project / "src")}, check=True)
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": sources}, check=True)
     assert "Adagrad" in schema.read_text() and "Adagrad" not in before
 
     settings = yaml.safe_load(files()["study.yaml"])
@@ -104,7 +106,7 @@ def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
     folder = tmp_path / "study"
     folder.mkdir()
     (folder / "study.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(project / "src"))
+    monkeypatch.setenv("PYTHONPATH", sources)
     made = snakemake(folder, "tables", "figures", snakefile=str(project / "Snakefile"))
     assert made.returncode == 0, made.stdout
     study = folder / "results/geometry"

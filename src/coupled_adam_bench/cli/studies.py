@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coupled_adam_bench.cli.command import AddCommand, plan_of, positive
+from embedding_geometry import command as measuring
 
 if TYPE_CHECKING:
     from coupled_adam_bench.study.plan import Plan
@@ -41,7 +42,7 @@ def _describe(arguments: argparse.Namespace) -> None:
 def _describe_jobs(plan: "Plan") -> str:
     """Return the table of what jobs ask a cluster for."""
     from coupled_adam_bench.cli.jobs import Jobs
-    from coupled_adam_bench.tools.estimate.text import align
+    from embedding_geometry.table import align
 
     title = "What jobs ask a cluster for, before the profile's set-resources and the limits of its partitions"
     return "\n".join(["", title, *align(Jobs(plan).asked(), n_left=1), ""])
@@ -49,7 +50,7 @@ def _describe_jobs(plan: "Plan") -> str:
 
 def _describe_cells(plan: "Plan") -> str:
     """Return a table of all cells that are trained, and on how many tokens."""
-    from coupled_adam_bench.tools.estimate.text import align
+    from embedding_geometry.table import align
 
     rows = [["cell", "parameters", "tokens", "steps", "FLOPs"]]
     for cell in plan.trained.values():
@@ -67,7 +68,7 @@ def _describe_stated(plan: "Plan") -> str:
         return ""
     from coupled_adam_bench.results.groups import layout_of
     from coupled_adam_bench.statistics.preregistered import stated_table
-    from coupled_adam_bench.tools.estimate.text import align
+    from embedding_geometry.table import align
 
     title = f"Stated in {plan.stated.path} (SHA-256 {plan.stated.sha256[:12]}); the power is that at one place"
     return "\n".join(["", title, *align(stated_table(layout_of(plan)), n_left=3), ""])
@@ -90,12 +91,14 @@ def _rehearse(arguments: argparse.Namespace) -> int:
 def _measure(arguments: argparse.Namespace) -> int:
     from coupled_adam_bench.store.files import write_json
     from coupled_adam_bench.study.config import Paths
-    from coupled_adam_bench.tools.measure import compare, model
+    from coupled_adam_bench.tools.measure import known_of
+    from embedding_geometry import compare
+    from embedding_geometry.word_lists import read_word_lists
 
     if arguments.figure is not None and arguments.figure.suffix not in _FIGURE_ENDINGS:
         raise ValueError(f"--figure: {arguments.figure} must end in {' or '.join(_FIGURE_ENDINGS)}")
-    lists = model.read_word_lists(arguments.word_similarity, Path(Paths().word_similarity))
-    models, failed = compare.measure_models(arguments.models, lists, arguments.text, arguments.tokenizer)
+    lists = read_word_lists(arguments.word_similarity, Path(Paths().word_similarity))
+    models, failed = compare.measure_models(arguments.models, lists, arguments.text, arguments.tokenizer, known_of)
     if models:
         print(compare.table_of(models), end="")
         if arguments.json is not None:
@@ -153,19 +156,9 @@ def add_commands(stage: AddCommand) -> None:
     sub = stage("rehearse", _rehearse, "rehearse a study without a GPU; exit status 1 if something was found")
     sub.add_templates()
     sub.add_argument("--gpu-gb", type=float, default=80, help="memory of a GPU in 10^9 bytes (default: %(default)s)")
-    summary = (
-        "measure the embeddings of any causal or masked language model; exit status 1 if one could not be measured"
-    )
-    sub = stage("measure", _measure, summary, plan=False)
-    what = "the folder of a model, its name on the hub with @REVISION or without, or a matrix in a .npy file"
-    sub.add_argument("models", nargs="+", metavar="MODEL", help=what)
-    what = "text files, for the counts of tokens (default: those of the data of a cell)"
-    sub.add_argument("--text", action="extend", nargs="+", type=Path, default=[], help=what)
-    lists = "a list of word pairs, or a folder with the paper's lists"
-    sub.add_argument("--word-similarity", type=Path, help=f"{lists} (default: what fetch has written, if it is there)")
-    what = "tokenizer.json, or a folder with one, for the matrices in .npy files"
-    sub.add_argument("--tokenizer", type=Path, help=what)
-    sub.add_argument("--json", type=Path, help="where to write all numbers, spectra and curves")
+    sub = stage("measure", _measure, measuring.DESCRIPTION, plan=False)
+    lists = "what fetch has written, if it is there"
+    measuring.add_arguments(sub, default_lists=lists, default_counts="those of the data of a cell")
     sub.add_argument("--figure", type=Path, help=f"where to draw spectra and curves: {', '.join(_FIGURE_ENDINGS)}")
     summary = (
         "train and evaluate cells of a manifest again, elsewhere; exit status 0: they reproduce, 1: one does not, "

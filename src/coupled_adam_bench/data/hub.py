@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coupled_adam_bench.data.documents import kind_of
-from coupled_adam_bench.data.transport import bounded, check_address
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import digest, sha256_file
 from coupled_adam_bench.study.inputs import PACKINGS
 from coupled_adam_bench.study.presets import Place
+from embedding_geometry.transport import bounded, check_address
 
 FORMATS = (".parquet", ".jsonl", ".json", ".ndjson", ".txt")
 """Endings of the files of a dataset that can be read, plain or packed."""

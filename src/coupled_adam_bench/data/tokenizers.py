@@ -3,7 +3,6 @@
 import json
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +15,11 @@ from coupled_adam_bench.study.inputs import (
     EOT_NAMES,
     TOKENIZER_CONFIG,
     configured_eos,
-    read_object,
     special_ends,
     tokenizer_file,
 )
+from embedding_geometry.json_file import read_object
+from embedding_geometry.tokenizer import read_tokenizer
 
 EOT = EOT_NAMES[0]
 _TOKENIZER = "tokenizer.json"
@@ -181,30 +181,6 @@ def download_gpt2(minutes: float, folder: Path | None = None) -> Path:
             f"data.tokenizer: could not download GPT-2's tokenizer.json from the Hugging Face hub ({error}); "
             "connect this machine, set paths.tokenizer to a folder with the file, or fetch it into paths.hub_mirror"
         ) from None
-
-
-def read_tokenizer(file: Path) -> Tokenizer:
-    """Read anybody's ``tokenizer.json`` as :func:`whole_text` leaves it; ``ValueError`` if it cannot be read."""
-    return _parsed(read_object(file), str(file))
-
-
-def whole_text(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a tokenizer that turns a text into all its tokens, and always into the same.
-
-    Tokenizers keep truncation, padding and a post-processor from their training, which would cut a text, or add tokens
-    to it. The dropout of a BPE draws another split of each text.
-    """
-    return _parsed(json.loads(tokenizer.to_str()), "the tokenizer")
-
-
-def _parsed(values: dict[str, Any], name: str) -> Tokenizer:
-    values |= {"truncation": None, "padding": None, "post_processor": None}
-    if isinstance(values.get("model"), dict) and "dropout" in values["model"]:
-        values["model"]["dropout"] = None
-    try:
-        return Tokenizer.from_str(json.dumps(values))
-    except Exception as error:  # the library raises no other type
-        raise ValueError(f"{name}: the library 'tokenizers' cannot read it: {error}") from None
 
 
 def _check_unknown(file: Path, tokenizer: Tokenizer) -> None:

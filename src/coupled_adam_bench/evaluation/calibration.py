@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.embeddings.frequency import frequency_bins
+from embedding_geometry.frequency import frequency_bins
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,11 +16,19 @@ from numpy.typing import NDArray
 from coupled_adam_bench.data.bins import UNIGRAM, Meta, load_meta, open_tokens
 from coupled_adam_bench.data.check import META, TOKENIZER, verified_file, verified_tree
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes, token_bytes
-from coupled_adam_bench.embeddings.frequency import bands_of_tokens
 from coupled_adam_bench.evaluation.calibration import LogitSums, calibration, calibration_curve, finite, pooled_error
 from coupled_adam_bench.records.kept import WINDOWS, WindowLosses, pack_windows
 from coupled_adam_bench.records.stored import Evaluation, ResultRow, row
-from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, HELD_OUT_SIZES, METRICS, RAREST, of_text
+from coupled_adam_bench.study.catalog.metrics import (
+    BAND_NAMES,
+    BAND_SHARES,
+    BANDS,
+    HELD_OUT_SIZES,
+    METRICS,
+    RAREST,
+    of_text,
+)
+from embedding_geometry.frequency import bands_of_tokens
 
 _SPELL_THE_TEXT = ("word", "gpt2", "bpe")
 """The tokenizers of our own, whose tokens spell any text byte for byte."""
@@ -50,7 +58,7 @@ def open_vocabulary(folder: Path, split: str, windows: str) -> Vocabulary:
     unigram_counts = np.load(verified_file(folder, UNIGRAM))
     counts_V[: len(unigram_counts)] = unigram_counts
     verified_tree(folder, TOKENIZER)
-    bands_V = bands_of_tokens(counts_V)
+    bands_V = bands_of_tokens(counts_V, BAND_SHARES)
     try:
         bytes_of_tokens = token_bytes(folder / TOKENIZER, meta.vocab_size, meta.eot_id)
     except ValueError as error:

@@ -22,9 +22,8 @@ from coupled_adam_bench.study.catalog.stages import OWN_METRICS_STAGE, STAGES, S
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Study
 from coupled_adam_bench.study.plan import Plan
+from embedding_geometry.rows import ResultRow as ResultRow
 
-ResultRow = dict[str, Any]
-"""One row of results: its task, metric, value and unit."""
 LARGEST = 1e70
 """The largest size of a number of results: Welch's test takes the fourth power of a deviation, which must be finite."""
 

@@ -23,7 +23,7 @@ from coupled_adam_bench.report.table import MEANS_NOTE, aligned_cells
 from coupled_adam_bench.results.groups import Group, Values
 from coupled_adam_bench.statistics.declared import Material, Section
 from coupled_adam_bench.study.catalog.metrics import METRICS
-from coupled_adam_bench.study.catalog.names import SUBWORDS
+from embedding_geometry.rows import SUBWORDS
 
 SHOWN = (METRICS["isotropy"], METRICS["r_bar"])
 TREATMENTS = {

@@ -1,6 +1,5 @@
 """Finds and identifies the files that a study reads: text, tokenizer, own optimizers; it imports nothing heavy."""
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 from coupled_adam_bench.store.files import digest, sha256_file
 from coupled_adam_bench.study.config import BinsSource, CustomSettings, Optimizer, PerMatrixSettings, Study
 from coupled_adam_bench.study.dotted import changed_code, code_of
+from embedding_geometry.json_file import read_object
 
 PACKINGS = (".gz", ".xz", ".zst")
 """Endings of packed files."""
@@ -159,17 +159,6 @@ def special_ends(tokenizer: dict[str, Any]) -> list[str]:
     added = tokenizer.get("added_tokens")
     special = {token.get("content") for token in added if token.get("special")} if isinstance(added, list) else set()
     return [name for name in EOT_NAMES if name in special]
-
-
-def read_object(file: Path) -> dict[str, Any]:
-    """Read a JSON object from a user's file; raise ``ValueError`` for anything else."""
-    try:
-        values = json.loads(file.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file}: not valid JSON ({error}); fetch it again") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{file}: a JSON object is expected, not a {type(values).__name__}; fetch it again")
-    return values
 
 
 def with_code(study: Study) -> Study:

@@ -102,15 +102,6 @@ TASK_REVISIONS = {
 PAPER_TASKS = ("hellaswag", "winogrande", "arc_easy", "arc_challenge", "truthfulqa_mc2", "lambada_openai", "race")
 """The paper's downstream tasks [C]."""
 
-# The paper's word-similarity sets, with the names of their public files [C].
-PAPER_WORD_SIMILARITY: tuple[dict[str, Any], ...] = (
-    {"name": "men", "file": "MEN_dataset_lemma_form_full", "strip_pos": True},
-    {"name": "rw", "file": "rw.txt"},
-    {"name": "simlex999", "file": "SimLex-999.txt", "columns": (0, 1, 3)},
-    {"name": "wordsim353-similarity", "file": "wordsim_similarity_goldstandard.txt"},
-    {"name": "wordsim353-relatedness", "file": "wordsim_relatedness_goldstandard.txt"},
-)
-
 
 @dataclass(frozen=True)
 class Home:

@@ -17,7 +17,6 @@ from coupled_adam_bench.data.documents import RowError, file_documents, text_byt
 from coupled_adam_bench.data.hub import Listing, PlaceError, download, list_place
 from coupled_adam_bench.data.sources import corpus_folder, open_corpus
 from coupled_adam_bench.data.tokenizers import GPT2_BYTES, download_gpt2, mirrored_gpt2, read_gpt2
-from coupled_adam_bench.data.transport import read_url
 from coupled_adam_bench.evaluation.settings import downstream_of
 from coupled_adam_bench.evaluation.task_files import HubData, find_tasks, hub_data
 from coupled_adam_bench.machine.progress import say
@@ -26,6 +25,7 @@ from coupled_adam_bench.store.locks import folder_lock
 from coupled_adam_bench.study.config import HubSource, Study
 from coupled_adam_bench.study.plan import Plan
 from coupled_adam_bench.study.presets import TASK_REVISIONS, WORD_LISTS, Home, Place, WordList
+from embedding_geometry.transport import read_url
 
 _WORD_LIST_BYTES = 10**6
 _ARCHIVE_BYTES = 2**24

@@ -15,16 +15,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coupled_adam_bench.data.bins import UNIGRAM, open_tokens, verified_file
-from coupled_adam_bench.embeddings.frequency import bands_of_tokens, moment_by_occupancy
-from coupled_adam_bench.embeddings.metrics import embedding_metrics
 from coupled_adam_bench.models.cross_entropy import IGNORED
 from coupled_adam_bench.optim.build import second_moment
-from coupled_adam_bench.study.catalog.metrics import BAND_NAMES
+from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BAND_SHARES
 from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS as VALIDATION_LOSS
 from coupled_adam_bench.study.config import AdamWSettings
 from coupled_adam_bench.study.schedule import learning_rate_factor
 from coupled_adam_bench.training.distributed import reading, whole
+from coupled_adam_bench.training.moment import moment_by_occupancy
 from coupled_adam_bench.training.trainer import Trainer
+from embedding_geometry.frequency import bands_of_tokens
+from embedding_geometry.metrics import embedding_metrics
 
 RATE_SUM = "rate_sum"
 ROW_STEP, HEAD_ROW_STEP = "row_step", "head_row_step"
@@ -129,7 +130,7 @@ class RowSteps:
     def __init__(self, trainer: Trainer) -> None:
         # A tied model has one matrix, and so the first name alone.
         self._matrices = dict(zip((ROW_STEP, HEAD_ROW_STEP), trainer.model.embedding_parameters(), strict=False))
-        self._bands_V = bands_of_tokens(_unigram_counts(trainer))
+        self._bands_V = bands_of_tokens(_unigram_counts(trainer), BAND_SHARES)
         self._before: dict[str, Tensor] = {}
 
     def before(self) -> None:

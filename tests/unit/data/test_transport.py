@@ -21,7 +21,8 @@ CODE = """import json, resource, sys, time
 from pathlib import Path
 slept = []
 time.sleep = slept.append
-from coupled_adam_bench.data import hub, transport
+from coupled_adam_bench.data import hub
+from embedding_geometry import transport
 from coupled_adam_bench.study.presets import Place
 transport.STALL_SECONDS, transport.HEADER_SECONDS = 1.0, 1.0
 place, found = Place("org/set"), {}

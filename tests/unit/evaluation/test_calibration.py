@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coupled_adam_bench.embeddings.frequency import bands_of_tokens, frequency_bins
 from coupled_adam_bench.evaluation.calibration import LogitSums, calibration, calibration_curve, pooled_error
 from coupled_adam_bench.evaluation.held_out_loss import all_starts, mean_loss, windows_at
 from coupled_adam_bench.evaluation.stage import run_stage
@@ -17,8 +16,9 @@ from coupled_adam_bench.models.cross_entropy import token_cross_entropy
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
-from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, RAREST, of_text
+from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BAND_SHARES, BANDS, RAREST, of_text
 from coupled_adam_bench.study.catalog.stages import STAGES
+from embedding_geometry.frequency import bands_of_tokens, frequency_bins
 
 EVERY = np.ones(4, dtype=bool)
 
@@ -155,7 +155,7 @@ def test_a_measured_cell_against_its_definition(part):
     assert values["logit_sd"] == pytest.approx(logits.std(), rel=1e-5)
     assert values["logit_max"] == pytest.approx(np.abs(logits).max(), rel=1e-5)
     assert values["log_z_squared"] == pytest.approx((log_z**2).mean(), rel=1e-5)
-    rarest = bands_of_tokens(np.bincount(tokens, minlength=128)) == BAND_NAMES.index(RAREST.name)
+    rarest = bands_of_tokens(np.bincount(tokens, minlength=128), BAND_SHARES) == BAND_NAMES.index(RAREST.name)
     mass = np.exp(logits - log_z[:, None])[:, rarest].sum(axis=1)
     documents = np.cumsum(tokens[:-1] == 120)
     error = pooled_error(documents, mass, rarest[tokens[1:]].astype(float))

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from coupled_adam_bench.data.check import checksum
-from coupled_adam_bench.embeddings.metrics import embedding_metrics, isotropy
 from coupled_adam_bench.evaluation import stage as driver
 from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDING_KEYS, read_embeddings
 from coupled_adam_bench.evaluation.stage import run_stage
@@ -24,6 +23,7 @@ from coupled_adam_bench.store.files import read_json, read_sealed, sha256_file, 
 from coupled_adam_bench.study.catalog.metrics import columns_of
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.config import parse_study
+from embedding_geometry.metrics import embedding_metrics, isotropy
 
 DONE = Path("stage.done")
 
@@ -294,17 +294,17 @@ def test_a_damaged_evaluation_is_made_anew(part, damage, capsys):
 )
 @pytest.mark.parametrize("value", [7.0, -0.1])
 def test_an_impossible_number_is_never_written(part, value, capsys, monkeypatch):
-    from coupled_adam_bench.evaluation import embedding_geometry
+    from embedding_geometry import matrix
 
     bad, good = part.cells
-    right = embedding_geometry.embedding_geometry
+    right = matrix.embedding_geometry
 
     def wrong(embeddings_VD, *arguments):
         spoilt = embeddings_VD[0, 0] == read_embeddings(paths.run_dir(bad) / "model", EMBEDDING_KEYS["gpt2"])[0, 0]
         found = right(embeddings_VD, *arguments)
         return replace(found, metrics=found.metrics | ({"isotropy": value} if spoilt else {}))
 
-    monkeypatch.setattr(embedding_geometry, "embedding_geometry", wrong)
+    monkeypatch.setattr(matrix, "embedding_geometry", wrong)
     assert run_stage(STAGES["embeddings"], part.of([bad, good]), DONE) == 1
     assert not files_of(bad, "embeddings") and files_of(good, "embeddings")
     assert f"embeddings: {bad}: FAILED: ValueError: embeddings isotropy is {value!r}" in capsys.readouterr().err
@@ -338,15 +338,15 @@ def test_a_stage_measures_what_it_declares(part, capsys):
     "It is NaN, with what it was as the reason; one that an older version wrote is measured anew.",
 )
 def test_a_number_that_statistics_cannot_use(part, monkeypatch):
-    from coupled_adam_bench.evaluation import embedding_geometry
+    from embedding_geometry import matrix
 
-    right = embedding_geometry.embedding_geometry
+    right = matrix.embedding_geometry
 
     def large(*arguments):
         found = right(*arguments)
         return replace(found, metrics=found.metrics | {"mean_norm": 1e200})
 
-    monkeypatch.setattr(embedding_geometry, "embedding_geometry", large)
+    monkeypatch.setattr(matrix, "embedding_geometry", large)
     cell_id = next(iter(part.cells))
     assert run_stage(STAGES["embeddings"], part.of([cell_id]), DONE) == 0
     file = file_of(cell_id, "embeddings")

@@ -22,7 +22,6 @@ from coupled_adam_bench.data.prepare import prepare
 from coupled_adam_bench.data.shards import split_of
 from coupled_adam_bench.data.synthetic import Language
 from coupled_adam_bench.data.token_bytes import UNKNOWN, TokenBytes
-from coupled_adam_bench.embeddings.frequency import bands_of_tokens
 from coupled_adam_bench.evaluation.loss_detail import LossDetail, Vocabulary, open_vocabulary
 from coupled_adam_bench.evaluation.stage import run_stage
 from coupled_adam_bench.models.export import load_model
@@ -39,9 +38,10 @@ from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import read_sealed, write_sealed
 from coupled_adam_bench.store.runs import write_run
 from coupled_adam_bench.study import config
-from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BANDS, NEVER_SEEN
+from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BAND_SHARES, BANDS, NEVER_SEEN
 from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.plan import make_plan
+from embedding_geometry.frequency import bands_of_tokens
 
 DONE = Path("stage.done")
 STAGE = STAGES["test_loss"]
@@ -59,13 +59,13 @@ def band_in_plain_words(counts: list[int], token: int) -> str:
 
 @given(st.lists(st.integers(0, 30) | st.integers(0, 10**12), min_size=1, max_size=40).filter(any), st.randoms())
 def test_bands_against_the_definition_and_in_any_order_of_the_vocabulary(counts, random):
-    found = bands_of_tokens(np.array(counts))
+    found = bands_of_tokens(np.array(counts), BAND_SHARES)
     assert [BAND_NAMES[number] for number in found] == [
         band_in_plain_words(counts, token) for token in range(len(counts))
     ]
     order = random.sample(range(len(counts)), len(counts))
-    np.testing.assert_array_equal(bands_of_tokens(np.array(counts)[order]), found[order])
-    np.testing.assert_array_equal(bands_of_tokens(3 * np.array(counts)), found)
+    np.testing.assert_array_equal(bands_of_tokens(np.array(counts)[order], BAND_SHARES), found[order])
+    np.testing.assert_array_equal(bands_of_tokens(3 * np.array(counts), BAND_SHARES), found)
 
 
 def rewrite_meta(part: Planned, n_documents: int) -> None:

@@ -10,7 +10,9 @@ from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.runs import write_cell
 from coupled_adam_bench.study.catalog.stages import STAGES
-from coupled_adam_bench.tools.measure.model import measure_model, read_word_lists
+from coupled_adam_bench.tools.measure import known_of
+from embedding_geometry.model import measure_model
+from embedding_geometry.word_lists import read_word_lists
 
 
 def test_an_exported_cell_has_the_numbers_of_its_evaluation(part):
@@ -18,7 +20,7 @@ def test_an_exported_cell_has_the_numbers_of_its_evaluation(part):
     assert run_stage(STAGES["embeddings"], [cell], Path("stage.done")) == 0
     record = measurement_of(STAGES["embeddings"], part.study, part.data_id).read(cell_id)
     write_cell(paths.run_dir(cell_id), cell.to_json())
-    found = measure_model(str(paths.run_dir(cell_id) / "model"), read_word_lists(None, Path()), [])
+    found = measure_model(str(paths.run_dir(cell_id) / "model"), read_word_lists(None), [], known_of=known_of)
 
     evaluated, measured = (
         {(row["task"], row["metric"]): row["value"] for row in rows} for rows in (record["results"], found.results)

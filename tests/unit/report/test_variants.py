@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from sections import html_of, tables_of
 
-from coupled_adam_bench.evaluation.embedding_geometry import VARIANTS
 from coupled_adam_bench.report.treatments import TREATMENTS
 from coupled_adam_bench.report.treatments import VARIANTS as SECTION
 from coupled_adam_bench.results.collect import results_frame
@@ -15,6 +14,7 @@ from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.plan import Plan
+from embedding_geometry.matrix import VARIANTS
 
 TRAINED = {"isotropy": "embeddings", "r_bar": "word_similarity"}
 

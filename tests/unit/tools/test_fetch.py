@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from hub_server import TEXTS, Fault, Here, HubServer, four_files, parquet, small_disk
 
-from coupled_adam_bench.data.hub import check_address
 from coupled_adam_bench.data.tokenizers import GPT2_REPOSITORY, GPT2_REVISION
 from coupled_adam_bench.evaluation.task_files import find_tasks, hub_data
 from coupled_adam_bench.store.files import read_sealed, sha256_file, write_json, write_sealed
 from coupled_adam_bench.study.presets import PAPER_TASKS, TASK_REVISIONS, WORD_LISTS
+from embedding_geometry.transport import check_address
 
 ROOT = Path(__file__).parents[3]
 ARC = [

@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 from planned import only
 from safetensors.numpy import load_file
 
-from coupled_adam_bench.embeddings.frequency import bands_of_tokens
-from coupled_adam_bench.embeddings.metrics import embedding_metrics
 from coupled_adam_bench.models.export import load_model
 from coupled_adam_bench.store.paths import trunk_dir
-from coupled_adam_bench.study.catalog.metrics import BAND_NAMES
+from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BAND_SHARES
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import make_plan
 from coupled_adam_bench.training.checkpoint import checkpoints
@@ -27,6 +25,8 @@ from coupled_adam_bench.training.distributed import WorkerGroup
 from coupled_adam_bench.training.jobs import train
 from coupled_adam_bench.training.live import LiveMeasurements, is_geometry_step, validation_windows
 from coupled_adam_bench.training.trainer import Trainer
+from embedding_geometry.frequency import bands_of_tokens
+from embedding_geometry.metrics import embedding_metrics
 
 ALONE = WorkerGroup(torch.device("cpu"))
 STEPS = 14
@@ -122,7 +122,7 @@ def test_the_steps_of_rows_are_those_between_two_weights(runs, tiny_study, tiny_
     rows = history_of(runs["measured"])
     names = {f"row_step_{band}" for band in BAND_NAMES}
     unigram = np.load(tiny_data / "unigram.npy")
-    bands = bands_of_tokens(np.pad(unigram, (0, 64 - len(unigram))))
+    bands = bands_of_tokens(np.pad(unigram, (0, 64 - len(unigram))), BAND_SHARES)
     cell, execution = cell_and_execution(settings_of(tiny_study, **MEASURED))
     trainer = Trainer(cell, execution, tiny_data, tmp_path, ALONE)
     weight, found = trainer.model.embedding.weight, {}

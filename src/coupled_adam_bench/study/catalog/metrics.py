@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from embedding_geometry.rows import UNITS
+
 
 # The frequency bands of the test loss are shares of the training text, from its rarest tokens on. The paper's claim is
 # about rare tokens, which the mean loss hardly shows. A share is there in every corpus and for every vocabulary, where
@@ -46,6 +48,8 @@ BANDS = (
 RAREST = BANDS[0]
 BAND_NAMES = (NEVER_SEEN, *(band.name for band in BANDS))
 """Names of the bands by their number."""
+BAND_SHARES = [band.share for band in BANDS]
+"""Shares of the training text that each band and all rarer ones are."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,8 @@ def _loss(name: str, latex: str, html: str, description: str) -> Metric:
 
 def _embeddings(name: str, latex: str, html: str, description: str, **others: Any) -> Metric:
     """Return a metric of the matrix of embeddings."""
-    return Metric(name, "embeddings", "embeddings", latex, html, description, **others)
+    unit = UNITS.get(name, "1")
+    return Metric(name, "embeddings", "embeddings", latex, html, description, unit=unit, **others)
 
 
 def _of_band(band: Band, latex: str, html: str, description: str) -> tuple[str, str, str]:
@@ -188,7 +193,7 @@ _EMBEDDINGS = (
     ),
     Metric(
         "r_bar", "word_similarity", "embeddings", r"$\bar{r}$", "<i>r̄</i>", "mean word-similarity correlation",
-        higher_is_better=True, unit="percent", digits=0, low=-100.0 - _ROUNDING, high=100.0 + _ROUNDING,
+        higher_is_better=True, unit=UNITS["r_bar"], digits=0, low=-100.0 - _ROUNDING, high=100.0 + _ROUNDING,
     ),
     _embeddings(
         "rho", r"$\rho$", "<i>ρ</i>", "correlation of embedding norm and log probability",
@@ -201,7 +206,7 @@ _EMBEDDINGS = (
     ),
     _embeddings(
         "kappa", r"$\kappa$", "<i>κ</i>", "smallest over largest singular value",
-        higher_is_better=True, unit="percent", digits=1, high=100.0 + _ROUNDING,
+        higher_is_better=True, digits=1, high=100.0 + _ROUNDING,
     ),
     _embeddings(
         "mean_cosine", r"$\overline{\cos}$", "mean cos", "mean cosine of two embeddings",

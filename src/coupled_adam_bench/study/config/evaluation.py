@@ -1,6 +1,7 @@
 """Section of a study: what is measured on a trained model."""
 
 import html
+from dataclasses import asdict
 from math import inf
 from typing import Annotated, Any, Literal, Self
 
@@ -21,7 +22,8 @@ from coupled_adam_bench.study.config.base import (
     duplicates,
     not_bool,
 )
-from coupled_adam_bench.study.presets import PAPER_TASKS, PAPER_WORD_SIMILARITY
+from coupled_adam_bench.study.presets import PAPER_TASKS
+from embedding_geometry.word_lists import PAPER_LISTS
 
 Column = Annotated[int, Field(ge=0, le=1000), BeforeValidator(not_bool)]
 
@@ -157,7 +159,7 @@ class EvaluationSettings(Settings):
     """Whether words of the similarity sets are tokenized after a space, as in running text; the authors' were not
     [C]."""
     word_similarity: tuple[WordSimilaritySet, ...] | Literal["synthetic"] = tuple(
-        WordSimilaritySet(**fields) for fields in PAPER_WORD_SIMILARITY
+        WordSimilaritySet(**asdict(spec)) for spec in PAPER_LISTS
     )
     metrics: tuple[OwnMetric, ...] = ()
     """Embedding metrics of the study's own, beside those that every study has."""

@@ -13,6 +13,7 @@ from coupled_adam_bench.tools.estimate.cell import CellEstimate, EstimateRow
 from coupled_adam_bench.tools.estimate.rental import MEMORY_GB, PRICES_OF
 from coupled_adam_bench.tools.estimate.speed import Source
 from coupled_adam_bench.tools.estimate.study import Estimate, estimate_study
+from embedding_geometry.table import align
 
 if TYPE_CHECKING:  # a plan is described without pandas
     from coupled_adam_bench.statistics.declared import Material
@@ -127,18 +128,6 @@ def rental_table(estimate: Estimate) -> list[list[str]]:
         for rental in estimate.rentals
     ]
     return [["GPU", "memory", "peak in bf16", "cells that fit on one", "GPU h left", "an hour", "cost left"], *rows]
-
-
-def align(table: Sequence[Sequence[str]], n_left: int = 2) -> list[str]:
-    """Return the lines of a table, its first ``n_left`` columns to the left and the others to the right."""
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    return [
-        "  ".join(
-            f"{cell:<{width}}" if column < n_left else f"{cell:>{width}}"
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
 
 
 def basis(estimate: Estimate) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from coupled_adam_bench.machine.progress import Progress
 from coupled_adam_bench.study.plan import Plan
-from coupled_adam_bench.tools.estimate.text import align
 from coupled_adam_bench.tools.rehearsal.fake import Combination, Rehearsed, combinations, rehearse
 from coupled_adam_bench.tools.rehearsal.miniature import Run, run_miniature, stage_names
+from embedding_geometry.table import align
 
 _GB = 1e9
 _HEADER = ("combination", "cells", "micro-batch", "weights", "states", "peak", "seconds", "found")

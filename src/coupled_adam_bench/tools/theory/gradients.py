@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coupled_adam_bench.embeddings.frequency import fit_line
 from coupled_adam_bench.models.base import LanguageModel
 from coupled_adam_bench.models.cross_entropy import sum_cross_entropy
+from coupled_adam_bench.training.moment import fit_line
 
 Array = NDArray[np.float64]
 Batch = tuple[Tensor, Tensor]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import linregress
 
-from coupled_adam_bench.embeddings.frequency import fit_line
 from coupled_adam_bench.tools.theory.gradients import against_probability
+from coupled_adam_bench.training.moment import fit_line
 
 
 def test_the_line_is_scipy_s():

@@ -6,7 +6,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coupled_adam_bench.embeddings.correlation import pearson, spearman
+from embedding_geometry.correlation import pearson, spearman
 
 numbers = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
 pairs = st.lists(st.tuples(numbers, numbers), min_size=3, max_size=40).filter(

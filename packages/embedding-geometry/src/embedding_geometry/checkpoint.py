@@ -1,6 +1,7 @@
 """Finds the embedding matrices of a model among its stored tensors, by the names that transformers gives them.
 
-Which parameter is the embedding, under which names it is stored and which file is read are asked of transformers.
+Which parameter is the embedding, under which names it is stored and which file is read are asked of transformers. Where
+transformers or torch is not installed, the usual names have to do.
 """
 
 import json
@@ -8,12 +9,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
-from coupled_adam_bench.store.paths import WEIGHTS
-from coupled_adam_bench.tools.measure.place import Place
-from coupled_adam_bench.tools.measure.stored import Matrix, StoredMatrix, tensors_in
+from embedding_geometry.place import Place
+from embedding_geometry.stored import Matrices, StoredMatrix, tensors_in
+from embedding_geometry.usual_names import find_by_name
 
+WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 _PICKLED = "pytorch_model.bin"
 _CONFIG = "config.json"
@@ -21,17 +24,6 @@ _MOST_JSON_BYTES = 2**26
 _PARTS = re.compile(r"layer|block|head|expert|label|depth|stage|group|codebook", re.IGNORECASE)
 """Settings of a configuration that can be numbers of parts, for each of which an object is made."""
 _MOST_PARTS = 10**6
-
-
-@dataclass(frozen=True)
-class Matrices:
-    """The input and the output matrix of a model; ``head`` is None if it is tied, or not in the checkpoint."""
-
-    architecture: str
-    embeddings: Matrix
-    head: Matrix | None
-    tied: bool | None
-    """None for a matrix without a model."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +40,11 @@ def find_matrices(place: Place) -> Matrices:
     ``ValueError`` for a model that is no language model, has only pickled weights, or whose matrices are not there or
     have another shape than its configuration says.
     """
+    values = _configured(place)
+    if find_spec("transformers") is None or find_spec("torch") is None:
+        named = values.get("transformers_weights")
+        names, tensor_of = _stored(place, named if isinstance(named, str) else None)
+        return find_by_name(place.name, values, names, tensor_of)
     config = _configuration(place)
     names, tensor_of = _stored(place, getattr(config, "transformers_weights", None))
     model = _skeleton(place, config, len(names))
@@ -71,20 +68,32 @@ def find_matrices(place: Place) -> Matrices:
     return Matrices(type(model).__name__, embeddings, head, tied and head is None)
 
 
-def _configuration(place: Place) -> Any:
-    """Return the configuration of a model; ``ValueError`` for one that transformers cannot use, or not in bounds."""
-    from transformers import AutoConfig
-
+def _configured(place: Place) -> dict[str, Any]:
+    """Return what the configuration of a model says; ``ValueError`` for one that cannot be read, or not in bounds."""
     try:
         values = _read_object(place, _CONFIG)
         for problem in _sizes_that_cannot_be(values):
             raise ValueError(problem)
+    except (ValueError, OSError, RecursionError) as error:
+        raise _unusable(place, error) from None
+    return values
+
+
+def _unusable(place: Place, error: Exception) -> ValueError:
+    return ValueError(f"{place.name}: {_CONFIG} cannot be used ({type(error).__name__}: {error})")
+
+
+def _configuration(place: Place) -> Any:
+    """Return the configuration of a model; ``ValueError`` for one that transformers cannot use."""
+    from transformers import AutoConfig
+
+    try:
         # Another kind of attention could be code of the hub. No model computes anything here.
         return AutoConfig.from_pretrained(
             place.folder, trust_remote_code=False, local_files_only=True, attn_implementation="eager"
         )
     except Exception as error:  # many types: a missing file, unknown models, code of the checkpoint's own
-        raise ValueError(f"{place.name}: {_CONFIG} cannot be used ({type(error).__name__}: {error})") from None
+        raise _unusable(place, error) from None
 
 
 def _read_object(place: Place, file: str) -> dict[str, Any]:

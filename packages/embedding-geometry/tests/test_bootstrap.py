@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from coupled_adam_bench.embeddings import correlation
-from coupled_adam_bench.embeddings.correlation import interval, pearson_resamples, resamples, spearman_resamples
+from embedding_geometry import correlation
+from embedding_geometry.correlation import interval, pearson_resamples, resamples, spearman_resamples
 
 
 def drawn(seed: int = 0, n_pairs: int = 25) -> tuple[np.ndarray, np.ndarray]:

@@ -1,30 +1,25 @@
-"""The rows of an embedding matrix by how often their tokens occur in the training text: bands, bins, curves and lines.
+"""The rows of an embedding matrix by how often their tokens occur in the training text: bands, bins and curves.
 
 V: rows    D: width
 """
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.study.catalog.metrics import BANDS
-
 Array = NDArray[np.float64]
 
-OCCUPANCY_EDGES = (0.05, 0.2, 1.0, 10.0)
-"""Bounds of ranges of B p, how often a batch of B tokens has a token of probability p; our choice."""
 BINS_PER_DECADE = 4
 """Bins of curves over frequency for each factor of ten of the count."""
 _ROWS = 4096  # rows per block: bounds the extra memory
 
 
-def bands_of_tokens(counts_V: NDArray[np.int64]) -> NDArray[np.int64]:
+def bands_of_tokens(counts_V: NDArray[np.int64], shares: Sequence[float]) -> NDArray[np.int64]:
     """Return the number of each token's band, shape (V,), given its count in the training text: 0 if it is not in it.
+
+    ``shares`` are ascending: each is the share of the training text that a band and all rarer ones are.
 
     A token lies at the share of the training text that rarer tokens are, plus half the share of those that are as
     frequent as itself: so equally frequent tokens are in one band. ``ValueError`` if the counts are none.
@@ -35,7 +30,7 @@ def bands_of_tokens(counts_V: NDArray[np.int64]) -> NDArray[np.int64]:
     counts, of_token_V, n_tokens = np.unique(counts_V, return_inverse=True, return_counts=True)
     mass = counts * n_tokens
     places = (np.cumsum(mass) - mass / 2) / total
-    numbers = 1 + np.searchsorted([band.share for band in BANDS], places)
+    numbers = 1 + np.searchsorted(shares, places)
     numbers[counts == 0] = 0
     bands_V: NDArray[np.int64] = numbers[of_token_V]
     return bands_V
@@ -90,59 +85,3 @@ def norm_frequency_curve(lengths_V: Array, unigram_counts: NDArray[np.integer]) 
         curve["sd_norm"].append(float(lengths_V[in_bin_V].std()))
         curve["n_tokens"].append(int(in_bin_V.sum()))
     return curve
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line fitted by least squares; its numbers are NaN where they are undefined."""
-
-    slope: float
-    intercept: float
-    r_squared: float
-
-
-def fit_line(x: Array, y: Array) -> Line:
-    """Return the ordinary least-squares line of ``y`` against ``x``, in float64.
-
-    ``r_squared`` is the share of the variance of ``y`` that the line explains. The line is NaN if all ``x`` are equal,
-    and ``r_squared`` if all ``y`` are.
-    """
-    x_centered, y_centered = x - x.mean(), y - y.mean()
-    xx, xy, yy = (float(a @ b) for a, b in ((x_centered, x_centered), (x_centered, y_centered), (y_centered,) * 2))
-    if xx == 0:
-        return Line(math.nan, math.nan, math.nan)
-    slope = xy / xx
-    residual = y_centered - slope * x_centered
-    r_squared = 1 - float(residual @ residual) / yy if yy else math.nan
-    return Line(slope, float(y.mean() - slope * x.mean()), r_squared)
-
-
-def occupancy_names() -> tuple[str, ...]:
-    """Return the names of the ranges of B p, in ascending order."""
-    inner = (f"{low:g}_to_{high:g}" for low, high in pairwise(OCCUPANCY_EDGES))
-    return f"below_{OCCUPANCY_EDGES[0]:g}", *inner, f"above_{OCCUPANCY_EDGES[-1]:g}"
-
-
-def moment_by_occupancy(moment_V: Array, counts_V: NDArray[np.int64], batch_tokens: int) -> dict[str, float]:
-    """Return how an optimizer's second moment of rows follows the probability of their tokens, in each range of B p.
-
-    By range: the slope and R² of a line through the tokens that occur, the exponent, which is the slope of the line
-    through their logarithms, and the geometric mean of their B p. What is not finite is left out.
-    """
-    probability_V = counts_V / counts_V.sum()
-    kept_V = (counts_V > 0) & (moment_V > 0)
-    p, moment = probability_V[kept_V], moment_V[kept_V]
-    of_range = np.digitize(batch_tokens * p, OCCUPANCY_EDGES)
-    found: dict[str, float] = {}
-    for number, name in enumerate(occupancy_names()):
-        chosen = of_range == number
-        if chosen.sum() < 3:
-            continue
-        straight, logs = fit_line(p[chosen], moment[chosen]), fit_line(np.log(p[chosen]), np.log(moment[chosen]))
-        found |= {
-            f"moment_slope_{name}": straight.slope,
-            f"moment_r_squared_{name}": straight.r_squared,
-            f"moment_exponent_{name}": logs.slope,
-            f"moment_occupancy_{name}": batch_tokens * float(np.exp(np.log(p[chosen]).mean())),
-        }
-    return {name: value for name, value in found.items() if math.isfinite(value)}

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.embeddings.spectrum import gram, principal_directions
+from embedding_geometry.spectrum import gram, principal_directions
 
 Array = NDArray[np.float64]
 Isotropy = Literal["both_signs", "eig_float32"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coupled_adam_bench.embeddings.frequency import OCCUPANCY_EDGES, moment_by_occupancy, occupancy_names
+from coupled_adam_bench.training.moment import OCCUPANCY_EDGES, moment_by_occupancy, occupancy_names
 
 
 def test_exponents_of_each_range_are_found():

@@ -1,13 +1,13 @@
 """Finds the files of a model: in a folder, or on the Hugging Face hub, of whose weights only asked bytes are read."""
 
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from coupled_adam_bench.data.transport import bounded
-from coupled_adam_bench.machine.progress import say
+from embedding_geometry.transport import bounded
 
 _SMALL = ("config.json", "*.index.json", "tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "*.model")
 """The files of a model that say what it is, and those of its tokenizer."""
@@ -58,7 +58,8 @@ class HubFile:
         from huggingface_hub import HfFileSystem
 
         if length > _SAID_BYTES:
-            say(f"{self.path}: reading {length / 1e6:.0f} MB of {self.size / 1e6:.0f} MB")
+            said = f"{self.path}: reading {length / 1e6:.0f} MB of {self.size / 1e6:.0f} MB"
+            print(said, file=sys.stderr, flush=True)
         with _hub(self.path, length), HfFileSystem().open(self.path, "rb", cache_type="none") as stream:
             stream.seek(start)
             content: bytes = stream.read(length)

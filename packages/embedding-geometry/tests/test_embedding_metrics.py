@@ -8,9 +8,9 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coupled_adam_bench.embeddings import isotropy as isotropies
-from coupled_adam_bench.embeddings import metrics, spectrum
-from coupled_adam_bench.embeddings.spectrum import (
+from embedding_geometry import isotropy as isotropies
+from embedding_geometry import metrics, spectrum
+from embedding_geometry.spectrum import (
     principal_directions,
     remove_directions,
     subtract_mean,

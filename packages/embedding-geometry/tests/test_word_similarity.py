@@ -1,5 +1,4 @@
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +7,8 @@ import pytest
 import scipy.stats
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from coupled_adam_bench.evaluation.pairs import Pair, read_pairs, recognised_set, set_files
-from coupled_adam_bench.evaluation.word_similarity import (
+from embedding_geometry.word_lists import PAPER_LISTS, Pair, WordList, read_pairs, recognised_set
+from embedding_geometry.word_similarity import (
     TokenPairs,
     set_correlations,
     single_token_pairs,
@@ -17,10 +16,8 @@ from coupled_adam_bench.evaluation.word_similarity import (
     word_similarity_rows,
     word_vectors,
 )
-from coupled_adam_bench.study.config import WordSimilaritySet, parse_study
-from coupled_adam_bench.study.presets import PAPER_WORD_SIMILARITY
 
-SPEC = WordSimilaritySet(name="s", file="s.txt")
+SPEC = WordList("s", "s.txt")
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -35,8 +32,8 @@ def write(tmp_path: Path, text: str) -> Path:
         ("sun\tmoon\t4.5\ncat\tdog\t7\n", SPEC),
         ("sun moon 4.5\r\n\r\ncat  dog\t7", SPEC),
         ("\ufeffsun moon 4.5\ncat dog 7 9 9\n", SPEC),
-        ("sun-n moon-n 4.5\ncat-n dog-n 7.000\n", SPEC.model_copy(update={"strip_pos": True})),
-        ("4.5 sun x moon\n7 cat x dog\n", SPEC.model_copy(update={"columns": (1, 3, 0)})),
+        ("sun-n moon-n 4.5\ncat-n dog-n 7.000\n", replace(SPEC, strip_pos=True)),
+        ("4.5 sun x moon\n7 cat x dog\n", replace(SPEC, columns=(1, 3, 0))),
         ("word1\tword2\tscore\nsun\tmoon\t4.5\ncat\tdog\t7\n", SPEC),
     ],
 )
@@ -66,19 +63,14 @@ def test_a_list_is_recognised_from_its_lines(tmp_path, file):
     spec = recognised_set(path)
     assert (spec.name, spec.file) == (name, file)
     assert read_pairs(path, spec) == [Pair("sun", "moon", 4.5), Pair("cat", "dog", 7.0)]
-    paper = {fields["file"]: WordSimilaritySet(**fields) for fields in PAPER_WORD_SIMILARITY}
+    paper = {spec.file: spec for spec in PAPER_LISTS}
     assert spec == paper.get(file, spec)
 
 
-@pytest.mark.fault(
-    "evaluation",
-    "the file of a word-similarity set is missing, is a folder, is not UTF-8, or has a line that is no pair",
-    "it is refused before the first job, with its place",
-)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, r"'s': .*s\.txt does not exist; .*paths\.word_similarity"),
+        (None, r"'s': .*s\.txt does not exist; put it there"),
         (b"caf\xe9 the 1\n", r"'s': .*s\.txt cannot be read as UTF-8"),
         ("", r"s\.txt has no pairs"),
         ("sun moon 1\ncat dog\n", r"s\.txt:2: 2 columns, 's' needs 3"),
@@ -248,29 +240,4 @@ def test_no_sets_are_nan_with_a_reason():
     names = [("word_similarity", name) for name in ("r_bar", "r_bar_low", "r_bar_high")]
     assert list(rows) == [*names, ("word_similarity_subwords", "r_bar")]
     assert math.isnan(rows["word_similarity", "r_bar"])
-    assert reasons == ["r_bar: evaluation.word_similarity has no sets"]
-
-
-@pytest.mark.skipif("CAB_REAL_DATA" not in os.environ, reason="needs CAB_REAL_DATA")
-@pytest.mark.parametrize(
-    ("protocol", "expected"),
-    [("corrected", [2486, 354, 968, 184, 238]), ("official", [641, 16, 261, 68, 74])],
-)
-def test_pairs_kept_of_the_real_sets(protocol, expected):
-    root = Path(os.environ["CAB_REAL_DATA"])
-    study = {
-        "study": "s",
-        "protocol": protocol,
-        "paths": {"text": ".", "word_similarity": str(root / "wordsim")},
-        "data": {"name": "d", "source": {"kind": "files"}, "tokenizer": "gpt2", "vocab_size": 50304},
-        "models": ["gpt2-125m"],
-        "grid": [{"models": ["gpt2-125m"], "tokens": ["5B"], "optimizers": ["adamw"]}],
-    }
-    tokenizer = Tokenizer.from_file(str(root / "tokenizer" / "hf_gpt2" / "tokenizer.json"))
-    parsed = parse_study(study)
-    space = parsed.evaluation.leading_space
-    kept = [
-        len(single_token_pairs(spec.name, read_pairs(path, spec), tokenizer, False, space).ratings)
-        for spec, path in set_files(parsed, Path())
-    ]
-    assert kept == expected
+    assert reasons == ["r_bar: there are no word-similarity sets"]

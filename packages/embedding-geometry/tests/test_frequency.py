@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from coupled_adam_bench.embeddings import frequency
-from coupled_adam_bench.embeddings.frequency import keep_rows, norm_frequency_curve, seen_rows
+from embedding_geometry import frequency
+from embedding_geometry.frequency import keep_rows, norm_frequency_curve, seen_rows
 
 
 def test_seen_rows_by_hand():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.embeddings.correlation import (
+from embedding_geometry.correlation import (
     interval,
     pearson,
     pearson_resamples,
@@ -21,9 +21,8 @@ from coupled_adam_bench.embeddings.correlation import (
     spearman,
     spearman_resamples,
 )
-from coupled_adam_bench.evaluation.pairs import Pair
-from coupled_adam_bench.records.stored import ResultRow, row
-from coupled_adam_bench.study.catalog.names import SUBWORDS
+from embedding_geometry.rows import SUBWORDS, ResultRow, row
+from embedding_geometry.word_lists import Pair
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -208,7 +207,7 @@ def word_similarity_rows(
     They are of the sets of single tokens only.
     """
     rows: list[ResultRow] = []
-    reasons = [] if sets else ["r_bar: evaluation.word_similarity has no sets"]
+    reasons = [] if sets else ["r_bar: there are no word-similarity sets"]
     cosines, cosines_SB = [], []
     for pairs in sets:
         found = similarities(embeddings_VD, pairs)
@@ -224,7 +223,7 @@ def word_similarity_rows(
         reasons += _reasons(pairs.name, pairs, correlations, "are single tokens")
     low, high = interval(100 * np.mean(cosines_SB, axis=0)) if sets else (math.nan, math.nan)
     rows.append(row("word_similarity", "r_bar", r_bar(cosines)))
-    rows += [row("word_similarity", "r_bar_low", low, "percent"), row("word_similarity", "r_bar_high", high, "percent")]
+    rows += [row("word_similarity", "r_bar_low", low), row("word_similarity", "r_bar_high", high)]
     cosines = []
     for pairs in subword_sets:
         task, correlations = pairs.name + SUBWORDS, set_correlations(embeddings_VD, pairs)

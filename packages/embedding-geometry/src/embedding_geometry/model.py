@@ -3,7 +3,7 @@
 Beside the model it takes the counts of its tokens in a text, and word lists.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,28 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.data.bins import UNIGRAM
-from coupled_adam_bench.data.check import WORD_PAIRS
-from coupled_adam_bench.data.tokenizers import read_tokenizer, whole_text
-from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDINGS, matrix_geometry, variant_rows
-from coupled_adam_bench.evaluation.pairs import Pair, read_pairs, recognised_set
-from coupled_adam_bench.evaluation.word_similarity import (
+from embedding_geometry.checkpoint import find_matrices
+from embedding_geometry.matrix import EMBEDDINGS, matrix_geometry, variant_rows
+from embedding_geometry.place import Place, open_place
+from embedding_geometry.rows import HEAD, ResultRow
+from embedding_geometry.stored import Matrices, NumpyMatrix
+from embedding_geometry.tokenizer import count_tokens, read_tokenizer, whole_text
+from embedding_geometry.word_lists import WordLists, read_word_lists
+from embedding_geometry.word_similarity import (
     TokenPairs,
     similarities,
     single_token_pairs,
     subword_pairs,
     word_similarity_rows,
 )
-from coupled_adam_bench.records.stored import ResultRow
-from coupled_adam_bench.store import paths
-from coupled_adam_bench.store.files import read_sealed
-from coupled_adam_bench.store.paths import RunFiles
-from coupled_adam_bench.study.catalog.names import HEAD
-from coupled_adam_bench.study.config import WordSimilaritySet
-from coupled_adam_bench.study.presets import PAPER_WORD_SIMILARITY
-from coupled_adam_bench.tools.measure.checkpoint import Matrices, find_matrices
-from coupled_adam_bench.tools.measure.place import Place, open_place
-from coupled_adam_bench.tools.measure.stored import NumpyMatrix
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -40,91 +32,21 @@ if TYPE_CHECKING:
 NUMPY_ENDING = ".npy"
 _TOKENIZER = "tokenizer.json"
 _OLDER_TOKENIZERS = ("vocab.*", "*.model")
-_BLOCK_CHARACTERS = 2**20
 
 
 @dataclass(frozen=True)
-class WordLists:
-    """Sets of word pairs by name, and what is missing of them."""
+class Known:
+    """Files that belong to a model and lie outside its folder."""
 
-    sets: dict[str, list[Pair]]
-    missing: list[str]
-    are_given: bool = False
-    """Whether the user has said which; else the list of the generated language is taken for a cell trained on it."""
-
-
-def read_word_lists(path: Path | None, default: Path) -> WordLists:
-    """Read a list, or the paper's lists in a folder; without a ``path`` those in the folder ``default``.
-
-    Lists that are not there are named in ``missing``. ``ValueError`` for a path that does not exist, or a damaged list.
-    """
-    if path is not None and path.is_file():
-        spec = recognised_set(path)
-        return WordLists({spec.name: read_pairs(path, spec)}, [], are_given=True)
-    folder = default if path is None else path
-    if path is not None and not path.is_dir():
-        raise ValueError(f"--word-similarity: {path} does not exist; give a list or a folder with the paper's lists")
-    specs = [WordSimilaritySet(**fields) for fields in PAPER_WORD_SIMILARITY]
-    there = {spec.name: read_pairs(folder / spec.file, spec) for spec in specs if (folder / spec.file).is_file()}
-    absent = ", ".join(spec.file for spec in specs if spec.name not in there)
-    missing = [f"word similarity: not in {folder}: {absent}"] if absent else []
-    return WordLists(there, missing, are_given=path is not None)
+    counts: Path | None = None
+    """How often each token is in the training text, as ``numpy.save`` writes it."""
+    word_list: Path | None = None
+    """A list of word pairs in the language of the training text."""
 
 
-def data_of(folder: Path) -> Path | None:
-    """Return the data of the cell whose trained model lies in ``folder``; None for any other model, or without data."""
-    run = RunFiles(folder.resolve().parent)
-    try:
-        data = paths.data_dir(read_sealed(run.cell)["data_id"], run.folder.parents[1])
-    except (ValueError, OSError, KeyError, IndexError):
-        return None
-    return data if data.is_dir() else None
-
-
-def _lists_for(data: Path | None, lists: WordLists) -> WordLists:
-    """Return the list of the generated language for a cell that was trained on it, else ``lists``."""
-    if lists.are_given or data is None or not (data / WORD_PAIRS).is_file():
-        return lists
-    return read_word_lists(data / WORD_PAIRS, data)
-
-
-def count_tokens(files: Sequence[Path], tokenizer: "Tokenizer", n_vocab: int) -> tuple[NDArray[np.int64], int]:
-    """Return how often each token (n_vocab,) is in the text of files, and how many words have no token.
-
-    Files are read in blocks of whole lines. ``ValueError`` for a file that is not UTF-8 or cannot be split into tokens,
-    or if there are none.
-    """
-    tokenizer = _with_unknown_words(tokenizer, n_vocab)
-    counts = np.zeros(n_vocab + 1, dtype=np.int64)
-    for file in files:
-        try:
-            with file.open(encoding="utf-8-sig") as lines:
-                while block := lines.readlines(_BLOCK_CHARACTERS):
-                    for encoding in tokenizer.encode_batch_fast(["".join(block)], add_special_tokens=False):
-                        counts += np.bincount(np.array(encoding.ids, dtype=np.int64), minlength=n_vocab + 1)
-        except UnicodeDecodeError as error:
-            raise ValueError(f"--text: {file} is not UTF-8 ({error})") from None
-        except OSError:
-            raise
-        except Exception as error:  # the library raises bare Exceptions
-            raise ValueError(f"--text: {file} has what the model's tokenizer has no token for ({error})") from None
-    if not counts[:n_vocab].any():
-        raise ValueError(f"--text: no tokens of the model's tokenizer in {', '.join(map(str, files))}")
-    return counts[:n_vocab], int(counts[n_vocab])
-
-
-def _with_unknown_words(tokenizer: "Tokenizer", n_vocab: int) -> "Tokenizer":
-    """Return a tokenizer of words that has the token ``n_vocab`` for unknown ones, which it would refuse."""
-    from tokenizers import Tokenizer, models
-
-    model = tokenizer.model
-    vocab = tokenizer.get_vocab(with_added_tokens=False)
-    if not isinstance(model, models.WordLevel) or model.unk_token in vocab:
-        return tokenizer
-    unknown = f"{max(vocab, key=len, default='')}?"  # longer than all others
-    completed = Tokenizer.from_str(tokenizer.to_str())
-    completed.model = models.WordLevel(vocab | {unknown: n_vocab}, unknown)
-    return completed
+def nothing_known(folder: Path) -> Known:  # noqa: ARG001 - in the place of a function that looks
+    """Return no files, for any model."""
+    return Known()
 
 
 @dataclass
@@ -161,33 +83,42 @@ class Measured:
         }
 
 
-def measure_model(name: str, lists: WordLists, text: list[Path], given: Path | None = None) -> Measured:
+def measure_model(
+    name: str,
+    lists: WordLists,
+    text: list[Path],
+    given: Path | None = None,
+    known_of: Callable[[Path], Known] = nothing_known,
+) -> Measured:
     """Measure the model of a folder or of the hub, or a matrix of NumPy, whose tokenizer can be ``given``.
 
-    How often each token occurs is counted in ``text``, or without one known of a cell whose data are there; without
-    both, what needs it is left out. No more than one matrix is in memory. ``ValueError`` with the name of what cannot
-    be measured.
+    How often each token occurs is counted in ``text``. ``known_of`` is given the folder of the model and returns what
+    else is known of it: its counts are taken without a text, and its list of word pairs if no ``lists`` were given by
+    the user. Without counts, what needs them is left out. No more than one matrix is in memory. ``ValueError`` with the
+    name of what cannot be measured.
     """
     if name.endswith(NUMPY_ENDING):
         matrices = Matrices("a matrix alone", NumpyMatrix(Path(name)), None, tied=None)
         place = None if given is None else Place(str(given), given if given.is_dir() else given.parent, None)
-        file, data = _TOKENIZER if given is None or given.is_dir() else given.name, None
+        file, known = _TOKENIZER if given is None or given.is_dir() else given.name, Known()
     else:
         place = open_place(name)
-        matrices, file, data = find_matrices(place), _TOKENIZER, data_of(place.folder)
+        matrices, file, known = find_matrices(place), _TOKENIZER, known_of(place.folder)
     tokenizer, n_vocab, reasons = _tokenizer(place, file, matrices.embeddings.shape[0])
     counts = None
     if text and tokenizer is not None and n_vocab is not None:
         counts, n_unknown = count_tokens(text, tokenizer, n_vocab)
         if n_unknown:
             reasons.append(f"--text: {n_unknown} words that the tokenizer does not know are left out of the counts")
-    elif data is not None and (data / UNIGRAM).is_file():
-        counts = np.load(data / UNIGRAM)
+    elif known.counts is not None:
+        counts = np.load(known.counts)
     if counts is None:
         reasons.append("rho, the curve and the rows of seen tokens: no counts of tokens; give --text")
+    if known.word_list is not None and not lists.are_given:
+        lists = read_word_lists(known.word_list)
     found = Measured(name, matrices, n_vocab)
     matrix_VD = matrices.embeddings.read()
-    similarity_rows, similarity_reasons = _word_similarity(found, matrix_VD, _lists_for(data, lists), tokenizer)
+    similarity_rows, similarity_reasons = _word_similarity(found, matrix_VD, lists, tokenizer)
     parts = [matrix_geometry(EMBEDDINGS, matrix_VD, counts, n_vocab, "both_signs")]
     del matrix_VD
     if matrices.head is not None:

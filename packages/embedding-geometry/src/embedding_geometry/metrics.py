@@ -4,6 +4,7 @@ V: rows, one per token of the vocabulary, including tokens that never occur    D
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -11,15 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.embeddings.correlation import pearson
-from coupled_adam_bench.embeddings.isotropy import Isotropy
-from coupled_adam_bench.embeddings.isotropy import isotropy as isotropy
-from coupled_adam_bench.embeddings.isotropy import isotropy_trimmed as isotropy_trimmed
-from coupled_adam_bench.embeddings.spectrum import effective_rank as effective_rank
-from coupled_adam_bench.embeddings.spectrum import gram, principal_components
-from coupled_adam_bench.embeddings.spectrum import kappa as kappa
-from coupled_adam_bench.embeddings.spectrum import participation_ratio as participation_ratio
-from coupled_adam_bench.study.catalog.metrics import METRICS
+from embedding_geometry.correlation import pearson
+from embedding_geometry.isotropy import Isotropy, isotropy, isotropy_trimmed
+from embedding_geometry.spectrum import effective_rank, gram, kappa, participation_ratio, principal_components
 
 Array = NDArray[np.float64]
 
@@ -36,9 +31,9 @@ class Geometry:
 
 
 def embedding_geometry(embeddings_VD: Array, unigram_counts: NDArray[np.integer] | None, variant: Isotropy) -> Geometry:
-    """Return all metrics of a matrix that the catalogue declares for the task ``embeddings``, and its spectrum.
+    """Return all :data:`METRICS` of a matrix, and its spectrum.
 
-    Each metric is the function of its name in this module, which is given what its parameters name. ``unigram_counts``
+    The function of a metric is given what its parameters name. ``unigram_counts``
     are the occurrences of each token in the training text; rows beyond them count as never seen. Without them, the
     metrics that need them are left out. ``variant`` selects the isotropy. A NaN in the matrix makes all metrics NaN.
     """
@@ -54,11 +49,10 @@ def embedding_geometry(embeddings_VD: Array, unigram_counts: NDArray[np.integer]
     if unigram_counts is not None:
         known["unigram_counts"] = unigram_counts
         known["log_probability_V"] = log_unigram_probability(unigram_counts, len(embeddings_VD))
-    functions = {metric.name: globals()[metric.name] for metric in METRICS.values() if metric.task == "embeddings"}
-    needs = {name: signature(function).parameters.keys() for name, function in functions.items()}
+    needs = {name: signature(function).parameters.keys() for name, function in METRICS.items()}
     values = {
         name: function(**{parameter: known[parameter] for parameter in needs[name]})
-        for name, function in functions.items()
+        for name, function in METRICS.items()
         if needs[name] <= known.keys()
     }
     return Geometry(values, singular_values_K)
@@ -128,3 +122,20 @@ def lengths(embeddings_VD: Array) -> Array:
     """Return the 2-norms of the rows (V,)."""
     lengths_V: Array = np.sqrt(np.einsum("vd,vd->v", embeddings_VD, embeddings_VD))
     return lengths_V
+
+
+_FUNCTIONS: tuple[Callable[..., float], ...] = (
+    isotropy,
+    isotropy_trimmed,
+    mean_norm,
+    mean_norm_ratio,
+    mean_length,
+    rho,
+    mean_projection_correlation,
+    kappa,
+    mean_cosine,
+    effective_rank,
+    participation_ratio,
+)
+METRICS = {function.__name__: function for function in _FUNCTIONS}
+"""All metrics of a matrix by their names, in the order in which they are shown."""

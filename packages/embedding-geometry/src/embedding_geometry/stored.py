@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coupled_adam_bench.tools.measure.place import File
+from embedding_geometry.place import File
 
 _FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """The types of tensors that are read, and the type of NumPy whose bytes they have."""
@@ -83,6 +83,17 @@ class StoredMatrix:
         if self.shape != other.shape:
             return False
         return all(np.array_equal(one, two) for one, two in zip(self.blocks(), other.blocks(), strict=True))
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """The input and the output matrix of a model; ``head`` is None if it is tied, or not in the checkpoint."""
+
+    architecture: str
+    embeddings: Matrix
+    head: Matrix | None
+    tied: bool | None
+    """None for a matrix without a model, and for a model without transformers whose files do not say it."""
 
 
 def tensors_in(file: File) -> dict[str, StoredMatrix]:

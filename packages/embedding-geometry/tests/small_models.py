@@ -1,8 +1,13 @@
-"""Models of several families, built small with transformers, and a tokenizer for them."""
+"""Models of several families, built small with transformers, a tokenizer for them, and both on disk as fixtures."""
 
+import itertools
+import random
 import string
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -53,3 +58,28 @@ def build(family: str) -> Any:
         for matrix in {id(m): m.weight for m in (model.get_input_embeddings(), model.get_output_embeddings())}.values():
             matrix.normal_(0.1, 0.5)
     return model
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a family's model, with a tokenizer, built once; do not write into it."""
+    root = tmp_path_factory.mktemp("families")
+
+    def saved(family: str) -> Path:
+        folder = root / family
+        if not folder.exists():
+            build(family).save_pretrained(folder)
+            byte_level().save(str(folder / "tokenizer.json"))
+        return folder
+
+    return saved
+
+
+@pytest.fixture(scope="session")
+def pairs_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A list of all pairs of the words and one that is no single token; its lines end as on Windows."""
+    drawn = random.Random(0)
+    pairs = itertools.combinations((*WORDS, "suncat"), 2)
+    file = tmp_path_factory.mktemp("lists") / "own.tsv"
+    file.write_bytes("".join(f"{a}\t{b}\t{10 * drawn.random():.2f}\r\n" for a, b in pairs).encode())
+    return file

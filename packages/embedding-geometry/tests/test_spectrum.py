@@ -6,16 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coupled_adam_bench.embeddings import isotropy as isotropies
-from coupled_adam_bench.embeddings.metrics import embedding_geometry, embedding_metrics, mean_cosine
-from coupled_adam_bench.embeddings.spectrum import (
+from embedding_geometry import isotropy as isotropies
+from embedding_geometry.metrics import embedding_geometry, embedding_metrics, mean_cosine
+from embedding_geometry.spectrum import (
     effective_rank,
     gram,
     participation_ratio,
     principal_components,
     principal_directions,
 )
-from coupled_adam_bench.study.catalog.metrics import METRICS
 
 
 def matrix(seed: int, n_rows: int = 40, width: int = 5, shift: float = 0.3) -> np.ndarray:
@@ -66,7 +65,6 @@ MATRICES = {
 def test_against_slow_formulas(name, metric):
     found = embedding_metrics(MATRICES[name], np.arange(1, len(MATRICES[name]) + 1), "both_signs")
     assert found[metric] == pytest.approx(SLOW[metric](MATRICES[name]), rel=1e-6, abs=1e-12)
-    assert METRICS[metric].low <= found[metric] <= METRICS[metric].high
 
 
 @given(st.integers(0, 2**32 - 1))

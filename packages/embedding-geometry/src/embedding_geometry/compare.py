@@ -2,37 +2,41 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coupled_adam_bench.evaluation.embedding_geometry import EMBEDDINGS, SEEN, UNPADDED, VARIANTS
-from coupled_adam_bench.evaluation.word_similarity import correlations_of, r_bar
-from coupled_adam_bench.records.stored import row
-from coupled_adam_bench.store.paths import RunFiles
-from coupled_adam_bench.study.catalog.metrics import METRICS
-from coupled_adam_bench.study.catalog.names import HEAD, SUBWORDS
-from coupled_adam_bench.tools.estimate.text import align
-from coupled_adam_bench.tools.measure.model import NUMPY_ENDING, Measured, WordLists, measure_model
+from embedding_geometry.matrix import EMBEDDINGS, SEEN, UNPADDED, VARIANTS
+from embedding_geometry.metrics import METRICS
+from embedding_geometry.model import NUMPY_ENDING, Known, Measured, measure_model, nothing_known
+from embedding_geometry.rows import HEAD, SUBWORDS, row
+from embedding_geometry.table import align
+from embedding_geometry.word_lists import WordLists
+from embedding_geometry.word_similarity import correlations_of, r_bar
 
 SHARED = "_shared"
 """Ending of the tasks over the pairs that all models have."""
 _MISSING = "-"
 _TIED = {True: "yes", False: "no", None: _MISSING}
-_EXPORTED = RunFiles(Path()).model.name
-_METRICS = [metric.name for metric in METRICS.values() if metric.task == EMBEDDINGS]
+_EXPORTED = "model"
+"""A last folder of this name tells no models apart."""
 _ENDS = ("", "_low", "_high")
 _KINDS = ((SUBWORDS, "of pieces"), (SHARED, "of shared pairs"))
 
 
 def measure_models(
-    names: Sequence[str], lists: WordLists, text: list[Path], tokenizer: Path | None = None
+    names: Sequence[str],
+    lists: WordLists,
+    text: list[Path],
+    tokenizer: Path | None = None,
+    known_of: Callable[[Path], Known] = nothing_known,
 ) -> tuple[list[Measured], int]:
     """Measure models; return those that could be measured, and how many could not, whose errors go to stderr.
 
-    ``tokenizer`` is that of the matrices of NumPy among them; ``ValueError`` if there are none.
+    ``tokenizer`` is that of the matrices of NumPy among them; ``ValueError`` if there are none. ``known_of``
+    is that of :func:`measure_model`.
     """
     if tokenizer is not None:
         if not any(name.endswith(NUMPY_ENDING) for name in names):
@@ -42,7 +46,7 @@ def measure_models(
     found = []
     for name in dict.fromkeys(names):
         try:
-            found.append(measure_model(name, lists, text, tokenizer))
+            found.append(measure_model(name, lists, text, tokenizer, known_of))
         except (ValueError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
     if len(found) > 1:
@@ -80,9 +84,9 @@ def table_of(models: Sequence[Measured]) -> str:
         ("architecture", [model.matrices.architecture for model in models]),
         ("tied", [_TIED[model.matrices.tied] for model in models]),
         ("rows x width", [_shape(model, EMBEDDINGS) for model in models]),
-        *((f"embeddings {name}", _values(models, EMBEDDINGS, name)) for name in _METRICS),
+        *((f"embeddings {name}", _values(models, EMBEDDINGS, name)) for name in METRICS),
         ("head rows x width", [_shape(model, HEAD) for model in models]),
-        *((f"head {name}", _values(models, HEAD, name)) for name in _METRICS),
+        *((f"head {name}", _values(models, HEAD, name)) for name in METRICS),
     ]
     for ending, words in ((UNPADDED, "no padding"), (SEEN, "seen tokens")):
         parts = ("n_rows", "isotropy", "mean_norm_ratio")

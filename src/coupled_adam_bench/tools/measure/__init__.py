@@ -1,1 +1,0 @@
-"""The command ``measure``: the embeddings of any causal or masked language model of transformers."""
