@@ -1,0 +1,40 @@
+"""A small tokenizer of GPT-2's kind and a hub on this machine, for the folders of tests that ask for them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hub_server import Here, HubServer, serving
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+SAMPLE = (
+    "It was the best of times, it wasn't the worst; 1984 was 12,345.67 % better.\n\n\tdef main():\n    return 'x'\n"
+    "Grüße aus Köln, où l'été dure; Привет, мир! 漢字かな交じり文 🙂👩‍👩‍👧 a\u0301 \u00a0 \u2028 end.   \r\n"
+)
+
+
+@pytest.fixture(scope="session")
+def small_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small tokenizer of GPT-2's kind: byte-level BPE, ids in the order of merges, end-of-text last."""
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    trained.train_from_iterator([SAMPLE, "the times and the worst of the best " * 20], trainer)
+    folder = tmp_path_factory.mktemp("small_gpt2")
+    trained.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
+    trained.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def here(hub: HubServer, small_gpt2: Path, tmp_path: Path) -> Here:
+    return Here(tmp_path, hub.url, small_gpt2)
