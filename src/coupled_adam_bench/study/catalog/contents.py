@@ -61,7 +61,6 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
         "statistics.occupancy:STATISTIC",
         "How often the rows of the embedding come, and what the learning rates sum to.",
     ),
-    StatisticFile("seeds.csv", "statistics.seeds:STATISTIC", "How much of the training text two seeds share."),
     "theory",
     StatisticFile("tests.csv", "statistics.compare:STATISTIC", "Every comparison of the tables, with its test."),
     StatisticFile(
