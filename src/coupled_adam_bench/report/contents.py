@@ -75,8 +75,6 @@ def study_files(plan: Plan) -> dict[str, str]:
 def _tables(material: Material) -> Iterator[Block]:
     tables = build_tables(material.study)
     yield Part("tables.html.j2", {"tables": tables, "table_files": TABLE_FILES})
-    if tables:
-        yield Fold("How often each optimizer is best", list(scores.score_blocks(material.study)))
 
 
 def _figures(material: Material) -> Iterator[Block]:
