@@ -60,8 +60,7 @@ UNTESTED = {
 }
 """The words for a table of single runs: no test stands behind it, so it shows no more than this."""
 SMALLEST = (124e6, 4.92e9)
-"""The parameters and tokens of the smallest run of the paper's Table 1 [P]; a study is of its size from 9 / 10 on, as
-in the comparison with published numbers."""
+"""The parameters and tokens of the smallest run of the paper's Table 1 [P]; a study is of its size from 9 / 10 on."""
 NOT_JUDGED = "Not judged: nothing could be compared"
 
 

@@ -229,7 +229,7 @@ def test_the_page_says_how_strong_its_evidence_is(page: str) -> None:
 
 
 def test_sections_stand_in_order(page: str) -> None:
-    order = ("verdict", "tables", "figures", "statistics", "published", "cost", "runs", "protocol", "cite", "reproduce")
+    order = ("verdict", "tables", "figures", "statistics", "cost", "runs", "protocol", "cite", "reproduce")
     places = [page.index(f'<section id="{name}"') for name in order]
     assert places == sorted(places)
     assert page.index('id="table-table7"') < page.index('id="figures"')

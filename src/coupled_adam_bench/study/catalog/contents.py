@@ -74,7 +74,6 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
         "statistics.power:STATISTIC",
         "What differences the seeds of the study could have found, and how many seeds find those that were seen.",
     ),
-    "published",
     "setup",
     "cost",
     "runs",
