@@ -7,4 +7,4 @@ its version, so old numbers are never taken for new ones. The version of the sta
 
 DATA = 1
 TRAIN = 1
-STATISTICS = 5
+STATISTICS = 6
