@@ -87,7 +87,7 @@ def measured_so_far():
 RUN_MARKERS = measured_so_far() if PARTIAL else [*rules.train.input, *rules.evaluate.input]
 
 
-# The manifest and the statistics of seeds read the data. With `partial` they say what is not prepared.
+# The manifest and the passes over the text read the data. With `partial` they say what is not prepared.
 DATA_MARKERS = [] if PARTIAL else [ancient(marker) for marker in rules.data.input]
 
 

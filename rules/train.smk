@@ -32,11 +32,7 @@ def tasks_tried(wildcards):
 # A job of a cluster that is stopped before its time limit goes back into the queue, and counts as no retry.
 REQUEUE = " --requeue" if workflow.remote_exec else ""
 TASKS_TRIED = STUDY_DIR / "training" / "tasks.json"
-WITH_TRIAL = [
-    study.name
-    for study in PLAN.studies.values()
-    if study.execution.try_tasks and study.evaluation.downstream_of_files is not None
-]
+WITH_TRIAL = [study.name for study in PLAN.studies.values() if study.evaluation.downstream_of_files is not None]
 
 
 # So a task that cannot be scored is known before anything is trained.

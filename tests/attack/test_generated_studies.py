@@ -124,7 +124,6 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "execution.train_processes": (1, 2, 3),
     "execution.parallel": ("ddp", "fsdp"),
     "execution.gpus": (0, 3),
-    "execution.try_tasks": (True, False),
     "execution.train_cells_per_job": (1, 3),
     "paths.hub_mirror": (None, "nowhere"),
 }
@@ -209,7 +208,7 @@ def run_through(settings: dict[str, Any], everything: bool, said: Callable[[], s
     write_sealed(folder / "plan.json", plan.to_json())
     before = [["try-code"], ["prepare"]]
     study = next(iter(plan.studies.values()))
-    if study.execution.try_tasks and study.evaluation.downstream.tasks != "synthetic":
+    if study.evaluation.downstream.tasks != "synthetic":
         before.append(["try-tasks", "--out", str(folder / "training" / "tasks.json")])
     for stage, *options in before:
         said()

@@ -421,17 +421,17 @@ def test_a_plain_second_start_mends(victim):
 )
 def test_an_edited_plan_and_damaged_data(victim):
     folder = victim.folder
-    plan, seeds = folder / "results/tiny/plan.json", folder / "results/tiny/seeds.csv"
-    contents = plan.read_bytes(), seeds.read_bytes()
+    plan, power = folder / "results/tiny/plan.json", folder / "results/tiny/power.csv"
+    contents = plan.read_bytes(), power.read_bytes()
     try:
         flip_bit(next(folder.glob("results/data/*/train.bin")), random.Random(0))
         plan.write_text(plan.read_text().replace("tiny", "TINY", 1))
         said = snakemake(folder, "-n").stdout
         assert re.search(r"train\.bin: SHA-256 .*; it is made anew when a job needs it", said), said
         assert "Nothing to be done" in said  # no job does
-        seeds.unlink()
+        power.unlink()
         finish(folder)
-        assert (plan.read_bytes(), seeds.read_bytes()) == contents
+        assert (plan.read_bytes(), power.read_bytes()) == contents
         assert outputs(folder) == victim.tables
     finally:
         victim.restore()

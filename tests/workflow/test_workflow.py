@@ -39,7 +39,6 @@ def test_the_contract_of_files(finished):
         "tables/table1.tex",
         "tables/table1.html",
         "occupancy.csv",
-        "seeds.csv",
         "target.csv",
         "report/index.html",
     ):

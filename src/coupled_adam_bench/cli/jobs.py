@@ -323,7 +323,7 @@ class Jobs:
     def _by_rule(self) -> dict[str, tuple[Kind, list[dict[str, str]]]]:
         """Return by rule what its jobs do, and their wildcards."""
         studies = self.plan.studies.values()
-        is_tried = any(study.execution.try_tasks and study.evaluation.downstream_of_files for study in studies)
+        is_tried = any(study.evaluation.downstream_of_files for study in studies)
         steps = [(trunk, str(step)) for trunk in self.plan.trunks for step in self.plan.trunks[trunk].branches]
         rules: dict[str, tuple[Kind, list[dict[str, str]]]] = {
             "prepare": ("prepare", [{"data": data} for data in self.plan.data_ids]),

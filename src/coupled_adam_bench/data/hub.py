@@ -185,8 +185,7 @@ class Listing:
 def listing_from_json(values: dict[str, Any]) -> Listing:
     """Return the listing that ``dataclasses.asdict`` made into a JSON value."""
     files = tuple(HubFile(**file) for file in values["files"])
-    place = {name: value for name, value in values["place"].items() if name != "gigabytes"}  # of earlier versions
-    return Listing(Place(**place), values["dataset"], values["commit"], files)
+    return Listing(Place(**values["place"]), values["dataset"], values["commit"], files)
 
 
 def name_of(place: Place) -> str:

@@ -13,9 +13,10 @@ from coupled_adam_bench.page.blocks import (
     Column,
     Grid,
     Items,
-    Part,
+    Text,
     metric_column,
     place_of,
+    symbol,
     symbols,
     with_arrow,
 )
@@ -155,6 +156,19 @@ def _items(material: Material, groups: dict[str, list[Group]]) -> Iterator[str]:
                 )
 
 
+_INTRODUCTION = Markup(
+    "At the most tokens of each size: the difference of each optimizer to a reference, the mean over seeds, paired by "
+    "seed, with its 95 % interval by Student's <i>t</i>. All runs are measured on the same held-out text: the "
+    'intervals hold for other seeds, not for other text (<a href="#statistics">the same text under two models</a>). '
+    "Bold is significantly better: one-sided paired <i>t</i>-tests, <i>p</i> &lt; 0.05 after Holm's correction for all "
+    "tests of a table here. To subtract the mean of Adam's embedding after training costs nothing. So the question to "
+    "every other way is whether it is better than that: the column with † has Adam's embedding minus its mean as the "
+    "reference. {} is 0 if the rarest 1 % of the text get as much probability as they have of the held-out text. It is "
+    "best where a model with the training text's own frequencies has it, since rare tokens of one text are rarer in "
+    "another. Its interval is over seeds, and ± is its standard error over the documents of this text."
+)
+
+
 def _blocks(material: Material) -> Iterator[Block]:
     """Answer at the most tokens of each size: against Adam and, among several, against Coupled Adam."""
     study = material.study
@@ -170,7 +184,9 @@ def _blocks(material: Material) -> Iterator[Block]:
                     if reference == references[0]:
                         answered.setdefault(name, []).append(group)
     if grids:
-        yield Part("answers.html.j2", {"stated": material.plan.stated, "calibration": CALIBRATION})
+        yield Text(_INTRODUCTION.format(symbol(CALIBRATION)))
+        if material.plan.stated is not None:
+            yield Text("This section is exploratory: what was stated in advance is judged in the next one.")
         yield from grids
         yield Items(list(_items(material, answered)))
 

@@ -24,7 +24,7 @@ from coupled_adam_bench.page.blocks import (
 )
 from coupled_adam_bench.page.formats import MISSING, fixed, plural
 from coupled_adam_bench.records.stored import named
-from coupled_adam_bench.report import answers, corrections, frequency, published, treatments
+from coupled_adam_bench.report import answers, corrections, frequency, treatments
 from coupled_adam_bench.report.figures import FIGURES, figures_of
 from coupled_adam_bench.report.setup_tables import SetupTable, setup_tables
 from coupled_adam_bench.report.table import build_tables
@@ -75,8 +75,6 @@ def study_files(plan: Plan) -> dict[str, str]:
 def _tables(material: Material) -> Iterator[Block]:
     tables = build_tables(material.study)
     yield Part("tables.html.j2", {"tables": tables, "table_files": TABLE_FILES})
-    if tables:
-        yield Fold("How often each optimizer is best", list(scores.score_blocks(material.study)))
 
 
 def _figures(material: Material) -> Iterator[Block]:
@@ -170,7 +168,6 @@ _SECTIONS = {
         treatments.WORD_SIMILARITY,
         Section("theory", "Theory", _from_tools("tools.theory.section:theory")),
         corrections.SECTION,
-        published.SECTION,
         Section("setup", "Models and training", _setup),
         Section("cost", "What it takes", _from_tools("tools.estimate.text:cost")),
         Section("runs", "Runs", _runs),

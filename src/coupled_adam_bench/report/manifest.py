@@ -126,7 +126,7 @@ class MadeBefore:
 
 
 def made_before(study_dir: Path) -> MadeBefore:
-    """Compare the files of a study with its manifest; nothing is known where it is missing or of an older version."""
+    """Compare the files of a study with its manifest; nothing is known where it is missing."""
     path = study_dir / paths.MANIFEST
     if not path.is_file():
         return MadeBefore()
@@ -136,8 +136,6 @@ def made_before(study_dir: Path) -> MadeBefore:
         made_for, checksums = manifest["made_for"], dict(manifest["sha256"])
     except (ValueError, TypeError, KeyError, AttributeError):
         return MadeBefore(edited=(paths.MANIFEST,))
-    if own is None:
-        return MadeBefore()
     edited = [] if own == seal({"manifest": manifest}) else [paths.MANIFEST]
     files = {name: file for name, file in _shown(study_dir).items() if name in checksums}
     edited += [name for name, file in files.items() if sha256_file(file) != checksums[name]]

@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from coupled_adam_bench.page.blocks import (
     Beside,
     Block,
@@ -13,9 +15,10 @@ from coupled_adam_bench.page.blocks import (
     Heading,
     Items,
     Kind,
-    Part,
+    Text,
     listed,
     place_of,
+    symbol,
 )
 from coupled_adam_bench.page.formats import MISSING
 from coupled_adam_bench.report.answers import CENTERED
@@ -35,6 +38,20 @@ TREATMENTS = {
 """The label of each treatment, by its task in ``results.csv``."""
 
 
+_WAYS = Markup(
+    "An embedding can also be changed after training: minus its mean (Biś et al. 2021), which can be scaled with each "
+    "norm (the same), or by all-but-the-top, minus its mean and its largest principal components (Mu &amp; Viswanath "
+    "2018): a hundredth of the width of them, at least one, or two. The question to these rows: does Adam with one of "
+    "them reach what Coupled Adam has as trained? Weight decay of the embedding, another way, is an optimizer of its "
+    "own in the studies that compare it."
+)
+_NOT_TESTED = Markup(
+    "These rows are not part of the paper's tables. Nothing here is tested, and nothing is bold. The treatments change "
+    "a copy of the embedding; loss and accuracy with it were not measured. They take away much of what lowers {} by "
+    "their definition, so that a high value after them says little about training."
+)
+
+
 def _treated(group: Group, values: Mapping[str, Values], title: str) -> Grid[Any]:
     names = [(label, key, treatment) for key, label in group.optimizer_labels.items() for treatment in values]
     cells = aligned_cells(
@@ -51,7 +68,8 @@ def _variants(material: Material) -> Iterator[Block]:
     treated = {label: study.values_of({metric.name: task for metric in SHOWN}) for task, label in TREATMENTS.items()}
     if not any(treated.values()):
         return
-    yield Part("variants.html.j2", {"isotropy": SHOWN[0]})
+    yield Text(_WAYS)
+    yield Text(_NOT_TESTED.format(symbol(METRICS["isotropy"])))
     for name, groups in study.groups.items():
         title = study.tables[name].title
         yield Heading(f"At the sizes of {title}")
@@ -67,6 +85,12 @@ CORRELATIONS = {
     "pieces: Pearson, cosine": (SUBWORDS, "pearson_cosine"),
 }
 """The columns of word similarity: the ending of the task and the metric of each."""
+_LISTS_OF_PAIRS = Markup(
+    "Each set is a list of word pairs with human ratings. A pair is kept if both words are single tokens, so its "
+    "coverage depends on the tokenizer. The columns of pieces take the mean embedding of a word's tokens instead, and "
+    "are no part of the paper's <i>r̄</i>. The cells that a table compares have the same tokenizer, and so the same "
+    "pairs. results.csv also has the 95 % interval of each correlation over the pairs (percentiles of 1,000 resamples)."
+)
 _SETS: tuple[tuple[str, Kind], ...] = (
     ("Optimizer", "rows"), ("Set", "row"), ("pairs", "number"), ("coverage", "number"), ("with pieces", "number"),
     *((name, "number") for name in CORRELATIONS),
@@ -106,7 +130,7 @@ def _word_similarity(material: Material) -> Iterator[Block]:
         if grids := [grid for group in groups if (grid := _similarities(group, study.measured, title)).rows]:
             shown[title] = grids
     if shown:
-        yield Part("word_similarity.html.j2")
+        yield Text(_LISTS_OF_PAIRS)
     for title, blocks in shown.items():
         yield Heading(f"At the sizes of {title}")
         yield Fold("Correlations with human ratings", blocks)

@@ -1,11 +1,10 @@
-"""How often each optimizer is best in the tables, and whether that reproduces what the paper claims."""
+"""Whether the values that are bold in the tables reproduce what the paper claims."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import isnan
 
-from coupled_adam_bench.page.blocks import Block, Cell, Grid, Heading, Part, listed, symbols
-from coupled_adam_bench.page.formats import plural
+from coupled_adam_bench.page.blocks import Block, Part, symbols
 from coupled_adam_bench.results.groups import Group, longest_groups, plain_keys
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.compare import DECIDING
@@ -38,7 +37,6 @@ class Scorecard:
     """
 
     table: Table
-    n_groups: int
     labels: dict[str, str]
     plain: dict[str, str]
     scores: tuple[Score, ...]
@@ -62,8 +60,7 @@ UNTESTED = {
 }
 """The words for a table of single runs: no test stands behind it, so it shows no more than this."""
 SMALLEST = (124e6, 4.92e9)
-"""The parameters and tokens of the smallest run of the paper's Table 1 [P]; a study is of its size from 9 / 10 on, as
-in the comparison with published numbers."""
+"""The parameters and tokens of the smallest run of the paper's Table 1 [P]; a study is of its size from 9 / 10 on."""
 NOT_JUDGED = "Not judged: nothing could be compared"
 
 
@@ -136,7 +133,7 @@ def scorecards(study: StudyResults) -> tuple[Scorecard, ...]:
         labels = {key: label for group in groups for key, label in group.optimizer_labels.items()}
         plain = {kind: key for group in groups for kind, key in plain_keys(group).items()}
         scores = tuple(_score(study, groups, metric, labels) for metric in study.columns(name))
-        cards.append(Scorecard(table, len(groups), labels, plain, scores))
+        cards.append(Scorecard(table, labels, plain, scores))
     return tuple(cards)
 
 
@@ -182,19 +179,3 @@ def _verdict(material: Material) -> Iterator[Block]:
 
 
 SECTION = Section("verdict", "Did it reproduce?", _verdict)
-
-
-def score_blocks(study: StudyResults) -> Iterator[Block]:
-    """Yield for each table how often each of its optimizers is best."""
-    for card in scorecards(study):
-        lines: list[list[str | Cell]] = [
-            [label, *(Cell(str(score.wins[key]), "win" if score.wins[key] else "zero") for score in card.scores)]
-            for key, label in card.labels.items()
-        ]
-        lines.append(["none", *(str(score.undecided) for score in card.scores)])
-        lines.append(["not comparable", *(str(score.untestable) for score in card.scores)])
-        best = "significantly best" if card.table.rules.tested else "best"
-        caption = f"How often an optimizer has the {best} value, of {plural(card.n_groups, 'block')} (D, N)"
-        columns = listed(("Best", "row"), *(score.metric for score in card.scores))
-        yield Heading(card.table.title)
-        yield Grid(f"Scores of {card.table.title}", columns, lines, caption=caption)

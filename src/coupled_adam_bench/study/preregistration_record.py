@@ -26,8 +26,6 @@ def read_record(study_dir: Path) -> list[dict[str, Any]]:
         return []
     try:
         seen: list[dict[str, Any]] = read_sealed(path)["seen"]
-        if not all("begun" in entry for entry in seen):
-            raise ValueError(f"{path}: of an earlier version, which did not record the settings of the runs")
     except (ValueError, KeyError) as error:
         raise ValueError(
             f"{error}; put it back as it was, or delete it: the stated plan then counts as first seen at the next start"

@@ -24,7 +24,6 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.store.files import (
-    SEAL,
     read_json,
     read_sealed,
     remove,
@@ -61,21 +60,15 @@ def checkpoints(folder: Path) -> list[Path]:
 def damage(path: Path) -> str | None:
     """Return why a checkpoint is not whole, or ``None`` if all its files match their checksums.
 
-    Checksums of older versions are not sealed; there, a file that is not listed shows that the list was cut. Raises
-    ``CheckpointError`` for a checkpoint that cannot be read, for lack of permission or because of the disk.
+    Raises ``CheckpointError`` for a checkpoint that cannot be read, for lack of permission or because of the disk.
     """
     try:
         if not path.is_dir():
             return "not a folder"
-        listed = read_json(path / CHECKSUMS)
-        if not isinstance(listed, dict):
-            return f"{CHECKSUMS} is not a list of checksums"
-        if SEAL in listed:
-            listed = read_sealed(path / CHECKSUMS)
-        elif unlisted := {file.name for file in path.iterdir()} - {CHECKSUMS, *listed}:
-            return f"{CHECKSUMS} does not list {', '.join(sorted(unlisted))}"
-        if CHECKPOINT_STATE not in listed:
-            return f"{CHECKSUMS} does not list {CHECKPOINT_STATE}"
+        listed = read_sealed(path / CHECKSUMS)
+        for name in (CHECKPOINT_STATE, HISTORY):
+            if name not in listed:
+                return f"{CHECKSUMS} does not list {name}"
         for name, sha256 in listed.items():
             if not (path / name).is_file():
                 return f"{name} is missing"
@@ -263,17 +256,3 @@ class History:
 def split_lines(text: str) -> list[str]:
     """Return the lines of a history's text, each with its line end."""
     return text.splitlines(keepends=True)
-
-
-def whole_lines(path: Path, last_step: int) -> tuple[list[str], int]:
-    """Return the lines of a history up to ``last_step``, and the number of damaged lines that were left out."""
-    lines, n_damaged = [], 0
-    for line in split_lines(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else []:
-        try:
-            step = json.loads(line)["step"]
-        except (ValueError, KeyError, TypeError):
-            n_damaged += 1
-            continue
-        if line.endswith("\n") and step <= last_step:
-            lines.append(line)
-    return lines, n_damaged

@@ -1,15 +1,11 @@
 """The order of the data: the windows of the token bin that each training step reads."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from coupled_adam_bench.data.bins import count_starts, philox, sample_offsets
 from coupled_adam_bench.study.config import Training
-
-if TYPE_CHECKING:
-    import torch
 
 _SKIP = 2**20  # offsets drawn at once on the way to a later step: 8 MiB
 
@@ -74,8 +70,6 @@ class WindowOrder:
         return self._epoch[1]
 
     def _per_rank(self, step: int) -> npt.NDArray[np.int64]:
-        import torch  # here, so that the statistics of other orders start without it
-
         ranks = self._training.data_ranks
         count = self._training.batch_sequences // ranks
         if not self._streams or step < self._streams_step:

@@ -17,7 +17,6 @@ from coupled_adam.shards import local
 from coupled_adam_bench.data.bins import UNIGRAM, Meta, load_meta, open_tokens, verified_file
 from coupled_adam_bench.machine.device import check_threads
 from coupled_adam_bench.machine.process import rarely_collected
-from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.models.build import build_model
 from coupled_adam_bench.optim.build import Optimizers, build_optimizers
 from coupled_adam_bench.store.files import read_json
@@ -34,7 +33,6 @@ from coupled_adam_bench.training.checkpoint import (
     load,
     split_lines,
     step_of,
-    whole_lines,
 )
 from coupled_adam_bench.training.distributed import WorkerGroup, accumulating, whole
 from coupled_adam_bench.training.memory import CPU_PROCESS_BYTES, GPU_SHARE, most_sequences, pieces, train_mem_mb
@@ -224,18 +222,7 @@ class Trainer:
         if source != self.run_dir:
             self.state.trunk_steps = self.state.step
         if self.group.is_first:
-            self.history.restore([] if newest is None else self._past(newest, RunFiles(source).history))
-
-    def _past(self, checkpoint: Path, beside: Path) -> list[str]:
-        """Return the history up to a checkpoint; checkpoints of older versions have it only in the file ``beside``."""
-        if (checkpoint / HISTORY).is_file():
-            return split_lines((checkpoint / HISTORY).read_text(encoding="utf-8"))
-        lines, n_damaged = whole_lines(beside, self.state.step)
-        say(
-            f"{checkpoint}: of an older version, which kept no history in it: taken over are the {len(lines)} whole "
-            f"lines up to step {self.state.step} of {beside}, lost are {n_damaged} damaged lines and those it lacks"
-        )
-        return lines
+            self.history.restore([] if newest is None else split_lines((newest / HISTORY).read_text(encoding="utf-8")))
 
     def load(self, path: Path) -> None:
         """Load the checkpoint ``path``."""
@@ -251,7 +238,6 @@ class Trainer:
         state = read_json(path / CHECKPOINT_STATE)
         for name, optimizer in optimizers.items():
             import_state(optimizer, self.names, name, tensors, state["optimizers"][name])
-        joules = state.get("joules")  # checkpoints of older versions do not know it
-        self.state = State(state["step"], state["interval_losses"], state["seconds"], joules)
+        self.state = State(state["step"], state["interval_losses"], state["seconds"], state["joules"])
         self.state.trunk_steps = state["trunk_steps"]
         self.state.spikes.restore(state["spikes"])

@@ -114,7 +114,10 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
     for index, cell_id in enumerate(plan.cells):
         (tmp_path / "runs" / cell_id).mkdir(parents=True)
         rows = [
-            {"step": step, "loss": 4 / step, "isotropy": 0.9 / step + index / 100, "mean_norm_ratio": 1 - 1 / step}
+            {
+                "step": step, "loss": 4 / step, "isotropy": 0.9 / step + index / 100, "mean_norm_ratio": 1 - 1 / step,
+                "rate_sum": step / 1000,
+            }
             for step in (1, 10, 60)
         ]  # fmt: skip
         lines = [*rows, {"step": 7, "loss": 4.0, "mean_norm_ratio": 0.99}]  # a step without geometry

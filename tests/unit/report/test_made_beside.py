@@ -1,6 +1,5 @@
 """A report is made beside the last one, and moved in at its end; what was edited since is noticed and kept."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +71,6 @@ def test_an_edited_file_is_made_anew_and_kept(made: Path, name: str, tmp_path: P
 def test_a_manifest_that_is_none_counts_as_edited(made: Path, text: str) -> None:
     (made / "manifest.json").write_text(text)
     assert made_before(made).edited == ("manifest.json",)
-
-
-def test_a_manifest_of_an_older_version_vouches_for_nothing(made: Path) -> None:
-    manifest = json.loads((made / "manifest.json").read_text())
-    del manifest["seal"]
-    (made / "manifest.json").write_text(json.dumps(manifest))
-    assert made_before(made).edited == ()
-    assert list(outdated_report(made, "plan")) == []
-    assert not (made / "report.done").exists()
 
 
 def test_what_no_longer_belongs_to_a_study_goes_and_what_is_the_users_stays(made: Path, tmp_path: Path) -> None:

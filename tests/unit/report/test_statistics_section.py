@@ -1,10 +1,12 @@
 import math
 import re
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from sections import tables_of, texts_of
 from statsmodels.stats.weightstats import ttost_paired
 
@@ -13,11 +15,15 @@ from coupled_adam_bench.report.contents import statistics_of
 from coupled_adam_bench.report.corrections import SECTION
 from coupled_adam_bench.results.tidy import read_csv
 from coupled_adam_bench.statistics import power
+from coupled_adam_bench.statistics.declared import Material
+from coupled_adam_bench.study.config import parse_study
+from coupled_adam_bench.study.plan import make_plan
 
 
 def test_survivors_by_recount(fake: Any) -> None:
     material, tests = fake.material, fake.study.tests
-    one, seven = (text for text in texts_of(SECTION, material) if "of the table" in text)  # table 2 has no test
+    # Table 2 has no test.
+    one, seven = (text for text in texts_of(SECTION, material) if re.search("of the table (is|are) bold", text))
     rows = tests[tests["table"] == "table1"]
     counts = [
         rows["bold"].sum(),
@@ -80,3 +86,24 @@ def test_intervals_in_print() -> None:
     assert interval(-0.12345, 12.0) == "[\u22120.123, 12]"
     assert interval(1.23456, 1.24567, 4) == "[1.235, 1.246]"
     assert interval(math.nan, 1.0) == "-"
+
+
+@pytest.mark.parametrize(
+    ("training", "seeds", "shared"),
+    [
+        ({"data_order": "per_rank"}, [1, 2, 3], "75 %"),
+        ({"data_order": "per_rank"}, [1, 4], "25 %"),
+        ({"data_order": "per_rank"}, [1, 5], None),
+        ({"data_order": "with_replacement"}, [1, 2, 3], None),
+    ],
+)
+def test_seeds_that_read_the_same_text_are_warned_of(
+    training: Any, seeds: list[int], shared: str | None, tiny_study: Any, results_of: Any, tmp_path: Path
+) -> None:
+    settings = tiny_study()
+    settings["training"] |= training
+    settings["grid"][0]["seeds"] = seeds
+    study = results_of(make_plan(parse_study(settings)), lambda *_: 1.0)
+    said = [text for text in texts_of(SECTION, Material(study, tmp_path, tmp_path)) if "read the same text" in text]
+    assert len(said) == (shared is not None)
+    assert all(f"share {shared} of the windows" in text for text in said)

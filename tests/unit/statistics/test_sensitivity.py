@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coupled_adam_bench.statistics.candidates import learning_rate_sensitivity
-from coupled_adam_bench.study import catalog
 
-PUBLISHED_LOSSES = Path(catalog.__file__).with_name("published_oec.csv")
+PUBLISHED_LOSSES = Path(__file__).parents[2] / "golden" / "published_oec.csv"
 # Stollenwerk et al. 2026, in the order Adam, z-loss, mu-loss, mu-centering.
 PUBLISHED = {
     "16M": (0.306, 0.054, 0.031, 0.028),

@@ -144,7 +144,7 @@ def variations() -> dict[str, dict[str, Any]]:
         "paths": {"paths": {"text": "a", "tokenizer": "b", "word_similarity": "c", "hub_mirror": "d", "tasks": "e"}},
         "execution": {
             "execution": dict.fromkeys(Execution.model_fields, 8)
-            | {"parallel": "fsdp", "compile": True, "deterministic": True, "try_tasks": False}
+            | {"parallel": "fsdp", "compile": True, "deterministic": True}
         },
         "evaluation": {
             "evaluation": {

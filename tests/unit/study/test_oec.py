@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from coupled_adam_bench.models.build import build_model
-from coupled_adam_bench.study import catalog
 from coupled_adam_bench.study.config import load_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 from coupled_adam_bench.study.schedule import learning_rate_factor
@@ -69,7 +68,7 @@ def test_the_rate_ends_where_the_authors_ends(plan, peak):
 
 
 def test_its_candidates_are_the_published_runs(plan):
-    with Path(catalog.__file__).with_name("published_oec.csv").open(encoding="utf-8") as file:
+    with (ROOT / "tests/golden/published_oec.csv").open(encoding="utf-8") as file:
         published = {
             (row["model_label"], (row["method"], row["weight"]), float(row["learning_rate"]))
             for row in csv.DictReader(file)

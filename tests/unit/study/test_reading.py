@@ -63,7 +63,7 @@ def test_what_is_right_is_read_as_before(tiny_study: Any, tmp_path: Path) -> Non
         ("limit: 1:30", "line 1: 1:30 is the int 90 to YAML"),
         ("limit: 0x1f", "line 1: 0x1f is the int 31 to YAML"),
         ("label: 2024-01-01", "line 1: 2024-01-01 is the date 2024-01-01 to YAML; put it in quotes"),
-        ("try_tasks: yes", "line 1: yes is the bool true to YAML; put it in quotes, or write true"),
+        ("compile: yes", "line 1: yes is the bool true to YAML; put it in quotes, or write true"),
         ("arguments: {on: 1}", "line 1: on is the bool true to YAML"),
         ("a: {1: 2}", "line 1: the key 1 is no text to YAML; put it in quotes"),
         ("a: !!python/object/apply:os.system [ls]", "not valid YAML: could not determine a constructor"),

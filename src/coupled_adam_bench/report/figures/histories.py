@@ -96,8 +96,7 @@ def geometry(material: Material, against: str = "step") -> Figure:
     style = {"markersize": 3, "linewidth": 0.8}
     metrics = [METRICS[name] for name in ("isotropy", "mean_norm_ratio")]
     labels = {axis_label(metric): {metric.name: style} for metric in metrics}
-    # Histories of older versions have no sum of rates.
-    figure, axes = _against_steps(material, labels, lambda row: "isotropy" in row and against in row, against)
+    figure, axes = _against_steps(material, labels, lambda row: "isotropy" in row, against)
     for ax in axes:
         if ax.has_data():
             ax.set_xscale("log")

@@ -61,7 +61,6 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
         "statistics.occupancy:STATISTIC",
         "How often the rows of the embedding come, and what the learning rates sum to.",
     ),
-    StatisticFile("seeds.csv", "statistics.seeds:STATISTIC", "How much of the training text two seeds share."),
     "theory",
     StatisticFile("tests.csv", "statistics.compare:STATISTIC", "Every comparison of the tables, with its test."),
     StatisticFile(
@@ -75,7 +74,6 @@ CONTENTS: tuple[StatisticFile | str, ...] = (
         "statistics.power:STATISTIC",
         "What differences the seeds of the study could have found, and how many seeds find those that were seen.",
     ),
-    "published",
     "setup",
     "cost",
     "runs",

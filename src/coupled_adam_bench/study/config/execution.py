@@ -49,9 +49,6 @@ class Execution(Settings):
     evaluation_cells_per_job: int = Field(1, gt=0, le=10**6)
     """Cells that one evaluation job evaluates; raise it for tiny models, for which lm-eval's start takes longer than
     the evaluation."""
-    try_tasks: bool = True
-    """Whether to load the downstream tasks before any training, so that a task that cannot be scored is reported early.
-    Tasks of the generated language are not tried. Set ``false`` if tasks can be reached only after training."""
     log_every: int = Field(10, gt=0, le=MAX_STEPS)
     """Steps between lines of ``history.jsonl``."""
     eval_every: int | None = Field(1000, gt=0, le=MAX_STEPS)

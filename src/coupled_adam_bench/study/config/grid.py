@@ -144,7 +144,7 @@ class GridBlock(LaterSettings):
     @model_validator(mode="before")
     @classmethod
     def _without_data_seeds(cls, values: Any) -> Any:
-        """Read plans and manifests of earlier versions, in which other seeds of the data's order are null."""
+        """Read the manifests of the examples demo and theory, in which other seeds of the data's order are null."""
         if isinstance(values, dict) and values.get("data_seeds", 0) is None:
             return {name: value for name, value in values.items() if name != "data_seeds"}
         return values

@@ -78,18 +78,15 @@ def read_recorded(path: Path, given: Mapping[str, Any] | None = None, threads: i
     if not table.is_file() or sha256_file(table) != results_sha256:
         state = "changed since the manifest was written" if table.is_file() else "missing"
         raise ValueError(f"{table}: {state}, so there is nothing to compare with")
-    return Recorded(plan, choices, manifest, cells, _values(table, cells), path.absolute().parent.parent)
+    return Recorded(plan, choices, manifest, cells, _values(table), path.absolute().parent.parent)
 
 
-def _values(table: Path, cells: Mapping[str, dict[str, Any]]) -> dict[str, dict[MetricKey, float]]:
+def _values(table: Path) -> dict[str, dict[MetricKey, float]]:
     """Return the numbers of ``results.csv`` by the id of the cell."""
-    # Results of older versions have no column `cell`: no study had two cells that are alike in these.
-    ids = {(str(c["n_params"]), str(c["n_tokens"]), c["optimizer"], str(c["seed"])): name for name, c in cells.items()}
     values: dict[str, dict[MetricKey, float]] = {}
     with table.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            cell = row.get("cell") or ids[row["n_params"], row["n_tokens"], row["optimizer"], row["seed"]]
-            values.setdefault(cell, {})[row["task"], row["metric"]] = float(row["value"])
+            values.setdefault(row["cell"], {})[row["task"], row["metric"]] = float(row["value"])
     return values
 
 
@@ -101,7 +98,7 @@ def _plan(
     Each study is on the data of its name with which the cells are those that are ``known``.
     """
     entries = []
-    for values in manifest["studies" if "studies" in manifest else "parts"]:  # their name in older versions
+    for values in manifest["studies"]:
         # No setting of execution changes a number, so those that this version no longer has are left out.
         execution = {name: value for name, value in values["execution"].items() if name in Execution.model_fields}
         if threads is not None:

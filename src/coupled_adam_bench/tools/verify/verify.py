@@ -17,7 +17,6 @@ from coupled_adam_bench.machine.progress import say
 from coupled_adam_bench.records.stored import measurement_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.runs import FINISHED, read_run
-from coupled_adam_bench.store.weights import sha256_without_cell
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Paths
 from coupled_adam_bench.tools.verify.judge import LEVEL, Finding, MetricKey, Numbers, Outcome, Rerun, judge
@@ -70,10 +69,7 @@ def _compare(recorded: Recorded, cell: Cell, folder: Path) -> tuple[bool, list[s
     for name in ("status", "reason", "step"):
         if then[name] != now[name]:
             return False, [f"{name}: {then[name]!r} in the manifest, {now[name]!r} here", *notes], None
-    weights = [now["model_sha256"]]
-    if now["model_sha256"] is not None:
-        weights.append(sha256_without_cell(files.weights))  # that of manifests of versions that wrote no cell's id
-    same_weights = then["model_sha256"] in weights
+    same_weights = then["model_sha256"] == now["model_sha256"]
     known = dict(recorded.values.get(cell.id, {}))
     here: dict[MetricKey, float] = {}
     for name, numbers in _measured(cell, folder).items():

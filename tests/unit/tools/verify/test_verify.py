@@ -219,19 +219,6 @@ def test_text_that_is_not_there_or_another_is_said_so(
     assert "give its place with --config 'paths={text: FOLDER}'" in said
 
 
-def test_a_manifest_of_an_older_version_is_read(study: list[str]) -> None:
-    manifest, results = read_json(MANIFEST), MANIFEST.with_name("results.csv")
-    values = verify_module.read_recorded(MANIFEST).values
-    with results.open(newline="") as file:
-        rows = [row[:10] for row in csv.reader(file)]
-    with results.open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
-    manifest["parts"] = manifest.pop("studies")
-    manifest["sha256"]["results.csv"] = sha256_file(results)
-    write_json(MANIFEST, manifest)
-    assert verify_module.read_recorded(MANIFEST).values == values
-
-
 OWN = """
 from torch.optim import SGD
 
