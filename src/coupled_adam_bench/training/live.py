@@ -18,7 +18,7 @@ from coupled_adam_bench.data.bins import UNIGRAM, open_tokens, verified_file
 from coupled_adam_bench.embeddings.frequency import bands_of_tokens, moment_by_occupancy
 from coupled_adam_bench.embeddings.metrics import embedding_metrics
 from coupled_adam_bench.models.cross_entropy import IGNORED
-from coupled_adam_bench.optim.build import second_moment
+from coupled_adam_bench.optim.factors import second_moment
 from coupled_adam_bench.study.catalog.metrics import BAND_NAMES
 from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS as VALIDATION_LOSS
 from coupled_adam_bench.study.config import AdamWSettings
