@@ -15,7 +15,7 @@ import pytest
 import yaml
 from planned import Planned
 
-from coupled_adam_bench.report.contents import study_files
+from coupled_adam_bench.report.contents import statistics_of, study_files
 from coupled_adam_bench.report.figures import figures_of
 from coupled_adam_bench.report.make import Places, report
 from coupled_adam_bench.report.manifest import manifest_of
@@ -256,7 +256,8 @@ def test_manifest(fake: Any) -> None:
     assert manifest["packages"]["numpy"] == version("numpy")
     assert "ruff" not in manifest["packages"]
     n_figures = len(figures_of(fake.plan))
-    assert len(manifest["sha256"]) == 11 + 3 * len(TABLE_ENDINGS) + len(SETUP_TABLES) + 3 * n_figures
+    n_csv = 1 + len(statistics_of(fake.plan))  # and the page is one file
+    assert len(manifest["sha256"]) == 1 + n_csv + 3 * len(TABLE_ENDINGS) + len(SETUP_TABLES) + 3 * n_figures
     for name, digest in manifest["sha256"].items():
         assert hashlib.sha256((fake.study_dir / name).read_bytes()).hexdigest() == digest
     assert [cell["cell"] for cell in manifest["cells"]] == list(fake.plan.cells)
