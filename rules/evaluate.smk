@@ -51,7 +51,7 @@ for stage in STAGES.values():
             nodes=1,
             turn=0 if trains else 1,
         params:
-            stage=stage.name.replace("_", "-"),
+            stage=stage.command,
             settings=JOBS.settings(stage.name),
             cells=lambda wildcards: JOBS.evaluation[wildcards.batch],
         shell:

@@ -61,43 +61,64 @@ def test_a_metric_and_a_table_of_a_study_s_own_without_code_of_this_project(tmp_
     assert shares() == {cell: value + 0.5 for cell, value in before.items()}
 
 
-def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
-    project = tmp_path / "project"
-    copied = ("Snakefile", "rules", "templates", "workflow", "profiles", "src", "packages", "docs", "tests")
+LISTS = (
+    "tests/unit/test_declared_lists.py",
+    "tests/unit/results/test_collect.py",
+    "tests/unit/study/test_optimizers.py",
+    "tests/unit/study/test_schema.py",
+    "tests/unit/study/test_contexts_study.py",
+)
+"""Tests that go through what is declared, in seconds."""
+BY_NAME = ("tests/unit/models/test_export.py", "tests/unit/optim", "tests/unit/tools/estimate/test_memory.py")
+"""Tests of each optimizer and of each model family; those of the additions take seconds."""
+
+
+def sources(project: Path) -> str:
+    """Return the folders of code that additions change, for PYTHONPATH."""
+    return f"{project / 'src'}{os.pathsep}{project / 'packages/embedding-geometry/src'}"
+
+
+def changed_project(project: Path) -> None:
+    """Make a copy of the project with all additions, as the page says."""
+    copied = ("Snakefile", "rules", "templates", "workflow", "profiles", "src", "packages", "docs", "tests", "research")
     for name in (*copied, "pyproject.toml"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
         project.mkdir(exist_ok=True)
         copy(ROOT / name, project / name)
-    touched = [set(re.findall(r"^\+\+\+ b/(\S+)$", change, re.MULTILINE)) for change in changes()]
-    new = {name for name in files() if name.startswith("src/")}
-    # A metric, an optimizer, a model family with a module, a stage with a module, a statistic with a module, a figure.
-    assert sorted(len(one) for one in touched) == [1, 1, 2, 2, 2, 2]
-    assert {Path(name).parent.name for name in new} == {"models", "evaluation", "statistics"}
-    sources = f"{project / 'src'}{os.pathsep}{project / 'packages/embedding-geometry/src'}"
     for change in changes():
         apply = ["git", "apply", "-"]
         subprocess.run(apply, cwd=project, input=change, text=True, check=True)
-    for name in new:
-        (project / name).write_text(files()[name], encoding="utf-8")
+    for name, text in files().items():
+        if name.startswith("src/"):
+            (project / name).write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "coupled_adam_bench", "schema", "--out", str(project / "workflow/schemas")]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": sources(project)}, check=True)
 
-    # The tests that a family which is declared wrongly fails.
-    tests = ["tests/unit/models/test_export.py", "tests/unit/tools/estimate/test_memory.py", "-k", "llama"]
-    environment = os.environ | {"PYTHONPATH": sources}
+
+def tested(project: Path, *arguments: str) -> None:
+    """Run tests of a project in a process of its own."""
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "0", *tests],
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *arguments],
         cwd=project,
-        env=environment,
+        env=os.environ | {"PYTHONPATH": sources(project)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout
 
-    schema = project / "workflow/schemas/study.schema.json"
-    before = schema.read_text()
-    command = [sys.executable, "-m", "coupled_adam_bench", "schema", "--out", str(schema.parent)]
-    subprocess.run(command, env=os.environ | {"PYTHONPATH": sources}, check=True)
-    assert "Adagrad" in schema.read_text() and "Adagrad" not in before
+
+def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
+    touched = [set(re.findall(r"^\+\+\+ b/(\S+)$", change, re.MULTILINE)) for change in changes()]
+    new = {name for name in files() if name.startswith("src/")}
+    # A figure and a stage with a module; an optimizer, a family and a statistic, each with a module, and a metric.
+    assert sorted(len(one) for one in touched) == [1, 2, 2, 2, 3, 3]
+    assert {Path(name).parent.name for name in new} == {"optimizers", "models", "evaluation", "statistics"}
+    project = tmp_path / "project"
+    changed_project(project)
+    lists = [Path(name).stem for name in LISTS]
+    tested(project, *LISTS, *BY_NAME, "-k", " or ".join(["llama", "adagrad", *lists]))
+    assert "Adagrad" in (project / "workflow/schemas/study.schema.json").read_text(encoding="utf-8")
 
     settings = yaml.safe_load(files()["study.yaml"])
     del settings["evaluation"]["metrics"]
@@ -106,7 +127,7 @@ def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
     folder = tmp_path / "study"
     folder.mkdir()
     (folder / "study.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", sources)
+    monkeypatch.setenv("PYTHONPATH", sources(project))
     made = snakemake(folder, "tables", "figures", snakefile=str(project / "Snakefile"))
     assert made.returncode == 0, made.stdout
     study = folder / "results/geometry"

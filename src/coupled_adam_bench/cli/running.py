@@ -187,7 +187,7 @@ def add_commands(stage: AddCommand) -> None:
     sub.add_leases()
     sub.add_device()
     for evaluation in STAGES.values():
-        sub = stage(evaluation.name.replace("_", "-"), _evaluate(evaluation), evaluation.summary)
+        sub = stage(evaluation.command, _evaluate(evaluation), evaluation.summary)
         sub.add_argument("--cells", action="extend", nargs="+", required=True, help="cell ids")
         sub.add_argument("--done", type=Path, required=True, help="an empty file, written when all cells succeeded")
         sub.add_leases()

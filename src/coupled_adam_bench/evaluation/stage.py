@@ -25,7 +25,6 @@ from coupled_adam_bench.records.stored import (
 )
 from coupled_adam_bench.store.files import await_files, read_sealed, write_bytes, write_sealed, write_text
 from coupled_adam_bench.store.runs import mark_damaged, run_damage
-from coupled_adam_bench.study.catalog.metrics import columns_of
 from coupled_adam_bench.study.catalog.stages import Stage
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Study
@@ -144,7 +143,7 @@ def _write(measurement: Measurement, cell_id: str, evaluation: Evaluation, **fac
 
 def _summary(stage: Stage, evaluation: Evaluation) -> str:
     """Return the values of the stage's columns, for the log."""
-    columns = [(task, metric) for task, metric, _ in columns_of(stage.name) + stage.columns]
+    columns = [(task, metric) for task, metric, _ in stage.measures]
     shown = [found for found in evaluation.results if (found["task"], found["metric"]) in columns]
     return ", ".join(f"{found['metric']} {found['value']:.4g}" for found in shown)
 

@@ -3,20 +3,26 @@
 It also says of each optimizer of the embedding how its update follows from gradients (:func:`rule_of`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, assert_never
+from collections.abc import Iterable, Mapping, Sequence
+from pkgutil import resolve_name
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from coupled_adam import CoupledAdam
 from coupled_adam_bench.optim import custom
-from coupled_adam_bench.optim.ember import Ember, column_factor
 from coupled_adam_bench.optim.mean_row import add_mu_loss_gradient, subtract_mean_row
-from coupled_adam_bench.optim.normalized_sgd import NormalizedSGD, ObliqueSGD
-from coupled_adam_bench.study.config import Optimizer, PerMatrixSettings, SingleOptimizer, Training, rate_factor
-from coupled_adam_bench.study.config import optimizers as settings
+from coupled_adam_bench.study.config import (
+    CustomSettings,
+    Optimizer,
+    PerMatrixSettings,
+    SingleOptimizer,
+    Training,
+    rate_factor,
+)
+from coupled_adam_bench.study.config.optimizers import HeadSettings
+from coupled_adam_bench.study.config.optimizers.base import Rule
 
 
 class Optimizers:
@@ -26,7 +32,7 @@ class Optimizers:
     """
 
     def __init__(
-        self, optimizers: Mapping[str, torch.optim.Optimizer], head: Tensor, head_settings: settings.HeadSettings
+        self, optimizers: Mapping[str, torch.optim.Optimizer], head: Tensor, head_settings: HeadSettings
     ) -> None:
         self._optimizers = dict(optimizers)
         self._head, self._head_settings = head, head_settings
@@ -139,72 +145,12 @@ def build_embedding_optimizer(
     embeddings: Sequence[Tensor], optimizer: SingleOptimizer, training: Training, peak_lr: float
 ) -> torch.optim.Optimizer:
     """Return the optimizer of one or both of embedding and head, with its peak learning rate."""
-    lr, decay = rate_factor(optimizer, embeddings[0].shape[1]) * peak_lr, training.embedding_decay(optimizer)
-    match optimizer:
-        case settings.AdamWSettings():
-            return torch.optim.AdamW(
-                embeddings,
-                lr=lr,
-                betas=training.betas(optimizer),
-                eps=training.eps,
-                weight_decay=decay,
-                amsgrad=optimizer.amsgrad,
-                fused=True,
-            )
-        case settings.CoupledAdamSettings():
-            betas, scale = training.betas(optimizer), 2.0**-optimizer.scale_exponent
-            return CoupledAdam(embeddings, lr=lr, betas=betas, eps=training.eps, weight_decay=decay, scale=scale)
-        case settings.AdamMiniSettings():  # coupling over the columns of a row is Adam-mini's rule
-            betas = training.betas(optimizer)
-            return CoupledAdam(embeddings, lr=lr, betas=betas, eps=training.eps, weight_decay=decay, coupled_dim=1)
-        case settings.EmberSettings():
-            return Ember(embeddings, lr=lr, beta2=optimizer.beta2, eps=optimizer.eps, weight_decay=decay)
-        case settings.NormalizedSgdSettings():
-            momentum = optimizer.momentum
-            return NormalizedSGD(embeddings, lr=lr, by=optimizer.by, momentum=momentum, weight_decay=decay)
-        case settings.ObliqueSgdSettings():
-            return ObliqueSGD(embeddings, lr=lr, momentum=optimizer.momentum, weight_decay=decay)
-        case settings.SgdSettings():
-            return torch.optim.SGD(embeddings, lr=lr, momentum=optimizer.momentum, weight_decay=decay)
-        case settings.CustomSettings():
-            return custom.build(optimizer, embeddings, lr, decay)
-        case _:
-            assert_never(optimizer)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """An optimizer as a linear function of gradients: ``m <- keep m + take g``, ``update = -factor m``."""
-
-    keep: float
-    take: float
-    decoupled_decay: bool
-    """Whether weight decay acts directly on the weights (AdamW), instead of through the gradient (SGD)."""
-    factor: Callable[[Mapping[str, Any], Mapping[str, Any]], Tensor | float]
-    """Function of a parameter's state after the step and its group: a number, or shape D, V1 or VD in float64."""
-
-
-def second_moment(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
-    """Return the bias-corrected second moment that Adam divides by, with AMSGrad the largest so far, in float64."""
-    moment: Tensor = state["max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"].double()
-    if group.get("coupled_dim") == 1:
-        moment = moment.unsqueeze(1)
-    return moment / (1 - group["betas"][1] ** state["step"].item())  # type: ignore[no-any-return]
-
-
-def _adam(beta1: float, scale: float) -> Rule:
-    def factor(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
-        lr = group["lr"] / (1 - beta1 ** state["step"].item())
-        denominator = (scale * second_moment(state, group)).sqrt() + group["eps"]
-        return lr / denominator  # type: ignore[no-any-return]
-
-    return Rule(beta1, 1 - beta1, True, factor)
-
-
-def _ember(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
-    exact = {name: value.double() for name, value in state.items()}
-    moment_VD = exact["row_avg_sq"] * column_factor(exact, group["beta2"])
-    return group["lr"] / (moment_VD.sqrt() + group["eps"])  # type: ignore[no-any-return]
+    lr = rate_factor(optimizer, embeddings[0].shape[1]) * peak_lr
+    decay = training.embedding_decay(optimizer)
+    if isinstance(optimizer, CustomSettings):
+        return custom.build(optimizer, embeddings, lr, decay)
+    kind: type[torch.optim.Optimizer] = resolve_name(optimizer.implementation)
+    return kind(embeddings, lr=lr, weight_decay=decay, **optimizer.keywords(training))  # type: ignore[call-arg]
 
 
 def rule_of(optimizer: SingleOptimizer, training: Training) -> Rule | None:
@@ -212,18 +158,5 @@ def rule_of(optimizer: SingleOptimizer, training: Training) -> Rule | None:
 
     Mu-centering and the mu-loss move the mean by themselves, which is no part of a rule.
     """
-    if optimizer.mu_centering or optimizer.mu_loss:
-        return None
-    match optimizer:
-        case settings.AdamWSettings() | settings.AdamMiniSettings():
-            return _adam(training.betas(optimizer)[0], 1.0)
-        case settings.CoupledAdamSettings():
-            return _adam(training.betas(optimizer)[0], 2.0**-optimizer.scale_exponent)
-        case settings.EmberSettings():
-            return Rule(0.0, 1.0, True, _ember)
-        case settings.SgdSettings():
-            return Rule(optimizer.momentum, 1.0, False, lambda _, group: float(group["lr"]))
-        case settings.CustomSettings() | settings.NormalizedSgdSettings() | settings.ObliqueSgdSettings():
-            return None
-        case _:
-            assert_never(optimizer)
+    moves_the_mean = optimizer.mu_centering or optimizer.mu_loss
+    return None if moves_the_mean else optimizer.rule(training)

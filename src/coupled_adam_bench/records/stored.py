@@ -17,7 +17,7 @@ from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import digest, read_sealed, sha256_file
 from coupled_adam_bench.store.markup import first_of
 from coupled_adam_bench.store.runs import read_run
-from coupled_adam_bench.study.catalog.metrics import METRICS, columns_of
+from coupled_adam_bench.study.catalog.metrics import METRICS
 from coupled_adam_bench.study.catalog.stages import OWN_METRICS_STAGE, STAGES, Stage
 from coupled_adam_bench.study.cells import Cell
 from coupled_adam_bench.study.config import Study
@@ -207,7 +207,7 @@ def _check_file(path: Path, sha256: str) -> None:
 
 def measurement_of(stage: Stage, study: Study, data_id: str, runs: Path = paths.RUNS) -> Measurement:
     """Return a stage under a study's settings; ``ValueError`` as :func:`settings_of`."""
-    columns = columns_of(stage.name) + stage.columns
+    columns = stage.measures
     if stage.name == OWN_METRICS_STAGE:
         columns += tuple(("embeddings", metric.name, metric.unit) for metric in study.evaluation.metrics)
     return Measurement(stage, settings_of(stage, study, data_id), columns, runs)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coupled_adam_bench.data.bins import UNIGRAM, open_tokens, verified_file
 from coupled_adam_bench.models.cross_entropy import IGNORED
-from coupled_adam_bench.optim.build import second_moment
+from coupled_adam_bench.optim.factors import second_moment
 from coupled_adam_bench.study.catalog.metrics import BAND_NAMES, BAND_SHARES
 from coupled_adam_bench.study.catalog.names import VALIDATION_LOSS as VALIDATION_LOSS
 from coupled_adam_bench.study.config import AdamWSettings

@@ -4,6 +4,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from optimizer_entries import BUILT_IN
+from pydantic import TypeAdapter
 
 from coupled_adam_bench.models.gpt2 import GPT2
 from coupled_adam_bench.optim.build import build_optimizers
@@ -13,9 +15,9 @@ from coupled_adam_bench.study.config import (
     CustomSettings,
     EmberSettings,
     SgdSettings,
+    SingleOptimizer,
     Training,
 )
-from coupled_adam_bench.study.config.optimizers import AdamMiniSettings, NormalizedSgdSettings, ObliqueSgdSettings
 from coupled_adam_bench.study.schedule import learning_rate_factor
 
 LION = {"name": "custom", "path": "pytorch_optimizer.Lion", "key": "lion", "label": "Lion"}
@@ -29,17 +31,7 @@ def build(optimizer, training=TRAINING):
     return model, build_optimizers(model, model.embedding_parameters(), optimizer, training, PEAK)
 
 
-ALL = [
-    AdamWSettings(name="adamw"),
-    AdamWSettings(name="adamw", amsgrad=True),
-    CoupledAdamSettings(name="coupled_adam"),
-    EmberSettings(name="ember"),
-    SgdSettings(name="sgd", lr_factor=100),
-    AdamMiniSettings(name="adam_mini"),
-    NormalizedSgdSettings(name="normalized_sgd", by="column"),
-    ObliqueSgdSettings(name="oblique_sgd", lr_factor=100),
-    CustomSettings(**LION),
-]
+ALL = [*map(TypeAdapter(SingleOptimizer).validate_python, BUILT_IN), CustomSettings(**LION)]
 
 
 @pytest.mark.parametrize("core", ["adamw", "muon"])

@@ -33,7 +33,7 @@ from coupled_adam_bench.study.plan import Plan, make_plan
 OF_ALL = {
     "loss_accuracy", "embeddings", "loss_by_frequency", "calibration", "spectrum", "training", "plane",
 }  # fmt: skip
-"""The figures of every study."""
+"""Figures that every study has."""
 
 
 def draw_all(plan: Plan, folder: Path, out: Path) -> None:
@@ -107,7 +107,7 @@ def test_the_geometry_is_drawn_where_a_study_measures_it(
 ) -> None:
     settings = tiny_study()
     without = figures_of(make_plan(parse_study(settings)))
-    assert set(without) == OF_ALL | {"similarity"}
+    assert OF_ALL | {"similarity"} <= set(without)
     settings["execution"]["geometry_per_decade"] = 4
     plan = make_plan(parse_study(settings))
     assert set(figures_of(plan)) - set(without) == {"geometry", "geometry_by_rates", "moment_exponent"}
@@ -252,7 +252,7 @@ def test_scales_of_coupled_adam_are_drawn_with_their_spread(
     scaled = [{"name": "coupled_adam", "scale_exponent": n} for n in (2, -1)]
     settings["grid"] = [settings["grid"][0] | {"table": None, "optimizers": ["adamw", "coupled_adam", *scaled]}]
     plan = make_plan(parse_study(settings))
-    assert set(figures_of(plan)) == OF_ALL | {"scale", "similarity"}
+    assert OF_ALL | {"scale", "similarity"} <= set(figures_of(plan))
     (exponents,) = scaled_places(plan)
     assert list(exponents) == [-1, 0, 2] and [len(cells) for cells in exponents.values()] == [3, 3, 3]
 

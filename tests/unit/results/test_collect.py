@@ -7,47 +7,19 @@ import pytest
 from coupled_adam_bench.results.collect import collect, read_results
 from coupled_adam_bench.results.tidy import write_csv
 from coupled_adam_bench.store.files import read_sealed, write_sealed
-from coupled_adam_bench.study.catalog.metrics import HELD_OUT_SIZES, METRICS, RESULT_COLUMNS, THEORY_METRICS
+from coupled_adam_bench.study.catalog.metrics import METRICS, RESULT_COLUMNS, THEORY_METRICS
+from coupled_adam_bench.study.catalog.stages import STAGES
 from coupled_adam_bench.study.config import parse_study
 from coupled_adam_bench.study.plan import Plan, make_plan
 
+# A value of its own for each number that a stage measures, and those that depend on the study.
 FILES = {
-    "test_loss": [
-        ("test", "loss", 3.25, "nat/token"),
-        ("test", "bits_per_byte", 1.1, "bit/byte"),
-        ("test", "loss_rarest", 9.0, "nat/token"),
-        ("test", "loss_rare", 7.0, "nat/token"),
-        ("test", "loss_frequent", 4.0, "nat/token"),
-        ("test", "loss_most_frequent", 2.0, "nat/token"),
-        *(
-            ("test", f"{kind}_{band}", value, "nat")
-            for band in ("rarest", "rare", "frequent", "most_frequent")
-            for kind, value in (("calibration", -0.5), ("pooled_calibration", -0.1))
-        ),
-        ("test", "logit_mean", -3.0, "1"),
-        ("test", "logit_sd", 2.5, "1"),
-        ("test", "logit_max", 30.0, "1"),
-        ("test", "log_z_squared", 90.0, "1"),
-        ("test", "n_predicted_tokens", 499.0, "1"),
-        ("test", "n_documents", 9.0, "1"),
-        ("test", "perplexity", 25.8, "1"),
-    ],
-    "embeddings": [
-        ("embeddings", "isotropy", 0.1, "1"),
-        ("embeddings", "isotropy_trimmed", 0.2, "1"),
-        ("embeddings", "mean_norm", 1.5, "1"),
-        ("embeddings", "mean_norm_ratio", 0.8, "1"),
-        ("embeddings", "mean_length", 1.9, "1"),
-        ("word_similarity", "r_bar", 5.0, "percent"),
-        ("embeddings", "rho", -0.5, "1"),
-        ("embeddings", "mean_projection_correlation", 0.3, "1"),
-        ("embeddings", "kappa", 1.0, "percent"),
-        ("embeddings", "mean_cosine", 0.6, "1"),
-        ("embeddings", "effective_rank", 5.5, "1"),
-        ("embeddings", "participation_ratio", 4.5, "1"),
-    ],
-    "downstream": [("hellaswag", "acc", 0.25, "1"), ("average", "acc", 0.3, "1")],
+    stage.name: [(task, name, 0.25 + number, unit) for number, (task, name, unit) in enumerate(stage.measures)]
+    for stage in STAGES.values()
+    if not stage.optional
 }
+FILES["test_loss"].append(("test", "perplexity", 25.8, "1"))
+FILES["downstream"] = [("hellaswag", "acc", 0.25, "1"), ("average", "acc", 0.3, "1")]
 ROWS_PER_CELL = sum(map(len, FILES.values()))
 
 
@@ -155,7 +127,8 @@ def test_a_missing_evaluation_is_named_and_partial_makes_it_nan(files: Any, runs
 
 def test_a_cell_without_any_file_is_still_there_if_partial(tmp_path: Path, tiny_plan: Plan) -> None:
     results = collect(tiny_plan, tmp_path, partial=True)
-    assert len(results) == len([*METRICS, *HELD_OUT_SIZES]) * 6
+    stages = next(iter(tiny_plan.studies.values())).stages
+    assert len(results) == sum(len(stage.measures) for stage in stages) * 6
     assert results["value"].isna().all()
 
 
@@ -164,14 +137,14 @@ def test_a_diverged_cell_is_nan_whether_its_files_say_so_in_rows_or_not(
 ) -> None:
     cell = next(iter(tiny_plan.cells))
     files.run(cell, status="diverged")
-    files.evaluation(cell, "test_loss", [])
-    files.evaluation(cell, "downstream", [])
+    for stage in FILES.keys() - {"embeddings"}:
+        files.evaluation(cell, stage, [])
     nan_rows = [(task, metric, math.nan, unit) for task, metric, _, unit in FILES["embeddings"]]
     files.evaluation(cell, "embeddings", nan_rows)
     results = collect(tiny_plan, runs)
     own = results[results["value"].isna()]
     # Also what the others have beside the metrics of tables: all cells have the same rows.
-    assert sorted(own["metric"]) == sorted([*METRICS, *HELD_OUT_SIZES, "perplexity", "acc"])
+    assert sorted(own["metric"]) == sorted(name for rows in FILES.values() for _, name, _, _ in rows)
     assert {row.metric: row.unit for row in own.itertuples()}["perplexity"] == "1"
     assert set(results.groupby("cell").size()) == {ROWS_PER_CELL}
     assert set(own["seed"]) == {1}
@@ -191,11 +164,11 @@ LOSS = ("test", "loss", 3.25, "nat/token")
     [
         ({"cell": "other"}, "cell is 'other'"),
         ({"stage": "downstream"}, "stage is 'downstream'"),
-        ({"version": 0}, "version is 0, not 3"),
+        ({"version": 0}, f"version is 0, not {STAGES['test_loss'].version}"),
         ({"settings": {"split": "val"}}, "settings is {'split': 'val'}"),
         ({"settings": None}, "settings is None"),
         ({"model_sha256": "cd"}, "model_sha256 is 'cd'"),
-        ({"rows": []}, "test_loss declares test loss, test bits_per_byte, .* and 10 more, and did not measure it"),
+        ({"rows": []}, r"test_loss declares test loss, test bits_per_byte, .* and \d+ more, and did not measure it"),
     ],
 )
 def test_wrong_evaluations_are_refused(

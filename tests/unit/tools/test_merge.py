@@ -20,7 +20,6 @@ from coupled_adam_bench.study.plan import Plan, load_plan
 
 PLAN = ["--plan", "results/tiny/plan.json"]
 TEMPLATES = str(Path(__file__).parents[3] / "templates")
-STAGES = ("test-loss", "embeddings", "downstream")
 MADE = ("results.csv", "tests.csv", "tables/table1.tex")
 
 
@@ -34,8 +33,8 @@ def work(plan: Plan) -> None:
     steps = [(trunk.run.id, step) for trunk in plan.trunks.values() for step in trunk.branches]
     assert main(["train-trunk", *PLAN, "--branches", *(str(branch_file(*branch)) for branch in steps)]) == 0
     assert main(["train", *PLAN, "--cells", *plan.cells]) == 0
-    for stage in STAGES:
-        assert main([stage, *PLAN, "--cells", *plan.cells, "--done", f"{stage}.done"]) == 0
+    for stage in plan.studies["tiny"].stages:
+        assert main([stage.command, *PLAN, "--cells", *plan.cells, "--done", f"{stage.name}.done"]) == 0
     if plan.blocks[0].block.table is not None:
         assert main(["report", *PLAN, "--templates", TEMPLATES, "--only", "tables"]) == 0
 
@@ -88,7 +87,7 @@ def test_two_folders_make_one_study(here: Path, capsys: pytest.CaptureFixture[st
     work(plan_here())
     said = capsys.readouterr().err
     assert said.count("kept, trained before") == 8
-    assert said.count("kept, evaluated before with the same settings") == 8 * len(STAGES)
+    assert said.count("kept, evaluated before with the same settings") == 8 * len(plan_here().studies["tiny"].stages)
     assert {path: path.stat().st_mtime_ns for path in trained} == trained
     for name in MADE:
         made = Path("results/tiny", name).read_bytes()

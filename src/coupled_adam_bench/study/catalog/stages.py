@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from coupled_adam_bench.study.catalog.metrics import HELD_OUT_SIZES, THEORY_METRICS
+from coupled_adam_bench.study.catalog.metrics import HELD_OUT_SIZES, THEORY_METRICS, columns_of
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,16 @@ class Stage:
     optional: bool = False
     gpu: bool = True
     columns: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def command(self) -> str:
+        """The name of the command that runs it."""
+        return self.name.replace("_", "-")
+
+    @property
+    def measures(self) -> tuple[tuple[str, str, str], ...]:
+        """Task, metric and unit of all that it always measures: the metrics of the catalogue, and its columns."""
+        return columns_of(self.name) + self.columns
 
 
 STAGES = {

@@ -166,7 +166,7 @@ def commands(plan: Plan, templates: Path) -> Iterator[list[str]]:
             yield ["train", *given, "--cells", *cells, *on_cpu]
             for stage in study.stages:
                 done = str(folder / f"{study.name}.{stage.name}.done")
-                yield [stage.name.replace("_", "-"), *given, "--cells", *cells, "--done", done, *on_cpu]
+                yield [stage.command, *given, "--cells", *cells, "--done", done, *on_cpu]
     yield ["report", *given, "--templates", str(templates), "--svg-only"]
 
 

@@ -12,15 +12,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from coupled_adam_bench.machine.progress import Progress
-from coupled_adam_bench.optim.build import Rule, rule_of
+from coupled_adam_bench.optim.build import rule_of
 from coupled_adam_bench.store.runs import run_history
 from coupled_adam_bench.study.catalog.names import EMBEDDING, HEAD
+from coupled_adam_bench.study.config.optimizers.base import Rule
 from coupled_adam_bench.tools.theory.gradients import relative_sum
 from coupled_adam_bench.training.trainer import Trainer
 
@@ -50,7 +52,8 @@ class Drift:
     def add(self, grads: Mapping[str, Tensor], state: Mapping[str, Any], group: Mapping[str, Any]) -> None:
         """Add one step, given the clipped gradient from each side and the optimizer's state and group after it."""
         if self.rule is not None:
-            rule, factor = self.rule, self.rule.factor(state, group)
+            rule = self.rule
+            factor = resolve_name(rule.factor)(state, group)
             for side, grad_VD in grads.items():
                 moment_VD = self.moments.setdefault(side, torch.zeros_like(grad_VD, dtype=torch.float64))
                 moment_VD.mul_(rule.keep).add_(grad_VD, alpha=rule.take)

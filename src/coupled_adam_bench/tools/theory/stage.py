@@ -14,7 +14,7 @@ from coupled_adam_bench.data.bins import UNIGRAM, verified_file
 from coupled_adam_bench.evaluation import settings as settings_of
 from coupled_adam_bench.machine.device import pick_device
 from coupled_adam_bench.models.export import load_model
-from coupled_adam_bench.optim.build import second_moment
+from coupled_adam_bench.optim.factors import second_moment
 from coupled_adam_bench.records.stored import Evaluation, Evaluator, row
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.study.catalog.metrics import THEORY_METRICS

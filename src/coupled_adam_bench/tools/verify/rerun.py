@@ -83,7 +83,7 @@ def _commands(cell: Cell, device: str) -> Iterator[tuple[list[str], int]]:
     given = ["--plan", _PLAN, "--cells", cell.job_name, "--device", device]
     yield ["train", *given], execution.training_threads
     for stage in cell.study.stages:
-        yield [stage.name.replace("_", "-"), *given, "--done", f"{stage.name}.done"], execution.evaluation_threads
+        yield [stage.command, *given, "--done", f"{stage.name}.done"], execution.evaluation_threads
 
 
 def _other_code(cell: Cell) -> str | None:

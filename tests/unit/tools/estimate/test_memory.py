@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from optimizer_entries import BUILT_IN
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -131,12 +132,10 @@ def test_the_fullest_moment_is_found(model, optimizer, vocab_size, batch, cell_o
 
 
 OPTIMIZERS = [
-    "adamw", "coupled_adam", {"name": "sgd", "lr_factor": 1}, {"name": "sgd", "lr_factor": 1, "momentum": 0},
-    {"name": "custom", "path": "torch.optim.Adam", "key": "a", "label": "A"}, "ember",
-    {"name": "adamw", "amsgrad": True}, {"embedding": "ember", "head": "adamw"}, "adam_mini",
-    {"name": "normalized_sgd", "by": "column"}, {"name": "normalized_sgd", "by": "row", "momentum": 0.9},
-    {"name": "oblique_sgd", "lr_factor": 1},
-]  # fmt: skip
+    *BUILT_IN,
+    {"name": "custom", "path": "torch.optim.Adam", "key": "a", "label": "A"},
+    {"embedding": "ember", "head": "adamw"},
+]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)

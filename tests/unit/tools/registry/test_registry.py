@@ -51,10 +51,11 @@ def run_study(settings: dict[str, Any]) -> None:
     Path("tiny.yaml").write_text(yaml.safe_dump(settings))
     assert main(["plan", "--study", "tiny.yaml", "--out", PLAN[1]]) == 0
     assert main(["prepare", *PLAN]) == 0
-    cells = ["--cells", *load_plan(Path(PLAN[1])).cells]
+    plan = load_plan(Path(PLAN[1]))
+    cells = ["--cells", *plan.cells]
     assert main(["train", *PLAN, *cells]) == 0
-    for stage in ("test-loss", "embeddings"):
-        assert main([stage, *PLAN, *cells, "--done", f"{stage}.done"]) == 0
+    for stage in plan.studies["tiny"].stages:
+        assert main([stage.command, *PLAN, *cells, "--done", f"{stage.name}.done"]) == 0
     report()
 
 

@@ -50,10 +50,11 @@ def verified_study(tmp_path_factory: pytest.TempPathFactory, tiny_study: Any) ->
         plan = ["--plan", "results/tiny/plan.json"]
         assert main(["plan", "--study", "tiny.yaml", "--out", plan[1]]) == 0
         assert main(["prepare", *plan]) == 0
-        cells = ["--cells", *load_plan(Path(plan[1])).cells]
+        loaded = load_plan(Path(plan[1]))
+        cells = ["--cells", *loaded.cells]
         assert main(["train", *plan, *cells]) == 0
-        for stage in ("test-loss", "embeddings", "downstream"):
-            assert main([stage, *plan, *cells, "--done", f"{stage}.done"]) == 0
+        for stage in loaded.studies["tiny"].stages:
+            assert main([stage.command, *plan, *cells, "--done", f"{stage.name}.done"]) == 0
         assert main(["report", *plan, *REPORT]) == 0
     finally:
         os.chdir(before)
@@ -248,8 +249,8 @@ def tuned_study(tmp_path: Path, tiny_study: Any, tiny_data: Path, monkeypatch: p
         assert main([stage, *plan, *tried]) == 0
     cells = ["--cells", *load_plan(PLAN).by_job_name]
     assert main(["train", *plan, *cells]) == 0
-    for stage in ("test-loss", "embeddings", "downstream"):
-        assert main([stage, *plan, *cells, "--done", f"{stage}.done"]) == 0
+    for stage in load_plan(PLAN).studies["tiny"].stages:
+        assert main([stage.command, *plan, *cells, "--done", f"{stage.name}.done"]) == 0
     assert main(["report", *plan, *REPORT]) == 0
     return next(cell.id for cell in load_plan(PLAN).cells.values() if cell.tuning)
 

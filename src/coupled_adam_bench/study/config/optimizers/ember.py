@@ -1,0 +1,43 @@
+"""Ember."""
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from coupled_adam_bench.study.config.optimizers.base import BuiltInSettings, FactorSettings, Rule
+
+if TYPE_CHECKING:
+    from coupled_adam_bench.study.config.training import Training
+
+
+class EmberSettings(FactorSettings):
+    """Ember for the embedding: no first moment, a second moment for each row and each column (Shah 2026, arXiv
+    2607.01455)."""
+
+    title: ClassVar[str] = "Ember"
+    implementation: ClassVar[str] = "coupled_adam_bench.optim.ember:Ember"
+    examples: ClassVar[tuple[Any, ...]] = ("ember",)
+    named: ClassVar[dict[str, tuple[str, str]]] = {
+        "lr_factor": FactorSettings.named["lr_factor"],
+        "beta2": ("_b2-{:g}", ", beta2 = {:g}"),
+        "eps": ("_eps{:g}", ", eps = {:g}"),
+        **BuiltInSettings.named,
+    }
+
+    name: Literal["ember"]
+    beta2: float = Field(0.999, ge=0, lt=1)
+    """Decay rate of the second moments (arXiv 2607.01455)."""
+    eps: float = Field(1e-8, ge=1e-30, le=1)
+    """Term that is added to the denominator of the update (arXiv 2607.01455)."""
+
+    def n_states(self, rows: int, width: int) -> int:
+        """Return one number for each row and each column."""
+        return rows + width
+
+    def keywords(self, training: "Training") -> dict[str, Any]:  # noqa: ARG002 - as of the others
+        """Return its own decay rate and epsilon."""
+        return {"beta2": self.beta2, "eps": self.eps}
+
+    def rule(self, training: "Training") -> Rule:  # noqa: ARG002 - as of the others
+        """Return the gradient divided by the root of the second moment."""
+        return Rule(0.0, 1.0, True, "coupled_adam_bench.optim.ember:factor")
