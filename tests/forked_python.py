@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-OURS = "coupled_adam_bench"
+OURS = ("coupled_adam_bench", "coupled_adam", "embedding_geometry")
 LONGEST_REQUEST = 1 << 20
 
 
@@ -64,11 +64,12 @@ def status_of(arguments: list[str]) -> int:
 
 
 def forget_other_code() -> None:
-    """Forget our package where the path of modules now has another one, as a test that changes its files asks for."""
-    ours, found = sys.modules.get(OURS), PathFinder.find_spec(OURS)
-    if ours is not None and (found is None or found.origin != ours.__file__):
-        for name in [name for name in sys.modules if name.partition(".")[0] == OURS]:
-            del sys.modules[name]
+    """Forget our packages where the path of modules now has others, as a test that changes their files asks for."""
+    for package in OURS:
+        ours, found = sys.modules.get(package), PathFinder.find_spec(package)
+        if ours is not None and (found is None or found.origin != ours.__file__):
+            for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
+                del sys.modules[name]
 
 
 def become(request: dict[str, Any], files: list[int]) -> None:

@@ -71,7 +71,7 @@ def test_a_target_is_stopped_only_by_what_it_needs(tmp_path, tiny_study):
         assert result.returncode == 0, result.stdout
     result = snakemake(tmp_path)
     assert result.returncode != 0
-    assert "nowhere/w.txt does not exist; put it there, set paths.word_similarity, or run" in result.stdout
+    assert "nowhere/w.txt does not exist; put it there, or give another path; the settings are" in result.stdout
     assert "Traceback" not in result.stdout
     assert not (tmp_path / "results/runs").exists()
 

@@ -95,7 +95,7 @@ def changed_project(project: Path) -> None:
     subprocess.run(command, env=os.environ | {"PYTHONPATH": sources(project)}, check=True)
 
 
-def tested(project: Path, *arguments: str) -> None:
+def pass_tests(project: Path, *arguments: str) -> None:
     """Run tests of a project in a process of its own."""
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *arguments],
@@ -117,7 +117,7 @@ def test_additions_to_the_code_for_everybody(tmp_path, monkeypatch):
     project = tmp_path / "project"
     changed_project(project)
     lists = [Path(name).stem for name in LISTS]
-    tested(project, *LISTS, *BY_NAME, "-k", " or ".join(["llama", "adagrad", *lists]))
+    pass_tests(project, *LISTS, *BY_NAME, "-k", " or ".join(["llama", "adagrad", *lists]))
     assert "Adagrad" in (project / "workflow/schemas/study.schema.json").read_text(encoding="utf-8")
 
     settings = yaml.safe_load(files()["study.yaml"])

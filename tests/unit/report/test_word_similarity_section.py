@@ -4,13 +4,13 @@ import pandas as pd
 import pytest
 from sections import tables_of
 
-from coupled_adam_bench.evaluation import word_similarity
 from coupled_adam_bench.report import treatments as section
 from coupled_adam_bench.results.collect import results_frame
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.results.study_results import StudyResults
 from coupled_adam_bench.statistics.declared import Material
 from coupled_adam_bench.study.plan import Plan
+from embedding_geometry import word_similarity
 
 SETS = ("men", "rw")
 PAIRS = {
@@ -54,7 +54,6 @@ def test_without_sets_there_is_no_section(tiny_plan: Plan, tmp_path: Path) -> No
 
 
 def test_names_are_those_of_the_evaluation() -> None:
-    assert section.SUBWORDS == word_similarity.SUBWORDS
     names = {f"{name}_{kind}" for name in word_similarity.CORRELATIONS for kind in ("cosine", "dot")}
     assert {metric for _, metric in section.CORRELATIONS.values()} == names
 
