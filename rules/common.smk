@@ -17,8 +17,8 @@ from coupled_adam_bench.cli.arguments import check_given_once
 from coupled_adam_bench.cli.guard import check_places, check_readable
 from coupled_adam_bench.cli.jobs import Jobs, switch
 from coupled_adam_bench.machine import surroundings
-from coupled_adam_bench.machine.visible_gpus import visible_gpus
 from coupled_adam_bench.machine.process import end_with_parent
+from coupled_adam_bench.machine.visible_gpus import visible_gpus
 from coupled_adam_bench.results.groups import layout_of
 from coupled_adam_bench.store import paths
 from coupled_adam_bench.store.files import await_files, digest
