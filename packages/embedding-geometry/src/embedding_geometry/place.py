@@ -75,10 +75,10 @@ File = LocalFile | HubFile
 
 @dataclass(frozen=True)
 class Place:
-    """Where a model lies."""
+    """The place of a model: a folder, or a repository on the hub."""
 
     name: str
-    """As the user calls it."""
+    """The name that the user gave it."""
     folder: Path
     """A folder with its small files at least."""
     repository: str | None
